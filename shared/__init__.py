@@ -1,0 +1,1 @@
+"""What controller, worker and clients have in common. Imports neither controller nor worker."""

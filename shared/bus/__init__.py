@@ -1,0 +1,7 @@
+"""The connection to NATS; the only package that imports the NATS client."""
+
+from shared.bus.bus import Bus, Subscription
+from shared.bus.message import Handler, Message
+from shared.bus.service import Endpoint, Service
+
+__all__ = ["Bus", "Endpoint", "Handler", "Message", "Service", "Subscription"]

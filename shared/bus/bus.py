@@ -1,0 +1,319 @@
+"""A supervised connection: what is subscribed stays subscribed, whatever NATS does.
+
+The client reconnects by itself after a lost connection; but most protocol errors close it
+for good. `Bus` then builds a new client and subscribes everything again.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as ClientSubscription
+
+from shared.bus.message import Handler, Message
+from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
+from shared.bus.service import Service
+from shared.errors import BusError, BusUnreachable, NoResponders, PayloadTooLarge, RequestTimedOut
+from shared.settings.tree import Nats
+
+logger = logging.getLogger(__name__)
+
+_REBUILD_WAIT_S = 0.5
+
+
+class Subscription:
+    """Stays subscribed over reconnects until `unsubscribe`."""
+
+    def __init__(self, bus: "Bus", subject: str, queue: str, handler: Handler) -> None:
+        self._bus = bus
+        self._subject = subject
+        self._queue = queue
+        self._handler = handler
+        self._inner: ClientSubscription | None = None
+
+    async def unsubscribe(self) -> None:
+        self._bus.forget(self)
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await inner.unsubscribe()
+
+    async def attach(self, client: Client) -> None:
+        """Subscribe on a new client; called by the bus only."""
+        self._inner = await client.subscribe(self._subject, queue=self._queue, cb=self._deliver)
+
+    async def _deliver(self, msg: Msg) -> None:
+        headers = msg.headers or {}
+        message = Message(msg.subject, msg.reply, msg.data, headers.get("Status") == "503")
+        try:
+            await self._handler(message)
+        except Exception:
+            logger.exception("the handler of %s failed", self._subject)
+
+
+class Bus:
+    """One connection to NATS. Make it with `Bus.connect`."""
+
+    def __init__(self, settings: Nats, *, name: str, inbox_prefix: str = "_INBOX") -> None:
+        self._options = client_options(settings, name=name, inbox_prefix=inbox_prefix)
+        self._client = Client()
+        self._attached: set[Subscription | Service] = set()
+        self._last_error: Exception | None = None
+        self._closing = False
+        self._rebuilding: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+        self._found = asyncio.Event()
+        self.on_reconnect: list[Callable[[], Awaitable[None]]] = []
+
+    @classmethod
+    async def connect(
+        cls,
+        settings: Nats,
+        *,
+        name: str,
+        inbox_prefix: str = "_INBOX",
+        wait_s: float | None = None,
+    ) -> "Bus":
+        """Connect, trying again until `wait_s` has passed (None: for as long as it takes).
+
+        Raises:
+            BusUnreachable: no server answered within `wait_s`.
+            SettingsError: a credentials or TLS file is unusable.
+        """
+        bus = cls(settings, name=name, inbox_prefix=inbox_prefix)
+        loop = asyncio.get_running_loop()
+        deadline = None if wait_s is None else loop.time() + wait_s
+        warned = False
+        while True:
+            try:
+                await bus._open()
+                return bus
+            except _CONNECT_ERRORS as error:
+                if deadline is not None and loop.time() >= deadline:
+                    raise BusUnreachable(bus._describe(error)) from None
+                if not warned:
+                    logger.warning("%s; trying again", bus._describe(error))
+                    warned = True
+            await asyncio.sleep(RECONNECT_WAIT_S)
+
+    @property
+    def connected(self) -> bool:
+        return self._client.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message, in bytes, that the server takes."""
+        return self._client.max_payload
+
+    @property
+    def server_url(self) -> str:
+        """The server in use, without credentials; empty while disconnected."""
+        url = self._client.connected_url
+        return f"{url.scheme}://{url.hostname}:{url.port}" if url else ""
+
+    def new_inbox(self) -> str:
+        return self._client.new_inbox()
+
+    async def wait_lost(self) -> None:
+        """Return once the connection is gone (at once where it is)."""
+        await self._lost.wait()
+
+    async def wait_connected(self) -> None:
+        """Return once the connection is there (at once where it is)."""
+        await self._found.wait()
+
+    async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+        """Put a message into the connection's buffer.
+
+        Raises:
+            PayloadTooLarge: the server would refuse it.
+            BusError: the connection is closed, or down with a full buffer.
+        """
+        try:
+            await self._client.publish(subject, payload, reply=reply)
+        except nats.errors.MaxPayloadError:
+            raise PayloadTooLarge(
+                f"{len(payload)} bytes for {subject}; the server takes {self.max_payload}"
+            ) from None
+        except nats.errors.Error as error:
+            raise BusError(f"publish to {subject}: {error or type(error).__name__}") from None
+
+    async def request(self, subject: str, payload: bytes, *, timeout_s: float) -> Message:
+        """Publish and wait for one answer.
+
+        Raises:
+            NoResponders: nobody subscribes to `subject`.
+            RequestTimedOut: no answer within `timeout_s`.
+            PayloadTooLarge, BusError: as `publish`.
+        """
+        try:
+            msg = await self._client.request(subject, payload, timeout=timeout_s)
+        except nats.errors.NoRespondersError:
+            raise NoResponders(f"nobody answers on {subject}") from None
+        except (nats.errors.TimeoutError, TimeoutError):
+            raise RequestTimedOut(f"no answer on {subject} within {timeout_s:g} s") from None
+        except nats.errors.MaxPayloadError:
+            raise PayloadTooLarge(f"{len(payload)} bytes for {subject}") from None
+        except nats.errors.Error as error:
+            raise BusError(f"request to {subject}: {error or type(error).__name__}") from None
+        return Message(msg.subject, msg.reply, msg.data)
+
+    async def request_many(self, subject: str, payload: bytes, *, wait_s: float) -> list[Message]:
+        """Publish and collect what is answered within `wait_s`; empty when nobody listens."""
+        answers: list[Message] = []
+        nobody = asyncio.Event()
+
+        async def collect(message: Message) -> None:
+            if message.no_responders:
+                nobody.set()
+            else:
+                answers.append(message)
+
+        inbox = self.new_inbox()
+        subscription = await self.subscribe(inbox, collect)
+        try:
+            await self.publish(subject, payload, reply=inbox)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(nobody.wait(), wait_s)
+        finally:
+            await subscription.unsubscribe()
+        return answers
+
+    async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Subscription:
+        """Call `handler` for each message, one after another, until unsubscribed.
+
+        Raises:
+            BusError: the connection is closed.
+        """
+        subscription = Subscription(self, subject, queue, handler)
+        await self._attach(subscription)
+        return subscription
+
+    async def serve(self, service: Service) -> None:
+        """Offer a NATS micro service, so that `nats micro ls/info/stats` finds it.
+
+        Raises:
+            BusError: the connection is closed.
+        """
+        await self._attach(service)
+
+    def forget(self, subscription: Subscription) -> None:
+        """Do not subscribe this again after a reconnect; called by `Subscription` only."""
+        self._attached.discard(subscription)
+
+    async def flush(self, *, timeout_s: float = 2) -> None:
+        """Wait until the server has everything that was published.
+
+        Raises:
+            BusError: it did not confirm in time.
+        """
+        try:
+            await self._client.flush(timeout=timeout_s)  # type: ignore[arg-type]
+        except (nats.errors.Error, TimeoutError) as error:
+            raise BusError(f"flush: {error or type(error).__name__}") from None
+
+    async def close(self) -> None:
+        """Send what is buffered, then close. Safe to call twice."""
+        self._closing = True
+        if self._rebuilding is not None:
+            self._rebuilding.cancel()
+        if self._client.is_connected:
+            with contextlib.suppress(BusError):
+                await self.flush()
+        with contextlib.suppress(nats.errors.Error):
+            await self._client.close()
+
+    async def _attach(self, what: Subscription | Service) -> None:
+        self._attached.add(what)
+        try:
+            await what.attach(self._client)
+        except nats.errors.ConnectionClosedError:
+            if self._closing:
+                self._attached.discard(what)
+                raise BusError("the connection is closed") from None
+
+    async def _open(self) -> None:
+        client = Client()
+
+        # A client that is still connecting, or was replaced, has no say.
+        async def disconnected() -> None:
+            if client is self._client:
+                self._on_disconnect()
+
+        async def reconnected() -> None:
+            if client is self._client:
+                await self._on_reconnect()
+
+        async def closed() -> None:
+            if client is self._client and not self._closing:
+                self._on_disconnect()
+                self._rebuilding = asyncio.create_task(self._rebuild())
+
+        try:
+            async with asyncio.timeout(2 * CONNECT_TIMEOUT_S):
+                await client.connect(
+                    **{**self._options, "max_reconnect_attempts": 1},
+                    error_cb=self._on_error,
+                    disconnected_cb=disconnected,
+                    reconnected_cb=reconnected,
+                    closed_cb=closed,
+                    lame_duck_mode_cb=client.force_reconnect,
+                )
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await client.close()
+            raise
+        client.options["max_reconnect_attempts"] = -1  # only the first connect may give up
+        self._client = client
+        self._lost.clear()
+        self._found.set()
+
+    def _describe(self, error: BaseException) -> str:
+        servers = ", ".join(_without_credentials(server) for server in self._options["servers"])
+        cause = self._last_error or error
+        reason = str(cause) or type(cause).__name__
+        return f"cannot reach NATS at {servers}: {reason}"
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
+        logger.debug("NATS: %r", error)
+
+    def _on_disconnect(self) -> None:
+        if self._lost.is_set():
+            return
+        self._found.clear()
+        self._lost.set()
+        if not self._closing:
+            logger.warning("the connection to NATS is lost")
+
+    async def _on_reconnect(self) -> None:
+        self._lost.clear()
+        self._found.set()
+        logger.info("connected to NATS again, at %s", self.server_url)
+        for callback in self.on_reconnect:
+            await callback()
+
+    async def _rebuild(self) -> None:
+        logger.warning("the NATS client closed; building a new connection")
+        while not self._closing:
+            try:
+                await self._open()
+                for what in list(self._attached):
+                    await what.attach(self._client)
+                break
+            except _CONNECT_ERRORS:
+                await asyncio.sleep(_REBUILD_WAIT_S)
+        if not self._closing:
+            await self._on_reconnect()
+
+
+_CONNECT_ERRORS = (OSError, TimeoutError, nats.errors.Error)
+
+
+def _without_credentials(url: str) -> str:
+    scheme, _, rest = url.rpartition("://")
+    return f"{scheme or 'nats'}://{rest.rpartition('@')[2]}"

@@ -1,0 +1,56 @@
+"""Health endpoints as a NATS micro service."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import nats.micro
+from nats.aio.client import Client
+from nats.micro.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One subject that answers every request with what `answer` returns.
+
+    `queue` is shared by those of whom one shall answer; where all shall, it is one's own id.
+    """
+
+    name: str
+    subject: str
+    queue: str
+    answer: Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Service:
+    """A named service with its endpoints; `version` must be a semantic version."""
+
+    name: str
+    version: str
+    description: str
+    metadata: dict[str, str]
+    endpoints: tuple[Endpoint, ...]
+
+    async def attach(self, client: Client) -> None:
+        """Register on a client; called by the bus only, again after each rebuild."""
+        service = await nats.micro.add_service(
+            client,
+            name=self.name,
+            version=self.version,
+            description=self.description,
+            metadata=self.metadata,
+        )
+        for endpoint in self.endpoints:
+            await service.add_endpoint(
+                name=endpoint.name,
+                subject=endpoint.subject,
+                queue_group=endpoint.queue,
+                handler=_handler(endpoint),
+            )
+
+
+def _handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
+    async def handle(request: Request) -> None:
+        await request.respond(endpoint.answer())
+
+    return handle

@@ -1,0 +1,148 @@
+"""The one error tree.
+
+    ClusterError                  has code, message, param, retryable, retry_after_ms
+    ├── RequestError              the request itself is wrong; the same again fails again
+    │   └── InvalidRequest        one field is wrong; `param` names it
+    ├── Unavailable               nothing is wrong with the request; later or elsewhere it works
+    ├── StreamFailed              an accepted request ended in an error message
+    │   └── StreamSilent          nothing was heard in time, or the connection is gone
+    ├── SettingsError             a file, variable or flag holds a bad value
+    ├── ModelError                a model cannot be found, loaded or understood
+    ├── DecodeError               bytes that are no message; holds the bytes
+    └── BusError                  the connection to NATS
+        ├── BusUnreachable        no server answers
+        ├── NoResponders          nobody subscribes to the subject of a request
+        ├── RequestTimedOut       a responder exists (or may) but did not answer in time
+        └── PayloadTooLarge       more bytes than the server takes
+
+Codes are the stable part: programs compare them, people read the message. All of them
+stand in `ERROR_CODES`, which `docs/wire.md` prints.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCode:
+    """What a code means, and whether the same request may work when sent again."""
+
+    meaning: str
+    retryable: bool
+
+
+ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
+    {
+        "invalid_request": ErrorCode("A field is missing, unknown or out of range.", False),
+        "not_supported": ErrorCode("The field is known but not served yet.", False),
+        "payload_too_large": ErrorCode("The request has more bytes than allowed.", False),
+        "reply_not_allowed": ErrorCode("The reply subject is not an inbox of this client.", False),
+        "unknown_skill": ErrorCode("cluster.yaml names no such skill.", False),
+        "unknown_model": ErrorCode("No such model, or the skill does not have it.", False),
+        "context_length_exceeded": ErrorCode("Prompt or max_tokens exceed the context.", False),
+        "request_id_conflict": ErrorCode("The same request_id came with another body.", False),
+        "requirements_unmet": ErrorCode("No worker has the required hardware or labels.", True),
+        "no_worker": ErrorCode("No worker that could serve this is there now.", True),
+        "model_unavailable": ErrorCode(
+            "The worker does not have the model, or loading failed.", True
+        ),
+        "queue_full": ErrorCode("The queue has no room; see retry_after_ms.", True),
+        "memory_pressure": ErrorCode("Memory is short; see retry_after_ms.", True),
+        "draining": ErrorCode("The node is shutting down and takes nothing new.", True),
+        "deadline_exceeded": ErrorCode("timeout_ms passed before the end.", True),
+        "worker_lost": ErrorCode("The worker that served this stopped answering.", True),
+        "engine_crashed": ErrorCode("The engine process that served this ended.", True),
+        "request_failed": ErrorCode("The engine could not process this request.", False),
+        "stream_silent": ErrorCode("Nothing was heard of the stream in time.", True),
+        "disconnected": ErrorCode("The connection to NATS is gone.", True),
+        "internal_error": ErrorCode("A fault of the cluster's own; please report it.", True),
+        "settings": ErrorCode("A file, variable or flag holds a bad value.", False),
+        "model": ErrorCode("A model cannot be found, loaded or understood.", False),
+        "decode": ErrorCode("The bytes are no message of this protocol.", False),
+        "bus": ErrorCode("The connection to NATS failed.", True),
+    }
+)
+
+
+class ClusterError(Exception):
+    """Root of the tree; raised only through its subclasses."""
+
+    code = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.param = param
+        self.retryable = ERROR_CODES[self.code].retryable
+        self.retry_after_ms = retry_after_ms
+
+
+class RequestError(ClusterError):
+    code = "invalid_request"
+
+
+class InvalidRequest(RequestError):
+    """One field of a request is wrong; `param` is its path, for example `messages.0.role`."""
+
+
+class Unavailable(ClusterError):
+    code = "no_worker"
+
+
+class StreamFailed(ClusterError):
+    """An accepted request ended in an error; code and retryable are those of the wire."""
+
+
+class StreamSilent(StreamFailed):
+    code = "stream_silent"
+
+
+class SettingsError(ClusterError):
+    code = "settings"
+
+
+class ModelError(ClusterError):
+    code = "model"
+
+
+class DecodeError(ClusterError):
+    """Raised for bytes that are no message.
+
+    Attributes:
+        payload: the bytes, whole.
+    """
+
+    code = "decode"
+
+    def __init__(self, message: str, payload: bytes, *, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.payload = payload
+
+
+class BusError(ClusterError):
+    code = "bus"
+
+
+class BusUnreachable(BusError):
+    pass
+
+
+class NoResponders(BusError):
+    pass
+
+
+class RequestTimedOut(BusError):
+    pass
+
+
+class PayloadTooLarge(BusError):
+    code = "payload_too_large"

@@ -1,0 +1,45 @@
+"""Identifiers: one type per kind, how new ones are made, and which spellings are allowed."""
+
+import re
+import secrets
+from typing import NewType
+
+RequestId = NewType("RequestId", str)
+SessionId = NewType("SessionId", str)
+ClientName = NewType("ClientName", str)
+SkillName = NewType("SkillName", str)
+ModelId = NewType("ModelId", str)
+WorkerId = NewType("WorkerId", str)
+ControllerId = NewType("ControllerId", str)
+BootId = NewType("BootId", str)
+"""Names one run of a process: a restarted worker keeps its WorkerId and gets a new BootId."""
+
+LOCAL_CLIENT = ClientName("local")
+"""The client's name where the server does not authenticate."""
+
+NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+"""Names of clients, workers, controllers and skills: each is one token of a subject."""
+
+ID_PATTERN = r"^[!-~]{1,128}$"
+"""Ids of requests and sessions: 1 to 128 visible ASCII characters."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` can name a client, worker, controller or skill."""
+    return _NAME.fullmatch(text) is not None
+
+
+def name_from(text: str) -> str:
+    """The nearest allowed name, for example of a host: `Ada's Mac.local` -> `Ada-s-Mac`."""
+    first_label = text.split(".", 1)[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", first_label).strip("-")[:64] or "node"
+
+
+def new_request_id() -> RequestId:
+    return RequestId(f"req-{secrets.token_hex(12)}")
+
+
+def new_boot_id() -> BootId:
+    return BootId(secrets.token_hex(8))

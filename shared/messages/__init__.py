@@ -1,0 +1,1 @@
+"""The messages of the wire, one module per conversation. `docs/wire.md` shows them all."""

@@ -1,0 +1,110 @@
+"""Orders and questions about single requests, and orders to a worker."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.ids import ID_PATTERN, ClientName, ControllerId, ModelId, RequestId, WorkerId
+from shared.messages.codec import Internal, Part
+
+RequestStateName = Literal["accepted", "dispatching", "running", "finished", "failed", "unknown"]
+
+
+class RequestQuery(BaseModel):
+    """A client's `cancel` or `status`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    request_id: RequestId = Field(pattern=ID_PATTERN)
+
+
+class RequestState(Internal):
+    """The owner's answer to a `RequestQuery`."""
+
+    request_id: RequestId
+    state: RequestStateName
+    controller: ControllerId
+    worker: WorkerId | None = None
+    attempt: int = 0
+    tokens: int = 0
+
+
+class ResendQuery(BaseModel):
+    """A client's question for the messages of a stream from a token index on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    request_id: RequestId = Field(pattern=ID_PATTERN)
+    choice: int = Field(0, ge=0)
+    from_index: int = Field(0, ge=0)
+
+
+class ResendState(Internal):
+    """The answer to a `ResendQuery`; where known, the chunks follow on the stream's inbox."""
+
+    request_id: RequestId
+    state: Literal["running", "finished", "unknown"]
+
+
+class CancelRequest(Internal):
+    """Stops one attempt of a request; -1 stops all of them."""
+
+    verb: Literal["cancel"] = "cancel"
+    request_id: RequestId
+    client: ClientName
+    attempt: int = -1
+
+
+class LoadModel(Internal):
+    verb: Literal["load"] = "load"
+    model: ModelId
+
+
+class UnloadModel(Internal):
+    verb: Literal["unload"] = "unload"
+    model: ModelId
+
+
+class DrainWorker(Internal):
+    """Takes nothing new; streams in flight end by themselves until the deadline."""
+
+    verb: Literal["drain"] = "drain"
+    deadline_ms: int | None = None
+
+
+class ListRequests(Internal):
+    """Which requests run for an owner: asked by the successor of a dead controller."""
+
+    verb: Literal["requests"] = "requests"
+    owner: ControllerId | None = None
+
+
+ControlOrder = CancelRequest | LoadModel | UnloadModel | DrainWorker | ListRequests
+
+CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
+    "cancel": CancelRequest,
+    "load": LoadModel,
+    "unload": UnloadModel,
+    "drain": DrainWorker,
+    "requests": ListRequests,
+}
+"""The order that each verb of `mlx.worker.<worker>.control.<verb>` carries."""
+
+
+class RunningRequest(Part):
+    request_id: RequestId
+    client: ClientName
+    owner: ControllerId
+    attempt: int
+    model: ModelId
+    tokens: int
+
+
+class ControlReply(Internal):
+    """What became of an order; `requests` answers `ListRequests`."""
+
+    worker: WorkerId
+    ok: bool
+    code: str | None = None
+    message: str | None = None
+    requests: list[RunningRequest] = []

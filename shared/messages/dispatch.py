@@ -1,0 +1,81 @@
+"""How a controller hands requests to a worker, and to the controller that owns them."""
+
+from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
+from shared.messages.codec import Internal, Part
+from shared.messages.request import InferenceRequest
+
+
+class Refusal(Part):
+    """Why a worker does not take a dispatch; `code` is a key of `errors.ERROR_CODES`."""
+
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_ms: int | None = None
+
+
+class Continuation(Part):
+    """Where another attempt takes over.
+
+    `text_sent` counts characters and `logprobs_sent` tokens of each choice that clients
+    already have; `token_ids` are those emitted so far, by choice.
+    """
+
+    token_ids: dict[int, list[int]] = {}
+    text_sent: dict[int, int] = {}
+    logprobs_sent: dict[int, int] = {}
+
+
+class Dispatch(Part):
+    """One request for one worker.
+
+    Attributes:
+        attempt: counts dispatches of this request from 0; clients ignore lower ones.
+        elapsed_ms: time since acceptance, so that no clocks are compared.
+        seed: fixed at acceptance; an attempt on another worker draws the same tokens.
+    """
+
+    request_id: RequestId
+    client: ClientName
+    skill: SkillName
+    model: ModelId
+    attempt: int
+    reply: str
+    seed: int
+    elapsed_ms: float
+    request: InferenceRequest
+    resume: Continuation | None = None
+
+
+class DispatchBatch(Internal):
+    """Controller to worker, on `mlx.worker.<worker>.infer`."""
+
+    owner: ControllerId
+    dispatches: list[Dispatch]
+
+
+class DispatchResult(Part):
+    """The ack or refusal of one dispatch."""
+
+    request_id: RequestId
+    client: ClientName
+    attempt: int
+    refusal: Refusal | None = None
+
+
+class DispatchReply(Internal):
+    """Worker to controller: one result for each dispatch of the batch, in its order."""
+
+    worker: WorkerId
+    boot_id: BootId
+    results: list[DispatchResult]
+
+
+class ForwardedRequest(Internal):
+    """A request on its one hop to the controller that owns its session or id."""
+
+    client: ClientName
+    skill: SkillName
+    reply: str
+    elapsed_ms: float
+    request: InferenceRequest

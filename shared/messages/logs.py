@@ -1,0 +1,35 @@
+"""Log records as they cross the wire, for `cluster logs`."""
+
+from typing import Literal
+
+from shared.messages.codec import Internal, Part
+
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+
+
+class LogRecord(Part):
+    """One line of a log.
+
+    Attributes:
+        time: UTC, ISO 8601 with milliseconds.
+        kind: controller, worker, engine, gateway.
+        fields: what the line is about, for example {"request_id": ..., "model": ...}.
+    """
+
+    time: str
+    level: LogLevel
+    kind: str
+    id: str
+    message: str
+    fields: dict[str, str | int | float | bool | None] = {}
+
+
+class RecentLogsQuery(Internal):
+    """Asks every process for its last records, at most `limit` each."""
+
+    limit: int = 200
+    request_id: str | None = None
+
+
+class RecentLogs(Internal):
+    records: list[LogRecord]

@@ -1,0 +1,233 @@
+"""A client's request: what may stand in it, with OpenAI's names, defaults and ranges.
+
+This is an edge: every field is checked here, strictly, and unknown ones are refused.
+"""
+
+import hashlib
+from typing import Annotated, Any, Literal, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from shared.errors import InvalidRequest, RequestError
+from shared.ids import ID_PATTERN, ClientName, RequestId
+from shared.messages.codec import first_problem
+
+MAX_SEED = 2**53 - 1
+MAX_CHOICES = 128
+MAX_STOP_STRINGS = 4
+
+Priority = Literal["high", "medium", "low"]
+_PRIORITIES: dict[str, Priority] = {
+    "high": "high", "urgent": "high",
+    "medium": "medium", "default": "medium",
+    "low": "low", "background": "low",
+}  # fmt: skip
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Prompt = (
+    Annotated[str, Field(min_length=1)]
+    | TokenIds
+    | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    | Annotated[list[TokenIds], Field(min_length=1)]
+)
+StopString = Annotated[str, Field(min_length=1, max_length=256)]
+
+# What a field with several allowed shapes takes; pydantic's own words would list each shape.
+_SHAPES = {
+    "prompt": "must be a string, a list of token ids, or a non-empty list of either",
+    "content": "must be a string or a list of text parts",
+    "stop": f"must be a string or a list of at most {MAX_STOP_STRINGS} non-empty strings "
+    "of at most 256 characters",
+    "input": "must be a string or a list of strings",
+    "tool_choice": "must be a string or an object",
+}
+
+
+class _Edge(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class TextPart(_Edge):
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Edge):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one string, its parts joined."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class Requirements(_Edge):
+    """The hardware that a request asks for."""
+
+    min_memory_gb: float | None = Field(None, ge=0)
+    chip: str | None = None
+    accelerator: str | None = None
+    labels: dict[str, str] = {}
+
+
+class Resume(_Edge):
+    """Where a stream broke off: the tokens received, and how many characters of text."""
+
+    token_ids: list[TokenId]
+    text_sent: int = Field(0, ge=0)
+
+
+class InferenceRequest(_Edge):
+    """What a client publishes on `mlx.infer.<client>.<skill>`."""
+
+    model: str | None = Field(None, min_length=1, max_length=256)
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    prompt: Prompt | None = None
+    input: str | list[str] | None = None
+
+    max_tokens: int = Field(512, ge=1, le=2**31)
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, ge=0, le=1)
+    top_k: int = Field(0, ge=0, le=2**31)
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, gt=0, le=10)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    logit_bias: dict[Annotated[str, Field(pattern=r"^\d{1,10}$")],
+                     Annotated[float, Field(ge=-100, le=100)]] = {}  # fmt: skip
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] = []
+    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    logprobs: int | None = Field(None, ge=0, le=20)
+
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+
+    stream: bool = True
+    multiplex: bool = False
+
+    request_id: RequestId | None = Field(None, pattern=ID_PATTERN)
+    session_id: str | None = Field(None, pattern=ID_PATTERN)
+    priority: Literal["high", "medium", "low", "urgent", "default", "background"] = "medium"
+    requires: Requirements | None = None
+    timeout_ms: int = Field(120_000, ge=1, le=86_400_000)
+    resume: Resume | None = None
+
+    @model_validator(mode="after")
+    def _one_kind_of_input(self) -> Self:
+        given = [name for name in ("messages", "prompt", "input") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError("exactly one of messages, prompt and input is needed")
+        if self.choices > MAX_CHOICES:
+            raise ValueError(f"n times the number of prompts must be at most {MAX_CHOICES}")
+        if self.resume is not None and self.choices > 1:
+            raise ValueError("resume works for a single choice only")
+        return self
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The plain prompts as a list; empty when `messages` are given."""
+        match self.prompt:
+            case None:
+                return []
+            case str(text):
+                return [text]
+            case [int(), *_]:
+                return [self.prompt]  # type: ignore[return-value]
+            case _:
+                return self.prompt  # type: ignore[return-value]
+
+    @property
+    def choices(self) -> int:
+        """How many answers are asked for: `n` for each prompt."""
+        return self.n * max(1, len(self.prompts))
+
+    @property
+    def stop_strings(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else (self.stop or [])
+
+    @property
+    def level(self) -> Priority:
+        """The priority under its canonical name."""
+        return _PRIORITIES[self.priority]
+
+    def fingerprint(self) -> str:
+        """A hash of the body without its id: the same id with another fingerprint conflicts."""
+        body = self.model_dump(exclude={"request_id"}, exclude_unset=True)
+        return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def parse_request(payload: bytes) -> InferenceRequest:
+    """The request that a client sent.
+
+    Raises:
+        InvalidRequest: the bytes are no request; `param` names the field at fault.
+        RequestError: a field asks for something that is not served yet.
+    """
+    try:
+        request = InferenceRequest.model_validate_json(payload)
+    except ValidationError as error:
+        raise _invalid(error) from None
+    _refuse_unsupported(request)
+    return request
+
+
+def default_seed(client: ClientName, request_id: RequestId) -> int:
+    """The seed of a request that names none: the same id gives the same answer."""
+    digest = hashlib.sha256(f"{client}/{request_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") & MAX_SEED
+
+
+def claimed_request_id(payload: bytes) -> RequestId | None:
+    """The id in a request that may be invalid elsewhere, so that its error can name it."""
+    try:
+        value = orjson.loads(payload).get("request_id")
+    except (orjson.JSONDecodeError, AttributeError):
+        return None
+    return RequestId(value) if isinstance(value, str) and 0 < len(value) <= 128 else None
+
+
+def wants_stream(payload: bytes) -> bool:
+    """Whether a request that may be invalid asked for a stream (the default)."""
+    try:
+        return orjson.loads(payload).get("stream", True) is not False
+    except (orjson.JSONDecodeError, AttributeError):
+        return True
+
+
+def _invalid(error: ValidationError) -> InvalidRequest:
+    problem = error.errors(include_url=False)[0]
+    location = problem["loc"]
+    for position, part in enumerate(location[:-1]):
+        if part in _SHAPES and not isinstance(location[position + 1], int):
+            path = ".".join(map(str, location[: position + 1]))
+            return InvalidRequest(f"{path}: {_SHAPES[str(part)]}", param=path)
+    param, message = first_problem(error)
+    return InvalidRequest(message.removeprefix("Value error, "), param=param)
+
+
+def _refuse_unsupported(request: InferenceRequest) -> None:
+    asked = {
+        "input": request.input is not None,
+        "tools": bool(request.tools),
+        "tool_choice": request.tool_choice not in (None, "none", "auto"),
+        "response_format": request.response_format not in (None, {"type": "text"}),
+    }
+    for index, message in enumerate(request.messages or []):
+        asked[f"messages.{index}.tool_calls"] = bool(message.tool_calls)
+        asked[f"messages.{index}.role"] = message.role == "tool"
+    for param, is_asked in asked.items():
+        if is_asked:
+            raise RequestError(f"{param}: not supported yet", code="not_supported", param=param)

@@ -1,0 +1,221 @@
+"""What a client receives: statuses, chunks of tokens, and exactly one end.
+
+Plain slotted dataclasses: a worker makes one for each token of each stream.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import orjson
+
+from shared.errors import DecodeError, StreamFailed
+from shared.ids import RequestId, WorkerId
+from shared.messages.codec import decode_object
+
+StatusName = Literal[
+    "accepted", "queued", "loading", "prefill", "preempted", "migrating", "running"
+]
+FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
+
+_STATUSES = frozenset(get_args(StatusName))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds: in the queue; admission to first token; acceptance to first token;
+    first token to end."""
+
+    queue_ms: float
+    prefill_ms: float
+    ttft_ms: float
+    decode_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamError:
+    """Why a request ended without its answer; `code` is a key of `errors.ERROR_CODES`."""
+
+    code: str
+    message: str
+    param: str | None = None
+    retryable: bool = False
+    retry_after_ms: int | None = None
+
+    def to_exception(self) -> StreamFailed:
+        error = StreamFailed(self.message, param=self.param, retry_after_ms=self.retry_after_ms)
+        error.code, error.retryable = self.code, self.retryable
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceOutput:
+    """New tokens of one choice, from `index` (counted from 0) on.
+
+    `text` is what has become certain: it may lag behind the tokens while a character or a
+    stop string is undecided. `finish_reason` stands in the last output of the choice.
+    `logprobs` has one entry a token: {"token_id", "token", "logprob", "top": [the same]}.
+    """
+
+    choice: int
+    index: int
+    token_ids: list[int]
+    text: str
+    logprobs: list[dict[str, Any]] | None = None
+    finish_reason: FinishReason | None = None
+    reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a request stands; `seed` comes with `accepted`, `progress` (0 to 1) as known."""
+
+    request_id: RequestId
+    attempt: int
+    worker: WorkerId | None
+    status: StatusName
+    progress: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    request_id: RequestId
+    attempt: int
+    worker: WorkerId | None
+    output: ChoiceOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The good end. `outputs` are the last new tokens, or, for a request with
+    `stream: false`, every choice whole."""
+
+    request_id: RequestId
+    attempt: int
+    worker: WorkerId | None
+    usage: Usage
+    timings: Timings
+    outputs: tuple[ChoiceOutput, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The bad end. `request_id` is None only where the request was too broken to have one."""
+
+    request_id: RequestId | None
+    attempt: int
+    worker: WorkerId | None
+    error: StreamError
+
+
+StreamMessage = Status | Chunk | Done | Failed
+
+
+def to_dict(message: StreamMessage) -> dict[str, Any]:
+    """The message as it stands on the wire; fields that are None are left out, but `worker`."""
+    body: dict[str, Any] = {
+        "request_id": message.request_id,
+        "attempt": message.attempt,
+        "worker": message.worker,
+    }
+    match message:
+        case Status():
+            body["status"] = message.status
+            if message.progress is not None:
+                body["progress"] = message.progress
+            if message.seed is not None:
+                body["seed"] = message.seed
+        case Chunk():
+            _put_output(body, message.output)
+        case Done():
+            if len(message.outputs) == 1:
+                _put_output(body, message.outputs[0])
+            elif message.outputs:
+                body["choices"] = [_put_output({}, output) for output in message.outputs]
+            body["done"] = True
+            body["usage"] = asdict(message.usage)
+            body["timings"] = asdict(message.timings)
+        case Failed():
+            body["done"] = True
+            body["error"] = _without_none(asdict(message.error))
+    return body
+
+
+def encode(message: StreamMessage) -> bytes:
+    return orjson.dumps(to_dict(message))
+
+
+def encode_multiplexed(messages: list[StreamMessage]) -> bytes:
+    """Several messages to one connection as one, for requests with `multiplex`."""
+    return orjson.dumps({"messages": [to_dict(message) for message in messages]})
+
+
+def decode(payload: bytes) -> list[StreamMessage]:
+    """The messages that a client received: one, or several where they were multiplexed.
+
+    Raises:
+        DecodeError: the bytes are no message of a stream.
+    """
+    body = decode_object(payload)
+    try:
+        if "messages" in body:
+            return [_from_dict(inner) for inner in body["messages"]]
+        return [_from_dict(body)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DecodeError(f"no message of a stream: {error!r}", payload) from None
+
+
+def _from_dict(body: dict[str, Any]) -> StreamMessage:
+    origin = (body["request_id"], int(body["attempt"]), body["worker"])
+    if "status" in body:
+        if body["status"] not in _STATUSES:
+            raise ValueError(f"unknown status {body['status']!r}")
+        return Status(*origin, body["status"], body.get("progress"), body.get("seed"))
+    if not body.get("done"):
+        return Chunk(*origin, _output_from(body))
+    if "error" in body:
+        return Failed(*origin, StreamError(**body["error"]))
+    outputs = body.get("choices") or ([body] if "index" in body else [])
+    return Done(
+        *origin,
+        Usage(**body["usage"]),
+        Timings(**body["timings"]),
+        tuple(_output_from(output) for output in outputs),
+    )
+
+
+def _put_output(body: dict[str, Any], output: ChoiceOutput) -> dict[str, Any]:
+    body["choice"] = output.choice
+    body["index"] = output.index
+    body["token_ids"] = output.token_ids
+    body["text"] = output.text
+    for name in ("logprobs", "finish_reason", "reasoning", "tool_calls"):
+        value = getattr(output, name)
+        if value is not None:
+            body[name] = value
+    return body
+
+
+def _output_from(body: dict[str, Any]) -> ChoiceOutput:
+    return ChoiceOutput(
+        choice=int(body["choice"]),
+        index=int(body["index"]),
+        token_ids=body["token_ids"],
+        text=body["text"],
+        logprobs=body.get("logprobs"),
+        finish_reason=body.get("finish_reason"),
+        reasoning=body.get("reasoning"),
+        tool_calls=body.get("tool_calls"),
+    )
+
+
+def _without_none(body: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if value is not None}

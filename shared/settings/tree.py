@@ -1,0 +1,264 @@
+"""The tree of settings with its defaults. Frozen; unknown keys are refused.
+
+Units stand in the names. A section that is a capability has `enabled`.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.ids import NAME_PATTERN, ModelId, SkillName
+
+Milliseconds = Annotated[int, Field(ge=0, le=86_400_000)]
+PositiveMilliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+PriorityName = Literal["high", "medium", "low"]
+DEMO_MODEL = ModelId("demo")
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Security(Section):
+    """`strict_inbox`: replies must lie under `_INBOX.<client>.`, as the server's permissions
+    check; set where the server authenticates."""
+
+    strict_inbox: bool = False
+
+
+class Tls(Section):
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+class Nats(Section):
+    servers: Annotated[list[str], Field(min_length=1)] = ["nats://127.0.0.1:4222"]
+    token: SecretStr | None = None
+    user_credentials: str | None = None
+    nkey_seed_file: str | None = None
+    tls: Tls | None = None
+
+
+class Gateway(Section):
+    enabled: bool = False
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    keys_file: str | None = None
+    max_body_bytes: Count = 2_000_000
+    max_connections: Count = 1024
+
+
+class ModelSource(Section):
+    """Where a model comes from: a folder or a Hugging Face id."""
+
+    path: str = Field(min_length=1)
+    priority: PriorityName = "medium"
+    ttl_s: int | None = Field(None, ge=1)
+    revision: str | None = None
+    max_context_tokens: Count | None = None
+
+
+class Routing(Section):
+    policy: Literal["prefix-aware", "least-busy", "round-robin", "power-of-two"] = "prefix-aware"
+    sticky_sessions: bool = True
+    session_ttl_s: Count = 3600
+
+
+class DispatchSettings(Section):
+    min_hold_ms: float = Field(0.75, ge=0, le=1000)
+    max_hold_ms: float = Field(3, ge=0, le=1000)
+    max_batch: Count = 16
+    ack_timeout_ms: PositiveMilliseconds = 1000
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_hold_ms > self.max_hold_ms:
+            raise ValueError("min_hold_ms must not exceed max_hold_ms")
+        return self
+
+
+class Retry(Section):
+    enabled: bool = True
+    max_attempts: int = Field(3, ge=1, le=100)
+    initial_delay_ms: Milliseconds = 100
+    max_delay_ms: Milliseconds = 5000
+    multiplier: float = Field(2.0, ge=1, le=100)
+    jitter: float = Field(0.25, ge=0, le=1)
+
+
+class CircuitBreaker(Section):
+    enabled: bool = True
+    failure_threshold: Count = 5
+    recovery_timeout_ms: PositiveMilliseconds = 10_000
+    half_open_max_calls: Count = 1
+    half_open_success_threshold: Count = 2
+    failure_window_ms: PositiveMilliseconds = 60_000
+
+
+class Failover(Section):
+    enabled: bool = True
+    heartbeat_interval_ms: Annotated[int, Field(ge=50, le=60_000)] = 1000
+    missed_heartbeats: Annotated[int, Field(ge=1, le=100)] = 3
+    probe_interval_ms: Annotated[int, Field(ge=10, le=60_000)] = 200
+    migration_limit: Annotated[int, Field(ge=0, le=100)] = 3
+
+
+class Controller(Section):
+    id: str | None = Field(None, pattern=NAME_PATTERN)
+    routing: Routing = Routing()
+    dispatch: DispatchSettings = DispatchSettings()
+    retry: Retry = Retry()
+    circuit_breaker: CircuitBreaker = CircuitBreaker()
+    failover: Failover = Failover()
+
+
+class Engines(Section):
+    """`max_restarts` counts within 10 minutes; `threads` defaults to cores / count."""
+
+    count: Annotated[int, Field(ge=1, le=64)] = 1
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    startup_timeout_ms: PositiveMilliseconds = 30_000
+    shutdown_timeout_ms: PositiveMilliseconds = 5000
+    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
+    restart_delay_ms: Milliseconds = 1000
+
+
+class PreWarmModel(Section):
+    model: ModelId
+    priority: PriorityName = "medium"
+
+
+class PreWarming(Section):
+    """`timeout_per_model_ms` counts time without progress."""
+
+    enabled: bool = True
+    models: list[PreWarmModel] | None = None
+    timeout_per_model_ms: PositiveMilliseconds = 30_000
+    parallel: bool = False
+    register_when: Literal["warming", "complete"] = "warming"
+
+
+class ContinuousBatching(Section):
+    enabled: bool = True
+    min_batch_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 32
+    prefill_chunk_tokens: Annotated[int, Field(ge=16, le=65_536)] | Literal["auto"] = "auto"
+    max_decode_stall_ms: PositiveMilliseconds = 500
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_batch_size > self.max_batch_size:
+            raise ValueError("min_batch_size must not exceed max_batch_size")
+        return self
+
+
+class AdaptiveBatching(Section):
+    enabled: bool = True
+    target_step_latency_ms: float = Field(100, gt=0, le=60_000)
+    tolerance_ms: float = Field(20, ge=0, le=60_000)
+    ema_alpha: float = Field(0.3, gt=0, le=1)
+    adjustment_interval: Count = 5
+    max_adjustment_step: Count = 2
+    degradation_multiplier: float = Field(2.0, ge=1, le=100)
+
+
+class RequestQueue(Section):
+    max_depth: Count = 100
+    reject_when_full: bool = True
+    priority_levels: Annotated[int, Field(ge=1, le=3)] = 3
+    promote_after_ms: PositiveMilliseconds = 10_000
+
+
+class ResourceLimits(Section):
+    """`max_memory_mb` is soft (evict, refuse low priority), `critical_memory_mb` hard."""
+
+    enabled: bool = True
+    max_memory_mb: Count | None = None
+    critical_memory_mb: Count | None = None
+    check_interval_ms: Annotated[int, Field(ge=10, le=60_000)] = 250
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        soft, hard = self.max_memory_mb, self.critical_memory_mb
+        if soft is not None and hard is not None and soft > hard:
+            raise ValueError("max_memory_mb must not exceed critical_memory_mb")
+        return self
+
+
+class KvCache(Section):
+    """`memory_mb` defaults to a quarter of the memory ceiling."""
+
+    enabled: bool = True
+    block_tokens: Annotated[int, Field(ge=16, le=4096)] = 256
+    memory_mb: Annotated[int, Field(ge=0)] | None = None
+    disk_mb: Annotated[int, Field(ge=0)] = 20_480
+    disk_path: str | None = None
+    bits: Literal["native"] | Literal[8] = "native"
+
+
+class Worker(Section):
+    """`id` is made from the host's name and kept on disk when not given."""
+
+    id: str | None = Field(None, pattern=NAME_PATTERN)
+    labels: dict[str, str] = {}
+    drain_timeout_ms: PositiveMilliseconds = 30_000
+    engines: Engines = Engines()
+    pre_warming: PreWarming = PreWarming()
+    continuous_batching: ContinuousBatching = ContinuousBatching()
+    adaptive_batching: AdaptiveBatching = AdaptiveBatching()
+    request_queue: RequestQueue = RequestQueue()
+    resource_limits: ResourceLimits = ResourceLimits()
+    kv_cache: KvCache = KvCache()
+
+
+class Logging(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "text", "json"] = "auto"
+
+
+class ClusterSettings(BaseSettings):
+    """All of cluster.yaml. Build it with `load_settings`, which names the source of errors."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix="CLUSTER__",
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+    )
+
+    security: Security = Security()
+    nats: Nats = Nats()
+    gateway: Gateway = Gateway()
+    skills: dict[Annotated[SkillName, Field(pattern=NAME_PATTERN)],
+                 Annotated[list[ModelId], Field(min_length=1)]] = {
+        SkillName("chat"): [DEMO_MODEL]
+    }  # fmt: skip
+    models: dict[ModelId, ModelSource] = {}
+    controller: Controller = Controller()
+    worker: Worker = Worker()
+    logging: Logging = Logging()
+
+    def models_of(self, skill: SkillName) -> list[ModelId]:
+        """The skill's models in order of preference; empty for an unknown skill."""
+        return self.skills.get(skill, [])
+
+    @property
+    def served_models(self) -> list[ModelId]:
+        """Every model that a skill or the alias table names, in order, once each."""
+        named = [model for models in self.skills.values() for model in models]
+        return list(dict.fromkeys([*named, *self.models]))
+
+    @property
+    def pre_warmed_models(self) -> list[ModelId]:
+        """The models to warm, high priority first; by default the first one of each skill."""
+        settings = self.worker.pre_warming
+        if not settings.enabled:
+            return []
+        if settings.models is None:
+            return list(dict.fromkeys(models[0] for models in self.skills.values()))
+        rank = {"high": 0, "medium": 1, "low": 2}
+        return [entry.model for entry in sorted(settings.models, key=lambda m: rank[m.priority])]

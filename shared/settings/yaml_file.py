@@ -1,0 +1,82 @@
+"""Reading YAML strictly: no duplicate keys, and the line of each key kept for errors."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shared.errors import SettingsError
+
+Location = tuple[str | int, ...]
+
+
+class YamlFile:
+    """A parsed file.
+
+    Attributes:
+        values: the mapping at the top; empty for an empty file.
+        lines: the line (from 1) of each key, by its path.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises SettingsError when the file is missing, unreadable or no strict YAML."""
+        self.path = path
+        self.lines: dict[Location, int] = {}
+        node = self._compose(self._read())
+        self.values: dict[str, Any] = {}
+        if node is not None:
+            value = self._construct(node, ())
+            if not isinstance(value, dict):
+                raise SettingsError(f"{path}: expected a mapping of settings at the top level")
+            self.values = value
+
+    def _read(self) -> str:
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise SettingsError(f"{self.path}: no such file") from None
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{self.path}: not UTF-8 text: {error}") from None
+        except OSError as error:
+            raise SettingsError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+    def _compose(self, text: str) -> yaml.Node | None:
+        try:
+            return yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.YAMLError as error:
+            raise SettingsError(f"{self.path}: no valid YAML: {error}") from None
+        except RecursionError:
+            raise SettingsError(f"{self.path}: nested too deeply") from None
+
+    def _construct(self, node: yaml.Node, location: Location) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return {
+                key: self._construct(value, (*location, key))
+                for key, value in self._keys(node, location)
+            }
+        if isinstance(node, yaml.SequenceNode):
+            return [self._construct(item, (*location, i)) for i, item in enumerate(node.value)]
+        loader = yaml.SafeLoader("")
+        try:
+            return loader.construct_object(node)
+        except yaml.YAMLError as error:
+            raise SettingsError(f"{self.path}: no valid YAML: {error}") from None
+        finally:
+            loader.dispose()
+
+    def _keys(self, node: yaml.MappingNode, location: Location) -> list[tuple[str, yaml.Node]]:
+        pairs: list[tuple[str, yaml.Node]] = []
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise SettingsError(f"{self.path}, line {line}: a key must be plain text")
+            key = str(key_node.value)
+            if (first := self.lines.get((*location, key))) is not None:
+                where = ".".join(map(str, (*location, key)))
+                raise SettingsError(
+                    f"{self.path}, line {line}: {where} is given twice (first in line {first})",
+                    param=where,
+                )
+            self.lines[(*location, key)] = line
+            pairs.append((key, value_node))
+        return pairs

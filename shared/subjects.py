@@ -1,0 +1,145 @@
+"""Every subject of the cluster: who publishes on it, who listens, and what it carries.
+
+`SUBJECTS` is the one table; `docs/wire.md` prints it and tests hold the functions below to it.
+"""
+
+from dataclasses import dataclass
+
+from shared.ids import BootId, ClientName, ControllerId, SkillName, WorkerId
+
+INBOX_PREFIX = "_INBOX"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One row of the wire. `message` and `answer` name types of `shared.messages`."""
+
+    pattern: str
+    sender: str
+    receiver: str
+    message: str
+    answer: str
+
+
+SUBJECTS: tuple[Subject, ...] = (
+    Subject("mlx.infer.<client>.<skill>", "client", "controllers (queue group)",
+            "InferenceRequest", "a stream of StreamMessage"),
+    Subject("<inbox>", "worker or controller", "client", "StreamMessage", "none"),
+    Subject("mlx.request.<client>.cancel", "client", "all controllers; the owner answers",
+            "RequestQuery", "RequestState"),
+    Subject("mlx.request.<client>.status", "client", "all controllers; the owner answers",
+            "RequestQuery", "RequestState"),
+    Subject("mlx.stream.<worker>.<client>.resend", "client", "worker",
+            "ResendQuery", "ResendState, then the chunks"),
+    Subject("mlx.controller.<controller>.infer", "controller", "owning controller",
+            "ForwardedRequest", "none"),
+    Subject("mlx.worker.<worker>.infer", "controller", "worker", "DispatchBatch", "DispatchReply"),
+    Subject("mlx.worker.<worker>.control.<verb>", "operator, controller", "worker",
+            "ControlOrder", "ControlReply"),
+    Subject("mlx.worker.<worker>.<boot>.alive", "controller", "worker", "empty", "empty"),
+    Subject("mlx.event.worker.<worker>", "worker", "all controllers", "WorkerEvent", "none"),
+    Subject("mlx.event.controller.<controller>", "controller", "all controllers",
+            "ControllerEvent", "none"),
+    Subject("mlx.event.request.<controller>", "worker", "owning controller",
+            "RequestEvents", "none"),
+    Subject("mlx.health.controller", "anyone", "every controller", "empty", "ControllerHealth"),
+    Subject("mlx.health.controller.<controller>", "anyone", "controller",
+            "empty", "ControllerHealth"),
+    Subject("mlx.health.worker.<worker>", "anyone", "worker", "empty", "WorkerHealth"),
+    Subject("mlx.health.cluster", "anyone", "controllers (queue group)", "empty", "ClusterHealth"),
+    Subject("mlx.log.<kind>.<id>", "every process", "anyone", "LogRecord", "none"),
+    Subject("mlx.logs.recent", "anyone", "every process", "RecentLogsQuery", "RecentLogs"),
+)  # fmt: skip
+
+CONTROLLER_QUEUE = "controllers"
+"""The queue group in which controllers share `mlx.infer.>` and `mlx.health.cluster`."""
+
+INFER_ALL = "mlx.infer.*.*"
+REQUEST_ALL = "mlx.request.*.*"
+WORKER_EVENT_ALL = "mlx.event.worker.*"
+CONTROLLER_EVENT_ALL = "mlx.event.controller.*"
+HEALTH_CONTROLLERS = "mlx.health.controller"
+HEALTH_CLUSTER = "mlx.health.cluster"
+LOG_ALL = "mlx.log.*.*"
+RECENT_LOGS = "mlx.logs.recent"
+
+
+def infer(client: ClientName, skill: SkillName) -> str:
+    return f"mlx.infer.{client}.{skill}"
+
+
+def parse_infer(subject: str) -> tuple[ClientName, SkillName]:
+    """The client and skill that an `mlx.infer.<client>.<skill>` names."""
+    _, _, client, skill = subject.split(".")
+    return ClientName(client), SkillName(skill)
+
+
+def request(client: ClientName, verb: str) -> str:
+    return f"mlx.request.{client}.{verb}"
+
+
+def parse_request(subject: str) -> tuple[ClientName, str]:
+    """The client and verb that an `mlx.request.<client>.<verb>` names."""
+    _, _, client, verb = subject.split(".")
+    return ClientName(client), verb
+
+
+def resend(worker: WorkerId, client: ClientName) -> str:
+    return f"mlx.stream.{worker}.{client}.resend"
+
+
+def controller_infer(controller: ControllerId) -> str:
+    return f"mlx.controller.{controller}.infer"
+
+
+def worker_infer(worker: WorkerId) -> str:
+    return f"mlx.worker.{worker}.infer"
+
+
+def worker_control(worker: WorkerId, verb: str) -> str:
+    return f"mlx.worker.{worker}.control.{verb}"
+
+
+def parse_worker_control(subject: str) -> str:
+    """The verb that an `mlx.worker.<worker>.control.<verb>` names."""
+    return subject.rsplit(".", 1)[1]
+
+
+def worker_alive(worker: WorkerId, boot: BootId) -> str:
+    return f"mlx.worker.{worker}.{boot}.alive"
+
+
+def worker_event(worker: WorkerId) -> str:
+    return f"mlx.event.worker.{worker}"
+
+
+def controller_event(controller: ControllerId) -> str:
+    return f"mlx.event.controller.{controller}"
+
+
+def request_event(controller: ControllerId) -> str:
+    return f"mlx.event.request.{controller}"
+
+
+def controller_health(controller: ControllerId) -> str:
+    return f"mlx.health.controller.{controller}"
+
+
+def worker_health(worker: WorkerId) -> str:
+    return f"mlx.health.worker.{worker}"
+
+
+def log(kind: str, identity: str) -> str:
+    return f"mlx.log.{kind}.{identity}"
+
+
+def is_inbox(subject: str, client: ClientName, *, strict: bool) -> bool:
+    """Whether a stream may be sent to `subject` (the inbox rule).
+
+    Args:
+        strict: where the server authenticates, the inbox must be the client's own.
+    """
+    prefix = f"{INBOX_PREFIX}.{client}." if strict else f"{INBOX_PREFIX}."
+    if not subject.startswith(prefix):
+        return False
+    return all(token and not set(token) & set(" *>\t\r\n") for token in subject.split("."))
