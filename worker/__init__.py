@@ -1,0 +1,1 @@
+"""The node: an agent process that never imports MLX, and engine processes that do."""

@@ -1,0 +1,1 @@
+"""The engine process: the only place that imports MLX. Load the BLAS first; see `blas`."""

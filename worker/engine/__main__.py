@@ -1,0 +1,57 @@
+"""Entry of the engine process: `python -m worker.engine --fd N ...`, started by the agent."""
+
+import argparse
+import os
+import signal
+import socket
+from importlib.metadata import version
+
+from worker.engine.blas import load_fast_blas
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="worker.engine")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--max-batch-size", type=int, required=True)
+    parser.add_argument("--prefill-chunk-tokens", type=int, required=True)
+    arguments = parser.parse_args()
+
+    # The agent decides when we end: by an order, by closing the socket, or by killing us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    blas = load_fast_blas()
+
+    # Only now may MLX be imported.
+    from worker.engine.channel import Channel
+    from worker.engine.device import device_name, memory_limit_bytes
+    from worker.engine.loop import Engine
+    from worker.link.messages import EngineStarted, Order
+
+    def give(order: Order) -> None:
+        engine.give(order)
+
+    channel = Channel(socket.socket(fileno=arguments.fd), give)
+    engine = Engine(
+        channel.send,
+        channel.wait_for_room,
+        max_batch_size=arguments.max_batch_size,
+        prefill_chunk_tokens=arguments.prefill_chunk_tokens,
+    )
+    name, accelerator = device_name()
+    channel.send(
+        EngineStarted(
+            device=name,
+            accelerator=accelerator,
+            blas=blas,
+            threads=int(os.environ.get("OPENBLAS_NUM_THREADS", "0")),
+            memory_limit_bytes=memory_limit_bytes(),
+            versions={package: version(package) for package in ("mlx", "mlx-lm")},
+        )
+    )
+    channel.start()
+    engine.run()
+    channel.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The engine's end of the socket pair: threads that read and write, so that MLX never waits.
+
+End of file means that the agent is dead: the process leaves at once, by `os._exit`, even in
+the middle of a prefill.
+"""
+
+import os
+import queue
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+
+from worker.link.frames import BACKLOG_LIMIT_BYTES, HEADER, decode_body, encode_frame, frame_length
+from worker.link.messages import Fact, Order
+
+EXIT_AGENT_GONE = 3
+
+
+class Channel:
+    """Frames in both directions. `send` may be called by any thread."""
+
+    def __init__(self, connection: socket.socket, on_order: Callable[[Order], None]) -> None:
+        """`on_order` is called on the reader thread, for one order after another."""
+        self._connection = connection
+        self._on_order = on_order
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="channel-write", daemon=True)
+        self._backlog_bytes = 0
+        self._lock = threading.Lock()
+        self._drained = threading.Event()
+        self._drained.set()
+
+    def start(self) -> None:
+        self._writer.start()
+        threading.Thread(target=self._read, name="channel-read", daemon=True).start()
+
+    def send(self, fact: Fact) -> None:
+        """Queue a fact for the agent."""
+        frame = encode_frame(fact)
+        with self._lock:
+            self._backlog_bytes += len(frame)
+            if self._backlog_bytes > BACKLOG_LIMIT_BYTES:
+                self._drained.clear()
+        self._outgoing.put(frame)
+
+    def wait_for_room(self) -> None:
+        """Pause while the agent has more unread than the limit."""
+        self._drained.wait()
+
+    def close(self) -> None:
+        """Wait until all facts are sent; nothing may be sent afterwards."""
+        self._outgoing.put(None)
+        self._writer.join()
+
+    def _read(self) -> None:
+        stream = self._connection.makefile("rb")
+        try:
+            while header := stream.read(HEADER.size):
+                body = stream.read(frame_length(header))
+                self._on_order(decode_body(body))  # type: ignore[arg-type]
+        except OSError:
+            pass  # reset by the dying agent
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(EXIT_AGENT_GONE)
+
+    def _write(self) -> None:
+        while (frame := self._outgoing.get()) is not None:
+            try:
+                self._connection.sendall(frame)
+            except OSError:
+                os._exit(EXIT_AGENT_GONE)
+            with self._lock:
+                self._backlog_bytes -= len(frame)
+                if self._backlog_bytes <= BACKLOG_LIMIT_BYTES // 2:
+                    self._drained.set()

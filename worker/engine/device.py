@@ -1,0 +1,26 @@
+"""What MLX runs on."""
+
+import platform
+from typing import Any
+
+import mlx.core as mx
+import psutil
+
+
+def device_name() -> tuple[str, str]:
+    """The device's name for people, and metal, cuda or cpu."""
+    info = _info()
+    name = str(info.get("device_name") or info.get("architecture") or platform.processor())
+    if mx.default_device().type != mx.gpu:
+        return name, "cpu"
+    return name, "metal" if mx.metal.is_available() else "cuda"
+
+
+def memory_limit_bytes() -> int:
+    """What the device recommends as its working set; on a CPU the machine's memory."""
+    recommended = _info().get("max_recommended_working_set_size")
+    return int(recommended or psutil.virtual_memory().total)
+
+
+def _info() -> dict[str, Any]:
+    return dict(mx.device_info())

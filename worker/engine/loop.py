@@ -1,0 +1,236 @@
+"""The engine's loop: take orders, one step, send the step's frame."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import mlx.core as mx
+
+from shared.errors import ClusterError, ModelError
+from shared.ids import ModelId
+from worker.engine.batch import Batch, Progress
+from worker.engine.model import LoadedModel, load_model
+from worker.engine.prompt import PreparedSequence, prepare
+from worker.engine.sequence import Sequence
+from worker.link.messages import (
+    Cancel,
+    EngineMeasured,
+    Fact,
+    LoadModel,
+    ModelFailed,
+    ModelLoaded,
+    ModelLoading,
+    Order,
+    Output,
+    PrefillAdvanced,
+    SequenceRefused,
+    SequenceStarted,
+    StepCompleted,
+    Stop,
+    Submit,
+    UnloadModel,
+)
+
+_MEASURE_INTERVAL_S = 1.0
+
+Send = Callable[[Fact], None]
+
+
+class Engine:
+    """Generates for all loaded models, a step of each in turn.
+
+    `give` may be called by any thread; everything else runs on the thread that calls `run`,
+    the only one that touches MLX.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        wait_for_room: Callable[[], None],
+        *,
+        max_batch_size: int,
+        prefill_chunk_tokens: int,
+    ) -> None:
+        self._send = send
+        self._wait_for_room = wait_for_room
+        self._max_batch_size = max_batch_size
+        self._prefill_chunk_tokens = prefill_chunk_tokens
+        self._inbox: queue.SimpleQueue[Order | PreparedSequence | SequenceRefused] = (
+            queue.SimpleQueue()
+        )
+        self._unprepared: queue.SimpleQueue[Submit] = queue.SimpleQueue()
+        self._models: dict[ModelId, LoadedModel] = {}
+        self._batches: dict[ModelId, Batch] = {}
+        self._sequences: dict[int, Sequence] = {}
+        self._preparing: set[int] = set()
+        self._cancelled_early: set[int] = set()  # always a part of _preparing
+        self._step_ms = 0.0
+        self._measured_at = 0.0
+
+    def give(self, order: Order) -> None:
+        """Hand the engine an order; prompts are tokenised on a thread of their own first."""
+        if isinstance(order, Submit):
+            self._preparing.add(order.sequence)
+            self._unprepared.put(order)
+        else:
+            self._inbox.put(order)
+
+    def run(self) -> None:
+        """Serve until a `Stop` comes. An exception leaves every sequence unfinished: the
+        caller must end the process, and the agent reports and restarts."""
+        threading.Thread(target=self._prepare_all, name="prepare", daemon=True).start()
+        running = True
+        while running:
+            running = self._take_orders()
+            if self._sequences:
+                self._wait_for_room()
+                self._step()
+            self._measure()
+        for batch in self._batches.values():
+            batch.close()
+
+    def _take_orders(self) -> bool:
+        """Carry out what has arrived; wait for something only while there is nothing to do."""
+        for item in self._arrived():
+            match item:
+                case PreparedSequence():
+                    self._start(item)
+                case SequenceRefused():
+                    self._leave_preparation(item.sequence)
+                    self._send(item)
+                case Cancel():
+                    self._cancel(item.sequence)
+                case LoadModel():
+                    self._load(item)
+                case UnloadModel():
+                    self._unload(item.model)
+                case Stop():
+                    return False
+                case Submit():  # `give` sends these to their own thread
+                    raise AssertionError("a prompt was not prepared")
+        return True
+
+    def _arrived(self) -> Iterator[Order | PreparedSequence | SequenceRefused]:
+        try:
+            yield self._inbox.get(timeout=0 if self._sequences else _MEASURE_INTERVAL_S)
+            while True:
+                yield self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _start(self, prepared: PreparedSequence) -> None:
+        order = prepared.order
+        cancelled = self._leave_preparation(order.sequence)
+        model = self._models.get(order.model)
+        if model is None:  # unloaded while its prompt was prepared
+            self._send(_refused(order, "model_unavailable", f"{order.model} was unloaded"))
+            return
+        sequence = Sequence(prepared, model)
+        if cancelled:
+            self._send(StepCompleted([sequence.cancel()]))
+            return
+        self._sequences[sequence.id] = sequence
+        self._batches[order.model].add(prepared)
+        self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids), 0))
+
+    def _leave_preparation(self, sequence_id: int) -> bool:
+        """Whether the sequence was cancelled while its prompt was prepared."""
+        self._preparing.discard(sequence_id)
+        cancelled = sequence_id in self._cancelled_early
+        self._cancelled_early.discard(sequence_id)
+        return cancelled
+
+    def _step(self) -> None:
+        started = time.perf_counter()
+        outputs: list[Output] = []
+        for batch in self._batches.values():
+            if len(batch):
+                tokens, progress = batch.step()
+                outputs.extend(self._sequences[token.sequence].advance(token) for token in tokens)
+                self._report(progress)
+        if outputs:
+            self._retire(outputs)
+            self._send(StepCompleted(outputs))
+            self._step_ms = (time.perf_counter() - started) * 1000
+
+    def _retire(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if output.finish_reason is not None:
+                sequence = self._sequences.pop(output.sequence)
+                self._batches[sequence.model].remove(sequence.id)
+
+    def _report(self, progress: list[Progress]) -> None:
+        for prefill in progress:
+            if prefill.done < prefill.total - 1:
+                self._send(PrefillAdvanced(prefill.sequence, prefill.done, prefill.total))
+
+    def _cancel(self, sequence_id: int) -> None:
+        sequence = self._sequences.pop(sequence_id, None)
+        if sequence is None:
+            if sequence_id in self._preparing:
+                self._cancelled_early.add(sequence_id)
+            return
+        self._batches[sequence.model].remove(sequence_id)
+        self._send(StepCompleted([sequence.cancel()]))
+
+    def _load(self, order: LoadModel) -> None:
+        if order.model not in self._models:
+            try:
+                model = load_model(
+                    order, lambda progress: self._send(ModelLoading(order.model, progress))
+                )
+            except ModelError as error:
+                self._send(ModelFailed(order.model, error.message))
+                return
+            self._models[order.model] = model
+            self._batches[order.model] = Batch(
+                model,
+                max_size=self._max_batch_size,
+                prefill_chunk_tokens=self._prefill_chunk_tokens,
+            )
+        loaded = self._models[order.model]
+        self._send(ModelLoaded(order.model, loaded.max_context_tokens, loaded.memory_bytes))
+
+    def _unload(self, model_id: ModelId) -> None:
+        for sequence in [s for s in self._sequences.values() if s.model == model_id]:
+            self._cancel(sequence.id)
+        self._models.pop(model_id, None)
+        batch = self._batches.pop(model_id, None)
+        if batch is not None:
+            batch.close()
+            mx.clear_cache()
+
+    def _measure(self) -> None:
+        now = time.monotonic()
+        if now - self._measured_at >= _MEASURE_INTERVAL_S:
+            self._measured_at = now
+            self._send(
+                EngineMeasured(
+                    len(self._sequences),
+                    mx.get_active_memory(),
+                    mx.get_cache_memory(),
+                    round(self._step_ms, 2),
+                )
+            )
+
+    def _prepare_all(self) -> None:
+        while True:
+            order = self._unprepared.get()
+            model = self._models.get(order.model)
+            if model is None:
+                self._inbox.put(_refused(order, "model_unavailable", f"{order.model} not loaded"))
+                continue
+            try:
+                self._inbox.put(prepare(order, model))
+            except ClusterError as error:
+                self._inbox.put(
+                    SequenceRefused(order.sequence, error.code, error.message, error.param)
+                )
+            except Exception as error:  # a broken tokenizer or template fails one request only
+                message = f"the prompt could not be prepared: {type(error).__name__}: {error}"
+                self._inbox.put(_refused(order, "request_failed", message))
+
+
+def _refused(order: Submit, code: str, message: str) -> SequenceRefused:
+    return SequenceRefused(order.sequence, code, message)

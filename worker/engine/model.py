@@ -1,0 +1,132 @@
+"""A model in memory with its tokenizer, and how it gets there."""
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.generate import generate_step
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import load
+
+from shared.errors import ModelError
+from worker.engine.text import Decode
+from worker.link.messages import LoadModel
+
+_DEFAULT_CONTEXT_TOKENS = 4096
+_LOAD_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What the engine keeps of a model.
+
+    Attributes:
+        tokenizer: for the thread that prepares prompts.
+        decode: for the engine thread; it has a tokenizer of its own, because the library's
+            fail when two threads use one.
+        end_ids: the tokens that end an answer.
+    """
+
+    network: Any
+    tokenizer: TokenizerWrapper
+    decode: Decode
+    end_ids: frozenset[int]
+    vocabulary_size: int
+    max_context_tokens: int
+    memory_bytes: int
+
+
+def load_model(order: LoadModel, report: Callable[[float], None]) -> LoadedModel:
+    """Load weights and tokenizer and generate one token. Blocks the engine thread.
+
+    Args:
+        report: called with the progress, 0 to 1.
+
+    Raises:
+        ModelError: says what is wrong with which file.
+    """
+    report(0.0)
+    try:
+        network, tokenizer, config = load(
+            order.path, revision=order.revision, lazy=True, return_config=True
+        )
+        for done in _materialise(network):
+            report(done)
+        model = _assemble(order, network, tokenizer, config)
+        _warm_up(model)
+    except ModelError:
+        raise
+    except Exception as error:  # anything may be wrong with files from outside
+        raise ModelError(f"{order.path}: {_reason(error)}") from error
+    return model
+
+
+def _materialise(network: Any) -> Iterator[float]:
+    """Read the lazily loaded weights from disk, yielding the share of bytes done."""
+    arrays = _weights(network)
+    total = sum(array.nbytes for array in arrays) or 1
+    done = 0
+    last = 0.0
+    for array in arrays:
+        mx.eval(array)
+        done += array.nbytes
+        if done / total - last >= 1 / _LOAD_STEPS:
+            last = done / total
+            yield last
+
+
+def _weights(network: Any) -> list[mx.array]:
+    return [cast(mx.array, leaf) for _, leaf in cast(list[Any], tree_flatten(network.parameters()))]
+
+
+def _assemble(
+    order: LoadModel, network: Any, tokenizer: TokenizerWrapper, config: dict[str, Any]
+) -> LoadedModel:
+    own_context = _context_tokens(config)
+    limit = order.max_context_tokens or own_context
+    vocabulary = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    return LoadedModel(
+        network=network,
+        tokenizer=tokenizer,
+        decode=_own_decoder(tokenizer),
+        end_ids=frozenset(tokenizer.eos_token_ids),
+        vocabulary_size=int(vocabulary or len(tokenizer)),
+        max_context_tokens=min(limit, own_context),
+        memory_bytes=sum(array.nbytes for array in _weights(network)),
+    )
+
+
+def _context_tokens(config: dict[str, Any]) -> int:
+    for section in (config, config.get("text_config") or {}):
+        for key in ("max_position_embeddings", "max_seq_len", "max_sequence_length", "n_positions"):
+            if isinstance(section.get(key), int):
+                return int(section[key])
+    return _DEFAULT_CONTEXT_TOKENS
+
+
+def _own_decoder(tokenizer: TokenizerWrapper) -> Decode:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        own = deepcopy(tokenizer)
+        return lambda ids: str(own.decode(list(ids), skip_special_tokens=True))
+    own_backend = deepcopy(backend)
+    return lambda ids: str(own_backend.decode(list(ids), skip_special_tokens=True))
+
+
+def _warm_up(model: LoadedModel) -> None:
+    """One real token, so that the first request finds kernels compiled and pages mapped."""
+    first = next(iter(model.end_ids), 0)
+    prompt = mx.array([first])
+    next(generate_step(prompt, model.network, max_tokens=1))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"no such file: {error.filename or error}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"no valid JSON: {error}"
+    return f"{type(error).__name__}: {error}"

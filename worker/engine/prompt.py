@@ -1,0 +1,91 @@
+"""From messages or text to token ids, on a thread of its own: a long prompt must not hold
+up the decode steps of others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import TemplateError
+
+from shared.errors import InvalidRequest, RequestError
+from worker.engine.model import LoadedModel
+from worker.link.messages import Submit
+
+_ROLES = {"developer": "system"}
+"""OpenAI's newer name for a role that chat templates know by the older one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSequence:
+    """A sequence ready for prefill.
+
+    Attributes:
+        prompt_ids: the tokens of the prompt alone; never empty.
+        max_tokens: as asked, but at most what the context leaves.
+    """
+
+    order: Submit
+    prompt_ids: list[int]
+    max_tokens: int
+
+
+def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
+    """Render, tokenise and check one prompt.
+
+    Raises:
+        RequestError: the prompt cannot be rendered, is too long, or names unknown tokens.
+    """
+    prompt_ids = _tokenise(order, model)
+    if not prompt_ids:
+        raise InvalidRequest("the prompt has no tokens", param=_param(order))
+    given = [*order.resumed_ids, *order.stop_token_ids, *map(int, order.sampling.logit_bias)]
+    if order.token_ids is not None:
+        given.extend(order.token_ids)
+    if given and (worst := max(given)) >= model.vocabulary_size:
+        raise InvalidRequest(
+            f"token id {worst} is outside the model's vocabulary of {model.vocabulary_size}",
+            param=_param(order) if worst in (order.token_ids or []) else None,
+        )
+    context = model.max_context_tokens
+    if order.max_tokens > context:
+        raise RequestError(
+            f"max_tokens: {order.max_tokens} is more than the model's context of {context} tokens",
+            code="context_length_exceeded",
+            param="max_tokens",
+        )
+    used = len(prompt_ids) + len(order.resumed_ids)
+    if used >= context:
+        raise RequestError(
+            f"{_param(order)}: {used} tokens leave no room in the model's context of {context}",
+            code="context_length_exceeded",
+            param=_param(order),
+        )
+    return PreparedSequence(order, prompt_ids, min(order.max_tokens, context - len(prompt_ids)))
+
+
+def _tokenise(order: Submit, model: LoadedModel) -> list[int]:
+    if order.token_ids is not None:
+        return order.token_ids
+    if order.text is not None:
+        return list(model.tokenizer.encode(order.text))
+    return _render(order.messages or [], model)
+
+
+def _render(messages: list[dict[str, str]], model: LoadedModel) -> list[int]:
+    if not model.tokenizer.has_chat_template:
+        raise InvalidRequest(
+            "messages: this model has no chat template; use prompt", param="messages"
+        )
+    turns: list[Mapping[str, Any]] = [
+        {**turn, "role": _ROLES.get(turn["role"], turn["role"])} for turn in messages
+    ]
+    try:
+        return list(model.tokenizer.apply_chat_template(turns, add_generation_prompt=True))
+    except TemplateError as error:
+        raise InvalidRequest(
+            f"messages: the model's chat template refuses them: {error}", param="messages"
+        ) from None
+
+
+def _param(order: Submit) -> str:
+    return "messages" if order.messages is not None else "prompt"

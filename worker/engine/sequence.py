@@ -1,0 +1,81 @@
+"""One sequence while it is generated: its place, its text, its end."""
+
+from typing import Any, cast
+
+import mlx.core as mx
+
+from worker.engine.batch import Token
+from worker.engine.model import LoadedModel
+from worker.engine.prompt import PreparedSequence
+from worker.engine.text import Decode, TextStream
+from worker.link.messages import FinishReason, Output
+
+
+class Sequence:
+    """Turns the tokens of one sequence into outputs. Belongs to the engine thread."""
+
+    def __init__(self, prepared: PreparedSequence, model: LoadedModel) -> None:
+        order = prepared.order
+        self.id = order.sequence
+        self.model = order.model
+        self._decode = model.decode
+        self._logprobs = order.sampling.logprobs
+        self._index = len(order.resumed_ids)
+        self._text = TextStream(
+            model.decode,
+            prepared.prompt_ids,
+            order.stop,
+            resumed_ids=order.resumed_ids,
+            text_sent=order.text_sent,
+        )
+
+    def advance(self, token: Token) -> Output:
+        """The output of one more token; its `finish_reason` is set when it was the last."""
+        if token.token_id is None:
+            return self._output([], self._text.finish(), "stop")
+        logprobs = None
+        if self._logprobs is not None:
+            logprobs = [_logprob(token.token_id, token.logprobs, self._logprobs, self._decode)]
+        text = self._text.push([token.token_id])
+        reason: FinishReason | None = None
+        if self._text.stopped:
+            reason = "stop"
+        elif token.finish_reason == "length":
+            reason = "length"
+            text += self._text.finish()
+            if self._text.stopped:
+                reason = "stop"
+        return self._output([token.token_id], text, reason, logprobs)
+
+    def cancel(self) -> Output:
+        """The last output of a sequence that is cut short."""
+        return self._output([], self._text.finish(), "cancelled")
+
+    def _output(
+        self,
+        token_ids: list[int],
+        text: str,
+        reason: FinishReason | None,
+        logprobs: list[dict[str, Any]] | None = None,
+    ) -> Output:
+        output = Output(self.id, self._index, token_ids, text, reason, logprobs)
+        self._index += len(token_ids)
+        return output
+
+
+def _logprob(token_id: int, logprobs: mx.array, top: int, decode: Decode) -> dict[str, Any]:
+    """The log-probability of a token and of the `top` likeliest, as the wire shows them."""
+    entry = _entry(token_id, logprobs, decode)
+    if top:
+        ids = mx.argpartition(-logprobs, kth=top)[:top]
+        ranked = cast(list[int], ids[mx.argsort(-logprobs[ids])].tolist())
+        entry["top"] = [_entry(other, logprobs, decode) for other in ranked]
+    return entry
+
+
+def _entry(token_id: int, logprobs: mx.array, decode: Decode) -> dict[str, Any]:
+    return {
+        "token_id": token_id,
+        "token": decode([token_id]),
+        "logprob": float(logprobs[token_id].item()),  # type: ignore[arg-type]
+    }

@@ -1,0 +1,138 @@
+"""Tokens to text, as they come: no broken character, no part of a stop string ever leaves.
+
+The decoding follows vLLM's `detokenize_incrementally` and TGI's `decode_token`: the text of
+a token depends on its neighbours, so a small window of tokens is decoded again each time.
+"""
+
+from collections.abc import Callable, Sequence
+
+Decode = Callable[[Sequence[int]], str]
+
+REPLACEMENT = "�"
+_CONTEXT_TOKENS = 4
+_MAX_UNDECIDED = 3
+"""A UTF-8 character lacks at most three of its bytes, so at most three replacement
+characters at the end of the text can still turn into something else."""
+
+
+class Detokenizer:
+    """Turns one sequence's tokens into text, a piece at a time."""
+
+    def __init__(self, decode: Decode, prompt_ids: Sequence[int]) -> None:
+        """
+        Args:
+            decode: all-at-once decoding of token ids.
+            prompt_ids: the last of them are context: some tokenizers drop a leading space.
+        """
+        self._decode = decode
+        self._ids: list[int] = list(prompt_ids[-_CONTEXT_TOKENS:])
+        if decode(self._ids).endswith(REPLACEMENT):
+            self._ids = []
+        self._window = 0
+        self._decided = len(self._ids)
+        self._emitted = len(decode(self._ids))
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that became certain with these tokens."""
+        self._ids.extend(token_ids)
+        text = self._decode(self._ids[self._window :])
+        certain = _without_undecided(text)
+        new = certain[self._emitted :]
+        self._emitted = max(self._emitted, len(certain))
+        if len(certain) == len(text) and new:
+            # All is decided: what was new becomes the context of what follows.
+            self._window, self._decided = self._decided, len(self._ids)
+            self._emitted = len(self._decode(self._ids[self._window :]))
+        return new
+
+    def finish(self) -> str:
+        """What was still undecided at the end; broken bytes as replacement characters."""
+        text = self._decode(self._ids[self._window :])
+        return text[self._emitted :]
+
+
+class StopScanner:
+    """Finds the first stop string in a text that comes in pieces."""
+
+    def __init__(self, stop_strings: Sequence[str]) -> None:
+        self._stops = tuple(stop_strings)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, piece: str) -> str:
+        """The text that certainly stands before any stop string. Sets `stopped` at the first."""
+        if not self._stops:
+            return piece
+        text = self._held + piece
+        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        hold = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - hold :]
+        return text[: len(text) - hold]
+
+    def finish(self) -> str:
+        """What was held back and turned out to be no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+class TextStream:
+    """Detokenizer and stop scanner in a row, with the text of earlier attempts left out."""
+
+    def __init__(
+        self,
+        decode: Decode,
+        prompt_ids: Sequence[int],
+        stop_strings: Sequence[str],
+        *,
+        resumed_ids: Sequence[int] = (),
+        text_sent: int = 0,
+    ) -> None:
+        self._detokenizer = Detokenizer(decode, prompt_ids)
+        self._scanner = StopScanner(stop_strings)
+        self._skip = text_sent
+        self._pending = ""
+        if resumed_ids:
+            # One at a time, as they were generated: what is held back depends on it.
+            self._pending = "".join([self.push([token]) for token in resumed_ids])
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found; nothing comes after it."""
+        return self._scanner.stopped
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The new text that may be sent."""
+        pending, self._pending = self._pending, ""
+        return pending + self._unsent(self._scanner.push(self._detokenizer.push(token_ids)))
+
+    def finish(self) -> str:
+        """The rest at the end of the sequence; empty after a stop string."""
+        if self.stopped:
+            return ""
+        rest = self._scanner.push(self._detokenizer.finish())
+        if not self.stopped:
+            rest += self._scanner.finish()
+        return self._unsent(rest)
+
+    def _unsent(self, text: str) -> str:
+        skipped = min(self._skip, len(text))
+        self._skip -= skipped
+        return text[skipped:]
+
+
+def _without_undecided(text: str) -> str:
+    end = len(text)
+    while end > 0 and len(text) - end < _MAX_UNDECIDED and text[end - 1] == REPLACEMENT:
+        end -= 1
+    return text[:end]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that could begin `stop`."""
+    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

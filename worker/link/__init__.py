@@ -1,0 +1,1 @@
+"""What agent and engine say to each other over their socket pair."""

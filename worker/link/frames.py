@@ -1,0 +1,54 @@
+"""Frames on the socket pair: four bytes of length, big endian, then `[kind, fields]` as JSON."""
+
+import struct
+from dataclasses import is_dataclass
+from typing import Any, get_args
+
+import orjson
+
+from shared.errors import DecodeError
+from worker.link.messages import Fact, Order, Output, Sampling, StepCompleted, Submit
+
+HEADER = struct.Struct(">I")
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+BACKLOG_LIMIT_BYTES = 8 * 1024 * 1024
+"""With more than this unread on the other side, the engine pauses decoding."""
+
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Order), *get_args(Fact))}
+
+
+def encode_frame(message: Order | Fact) -> bytes:
+    body = orjson.dumps([type(message).__name__, message])
+    return HEADER.pack(len(body)) + body
+
+
+def decode_body(body: bytes) -> Order | Fact:
+    """The message in a frame, without its four bytes of length.
+
+    Raises:
+        DecodeError: the bytes are no message of this link.
+    """
+    try:
+        name, fields = orjson.loads(body)
+        kind = _KINDS[name]
+        if kind is StepCompleted:
+            return StepCompleted([Output(**output) for output in fields["outputs"]])
+        if kind is Submit:
+            fields["sampling"] = Sampling(**fields["sampling"])
+        message = kind(**fields)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise DecodeError(f"no message of the engine link: {error!r}", body) from None
+    assert is_dataclass(message)
+    return message  # type: ignore[return-value]
+
+
+def frame_length(header: bytes) -> int:
+    """The number of bytes that follow a header.
+
+    Raises:
+        DecodeError: more than `MAX_FRAME_BYTES`, so the stream is not ours or broken.
+    """
+    (length,) = HEADER.unpack(header)
+    if length > MAX_FRAME_BYTES:
+        raise DecodeError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}", header)
+    return int(length)
