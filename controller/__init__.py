@@ -1,0 +1,1 @@
+"""The control plane: takes requests, chooses workers, and answers for every request it took."""

@@ -1,0 +1,1 @@
+"""The HTTP edge (its issue is not done yet)."""

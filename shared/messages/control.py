@@ -47,12 +47,16 @@ class ResendState(Internal):
 
 
 class CancelRequest(Internal):
-    """Stops one attempt of a request; -1 stops all of them."""
+    """Stops one attempt of a request; -1 stops any.
+
+    `silent`: the client is told nothing, because another attempt goes on.
+    """
 
     verb: Literal["cancel"] = "cancel"
     request_id: RequestId
     client: ClientName
     attempt: int = -1
+    silent: bool = False
 
 
 class LoadModel(Internal):

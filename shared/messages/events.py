@@ -8,6 +8,7 @@ from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, Wor
 from shared.messages.codec import Internal, Part
 
 WorkerState = Literal["starting", "warming", "ready", "draining", "stopped", "unhealthy"]
+ControllerState = Literal["starting", "ready", "draining", "stopped"]
 ModelState = Literal["available", "loading", "warm", "failed"]
 
 
@@ -87,7 +88,7 @@ class ControllerReport(Part):
     id: ControllerId
     boot_id: BootId
     version: str
-    state: Literal["starting", "ready", "draining", "stopped"]
+    state: ControllerState
     active_requests: int = 0
     accepted_requests: int = 0
     completed_requests: int = 0

@@ -200,9 +200,11 @@ class KvCache(Section):
 
 
 class Worker(Section):
-    """`id` is made from the host's name and kept on disk when not given."""
+    """`id` is made from the host's name and kept on disk when not given; `models` limits what
+    this worker serves (by default all that `skills` and `models` name)."""
 
     id: str | None = Field(None, pattern=NAME_PATTERN)
+    models: Annotated[list[ModelId], Field(min_length=1)] | None = None
     labels: dict[str, str] = {}
     drain_timeout_ms: PositiveMilliseconds = 30_000
     engines: Engines = Engines()
@@ -248,7 +250,9 @@ class ClusterSettings(BaseSettings):
 
     @property
     def served_models(self) -> list[ModelId]:
-        """Every model that a skill or the alias table names, in order, once each."""
+        """What a worker serves: by default every model that skills or aliases name."""
+        if self.worker.models is not None:
+            return self.worker.models
         named = [model for models in self.skills.values() for model in models]
         return list(dict.fromkeys([*named, *self.models]))
 
@@ -259,6 +263,7 @@ class ClusterSettings(BaseSettings):
         if not settings.enabled:
             return []
         if settings.models is None:
-            return list(dict.fromkeys(models[0] for models in self.skills.values()))
+            preferred = dict.fromkeys(models[0] for models in self.skills.values())
+            return self.worker.models or list(preferred)
         rank = {"high": 0, "medium": 1, "low": 2}
         return [entry.model for entry in sorted(settings.models, key=lambda m: rank[m.priority])]

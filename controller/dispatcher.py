@@ -1,0 +1,117 @@
+"""Hands a request to workers, one after another, until one takes it."""
+
+import logging
+import random
+
+from controller.owned_request import OwnedRequest
+from controller.registry import Registry
+from controller.routing import choose
+from shared import subjects
+from shared.bus import Bus
+from shared.errors import BusError, DecodeError, NoResponders, RequestTimedOut, Unavailable
+from shared.ids import ControllerId, WorkerId
+from shared.messages.codec import decode, encode
+from shared.messages.control import CancelRequest
+from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, Refusal
+
+logger = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """Chooses a worker, dispatches, and goes to the next one on a refusal."""
+
+    def __init__(
+        self, controller: ControllerId, bus: Bus, registry: Registry, *, ack_timeout_s: float
+    ) -> None:
+        self._controller = controller
+        self._bus = bus
+        self._registry = registry
+        self._ack_timeout_s = ack_timeout_s
+        self._random = random.Random()
+
+    async def dispatch(self, request: OwnedRequest) -> None:
+        """Return when a worker has the request, or it has ended meanwhile.
+
+        Raises:
+            Unavailable: no worker took it; the reason is that of the last refusal, or why
+                none could be asked.
+        """
+        refused: dict[WorkerId, Refusal] = {}
+        while not request.ended and not request.cancelled:
+            try:
+                route = choose(
+                    request.need,
+                    self._registry.workers,
+                    excluded=refused,
+                    tie_break=self._random.random,
+                )
+            except Unavailable:
+                if not refused:
+                    raise
+                raise _all_refused(refused) from None
+            route.worker.unreported += 1
+            report = route.worker.report
+            attempt = request.begin_attempt(report.id, report.boot_id, route.model)
+            refusal = await self._ask(report.id, attempt)
+            if request.attempt != attempt.attempt or request.ended:
+                return
+            if refusal is None:
+                request.state = "running"
+                return
+            route.worker.unreported -= 1
+            refused[report.id] = refusal
+            logger.info(
+                "%s refused: %s", report.id, refusal.message,
+                extra={"request_id": request.request_id, "code": refusal.code},
+            )  # fmt: skip
+
+    async def cancel(self, request: OwnedRequest, *, silent: bool) -> None:
+        """Tell the worker of the present attempt to stop it."""
+        if request.worker is None:
+            return
+        order = CancelRequest(
+            request_id=request.request_id,
+            client=request.client,
+            attempt=request.attempt,
+            silent=silent,
+        )
+        subject = subjects.worker_control(request.worker, order.verb)
+        await self._bus.publish(subject, encode(order))
+
+    async def _ask(self, worker: WorkerId, dispatch: Dispatch) -> Refusal | None:
+        """Dispatch to one worker and wait for its ack; None when it took the request."""
+        batch = DispatchBatch(owner=self._controller, dispatches=[dispatch])
+        try:
+            answer = await self._bus.request(
+                subjects.worker_infer(worker), encode(batch), timeout_s=self._ack_timeout_s
+            )
+            reply = decode(DispatchReply, answer.payload)
+        except NoResponders:
+            return Refusal(code="worker_lost", message=f"worker {worker} is not there")
+        except RequestTimedOut:
+            # It may have taken the request all the same: that attempt must not go on.
+            await self._drop_attempt(worker, dispatch)
+            return Refusal(code="worker_lost", message=f"worker {worker} does not answer")
+        except (BusError, DecodeError) as error:
+            return Refusal(code="internal_error", message=error.message)
+        return reply.results[0].refusal
+
+    async def _drop_attempt(self, worker: WorkerId, dispatch: Dispatch) -> None:
+        order = CancelRequest(
+            request_id=dispatch.request_id,
+            client=dispatch.client,
+            attempt=dispatch.attempt,
+            silent=True,
+        )
+        await self._bus.publish(subjects.worker_control(worker, order.verb), encode(order))
+
+
+def _all_refused(refused: dict[WorkerId, Refusal]) -> Unavailable:
+    last = list(refused.values())[-1]
+    waits = [r.retry_after_ms for r in refused.values() if r.retry_after_ms is not None]
+    return Unavailable(
+        "; ".join(refusal.message for refusal in refused.values()),
+        code=last.code,
+        param=last.param,
+        retry_after_ms=min(waits, default=None),
+    )

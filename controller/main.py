@@ -1,0 +1,67 @@
+"""The `controller` command."""
+
+import secrets
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from controller.service import Controller
+from shared.bus import Bus
+from shared.cli.options import (
+    json_option,
+    read_settings,
+    reports_errors,
+    settings_options,
+    version_option,
+)
+from shared.ids import ControllerId, name_from
+from shared.logs import LogStore, set_up_logging
+from shared.service import StopRequest, run_service
+from shared.settings import ClusterSettings
+
+_HELP = """Route requests of a cluster to its workers.
+
+Run one, or up to three that share the work. Health: `nats req mlx.health.cluster ''`.
+
+\b
+  controller --nats nats://192.168.1.20:4222 --config config/cluster.yaml
+"""
+
+
+@click.command(help=_HELP)
+@settings_options
+@click.option("--id", "controller_id", help="Name of this controller. Default: host and number.")
+@json_option
+@version_option("controller")
+@reports_errors
+def main(
+    config: Path | None,
+    nats: str | None,
+    token: str | None,
+    controller_id: str | None,
+    as_json: bool,
+) -> None:
+    flags: dict[str, Any] = {}
+    if controller_id is not None:
+        flags["controller"] = {"id": controller_id}
+    if as_json:
+        flags["logging"] = {"format": "json"}
+    settings = read_settings(config, nats, token, flags)
+    made = f"{name_from(socket.gethostname())[:56]}-{secrets.token_hex(3)}"
+    identity = ControllerId(settings.controller.id or made)
+    logs = set_up_logging(settings.logging, "controller", identity)
+    sys.exit(run_service(lambda stop: _serve(settings, identity, logs, stop)))
+
+
+async def _serve(
+    settings: ClusterSettings, identity: ControllerId, logs: LogStore, stop: StopRequest
+) -> int:
+    bus = await Bus.connect(settings.nats, name=f"controller {identity}")
+    try:
+        await Controller(settings, bus, identity, logs).run(stop)
+    finally:
+        await bus.close()
+    return 0

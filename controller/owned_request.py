@@ -1,0 +1,108 @@
+"""A request that this controller answers for, from acceptance to its end."""
+
+import time
+from dataclasses import dataclass, field
+
+from controller.routing import Need
+from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
+from shared.messages.control import RequestState, RequestStateName
+from shared.messages.dispatch import Dispatch
+from shared.messages.events import TokensEmitted
+from shared.messages.request import InferenceRequest
+from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
+
+RequestKey = tuple[ClientName, RequestId]
+
+
+@dataclass(slots=True, eq=False)
+class OwnedRequest:
+    """State of one request. `tokens` holds what was emitted, by choice: what another worker
+    needs to go on."""
+
+    request_id: RequestId
+    client: ClientName
+    skill: SkillName
+    reply: str
+    request: InferenceRequest
+    models: list[ModelId]
+    seed: int
+    elapsed_before_ms: float = 0.0
+    state: RequestStateName = "accepted"
+    attempt: int = -1
+    worker: WorkerId | None = None
+    boot_id: BootId | None = None
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    cancelled: bool = False
+    accepted_at: float = field(default_factory=time.monotonic)
+    ended_at: float | None = None
+    last_sent_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def key(self) -> RequestKey:
+        return self.client, self.request_id
+
+    @property
+    def need(self) -> Need:
+        return Need(self.models, self.request.requires)
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("finished", "failed")
+
+    @property
+    def elapsed_ms(self) -> float:
+        return self.elapsed_before_ms + (time.monotonic() - self.accepted_at) * 1000
+
+    def begin_attempt(self, worker: WorkerId, boot_id: BootId, model: ModelId) -> Dispatch:
+        """Count a new attempt and describe it for the worker."""
+        self.attempt += 1
+        self.state, self.worker, self.boot_id = "dispatching", worker, boot_id
+        return Dispatch(
+            request_id=self.request_id,
+            client=self.client,
+            skill=self.skill,
+            model=model,
+            attempt=self.attempt,
+            reply=self.reply,
+            seed=self.seed,
+            elapsed_ms=round(self.elapsed_ms, 3),
+            request=self.request,
+        )
+
+    def note_tokens(self, event: TokensEmitted) -> None:
+        """Keep new tokens; what is known already is not taken twice."""
+        known = self.tokens.setdefault(event.choice, [])
+        known.extend(event.token_ids[max(0, len(known) - event.index) :])
+
+    def end(self, state: RequestStateName) -> None:
+        self.state = state
+        self.ended_at = time.monotonic()
+
+    def accepted_message(self) -> Status:
+        return Status(self.request_id, max(0, self.attempt), None, "accepted", seed=self.seed)
+
+    def waiting_message(self) -> Status:
+        return Status(self.request_id, max(0, self.attempt), None, "queued")
+
+    def failed_message(self, error: StreamError) -> Failed:
+        return Failed(self.request_id, max(0, self.attempt), self.worker, error)
+
+    def cancelled_message(self) -> Done:
+        """The end of a request that was cancelled before any worker had it."""
+        outputs = tuple(
+            ChoiceOutput(choice, 0, [], "", finish_reason="cancelled")
+            for choice in range(self.request.choices)
+        )
+        waited_ms = round(self.elapsed_ms, 2)
+        timings = Timings(waited_ms, 0.0, waited_ms, 0.0)
+        return Done(self.request_id, max(0, self.attempt), None, Usage(0, 0, 0), timings, outputs)
+
+    def state_message(self, controller: ControllerId) -> RequestState:
+        return RequestState(
+            request_id=self.request_id,
+            state=self.state,
+            controller=controller,
+            worker=self.worker,
+            attempt=max(0, self.attempt),
+            tokens=sum(len(tokens) for tokens in self.tokens.values()),
+        )

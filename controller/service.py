@@ -1,0 +1,194 @@
+"""A controller: takes requests, dispatches them, follows them to their end, tells its health."""
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from controller.registry import Registry
+from controller.requests import Requests
+from shared import subjects
+from shared.bus import Bus, Endpoint, Message, Service
+from shared.errors import BusError, DecodeError
+from shared.ids import BootId, ControllerId, new_boot_id
+from shared.logs import LogStore
+from shared.messages.codec import decode, encode
+from shared.messages.events import (
+    ControllerEvent,
+    ControllerReport,
+    ControllerState,
+    EventType,
+    WorkerEvent,
+)
+from shared.messages.health import ClusterHealth, ControllerHealth
+from shared.service import StopRequest
+from shared.settings import ClusterSettings
+from shared.version import VERSION
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.25
+_LOG_INTERVAL_S = 0.2
+_DRAIN_S = 10.0
+
+
+class Controller:
+    """Composes the parts of a controller. `run` is its whole life."""
+
+    def __init__(
+        self, settings: ClusterSettings, bus: Bus, controller_id: ControllerId, logs: LogStore
+    ) -> None:
+        self.id = controller_id
+        self.boot_id: BootId = new_boot_id()
+        self.state: ControllerState = "starting"
+        self._settings = settings
+        self._bus = bus
+        self._logs = logs
+        failover = settings.controller.failover
+        self._interval_s = failover.heartbeat_interval_ms / 1000
+        self._registry = Registry(self._interval_s * failover.missed_heartbeats)
+        self._requests = Requests(settings, bus, controller_id, self._registry)
+        self._started_at = time.monotonic()
+
+    async def run(self, stop: StopRequest) -> None:
+        """Serve until asked to stop, then let requests end and close."""
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self._requests.run()),
+                tasks.create_task(self._heartbeat()),
+                tasks.create_task(self._tick()),
+                tasks.create_task(self._publish_logs()),
+            ]
+            await self._subscribe()
+            await self._change_state("ready")
+            logger.info("controller %s is ready", self.id, extra={"controller": self.id})
+            await stop.wait()
+            await self._shut_down(stop)
+            for task in background:
+                task.cancel()
+
+    def report(self) -> ControllerReport:
+        return ControllerReport(
+            id=self.id,
+            boot_id=self.boot_id,
+            version=VERSION,
+            state=self.state,
+            active_requests=self._requests.active,
+            accepted_requests=self._requests.accepted,
+            completed_requests=self._requests.completed,
+            failed_requests=self._requests.failed,
+            workers=len(self._registry.workers),
+            uptime_s=round(time.monotonic() - self._started_at, 1),
+        )
+
+    # Life.
+
+    async def _subscribe(self) -> None:
+        """Hear workers before taking requests, so that the first one finds them."""
+        bus = self._bus
+        await self._logs.answer(bus)
+        await bus.subscribe(subjects.WORKER_EVENT_ALL, self._on_worker_event)
+        await bus.subscribe(subjects.CONTROLLER_EVENT_ALL, self._on_controller_event)
+        await self._requests.subscribe()
+        own_health = subjects.controller_health(self.id)
+        everyone, cluster = subjects.HEALTH_CONTROLLERS, subjects.HEALTH_CLUSTER
+        await bus.serve(
+            Service(
+                name="mlx-controller",
+                version=VERSION,
+                description=f"MLX cluster controller {self.id}",
+                metadata={"id": self.id, "boot_id": self.boot_id},
+                endpoints=(
+                    Endpoint("health", own_health, self.id, self._health),
+                    Endpoint("controllers", everyone, self.id, self._health),
+                    Endpoint("cluster", cluster, subjects.CONTROLLER_QUEUE, self._cluster_health),
+                ),
+            )
+        )
+
+    async def _shut_down(self, stop: StopRequest) -> None:
+        """In this order: other controllers get the new requests; ours may end; what is left
+        is told that it ended; then we leave."""
+        await self._requests.stop_intake()
+        await self._change_state("draining")
+        if not stop.in_haste:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DRAIN_S):
+                    await self._requests.wait_until_idle()
+        await self._requests.fail_all("draining", f"controller {self.id} shut down")
+        await self._change_state("stopped")
+        await self._publish_event("left")
+
+    async def _change_state(self, state: ControllerState) -> None:
+        joined = self.state == "starting"
+        self.state = state
+        await self._publish_event("joined" if joined else "state_changed")
+
+    async def _publish_event(self, kind: EventType) -> None:
+        event = ControllerEvent(type=kind, controller=self.report())
+        try:
+            await self._bus.publish(subjects.controller_event(self.id), encode(event))
+        except BusError as error:
+            logger.debug("event %s not sent: %s", kind, error.message)
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            if self.state != "starting":
+                await self._publish_event("heartbeat")
+
+    async def _publish_logs(self) -> None:
+        while True:
+            await asyncio.sleep(_LOG_INTERVAL_S)
+            await self._logs.publish_new(self._bus)
+
+    async def _tick(self) -> None:
+        """Notice silence: of workers, and towards clients."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now = time.monotonic()
+            if self._bus.connected:  # while we are cut off, silence says nothing of workers
+                for gone in self._registry.forget_silent(now):
+                    await self._requests.on_worker_gone(gone)
+            await self._requests.tick(now)
+
+    # Workers and controllers.
+
+    async def _on_worker_event(self, message: Message) -> None:
+        try:
+            event = decode(WorkerEvent, message.payload)
+        except DecodeError as error:
+            logger.error("an event of a worker could not be read: %s", error.message)
+            return
+        if event.type == "joined" or self._registry.worker(event.worker.id) is None:
+            logger.info("worker %s: %s", event.worker.id, event.type)
+        gone = self._registry.on_worker_event(event, time.monotonic())
+        if gone is not None:
+            await self._requests.on_worker_gone(gone)
+
+    async def _on_controller_event(self, message: Message) -> None:
+        try:
+            event = decode(ControllerEvent, message.payload)
+        except DecodeError as error:
+            logger.error("an event of a controller could not be read: %s", error.message)
+            return
+        self._registry.on_controller_event(event, time.monotonic())
+
+    # Health.
+
+    def _health(self) -> bytes:
+        return encode(ControllerHealth(ready=self.state == "ready", controller=self.report()))
+
+    def _cluster_health(self) -> bytes:
+        workers = [view.report for view in self._registry.workers]
+        ready = sum(worker.state == "ready" for worker in workers)
+        status = "unavailable" if not ready else "ready" if ready == len(workers) else "degraded"
+        others = [c for c in self._registry.controllers if c.id != self.id]
+        return encode(
+            ClusterHealth(
+                status=status,
+                skills=self._settings.skills,
+                controllers=sorted([self.report(), *others], key=lambda c: c.id),
+                workers=workers,
+            )
+        )

@@ -1,0 +1,87 @@
+"""Flags that every command takes, and errors as people should see them."""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+import orjson
+
+from shared.errors import ClusterError
+from shared.settings import ClusterSettings, load_settings
+from shared.version import VERSION
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+
+
+def version_option(command: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    return click.version_option(VERSION, prog_name=command)
+
+
+def settings_options(function: Callable[P, R]) -> Callable[P, R]:
+    """--nats, --token, --config: where the cluster is and how it is set up."""
+    for option in (
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            help="Settings file. Default: $CLUSTER_CONFIG, else config/cluster.yaml if it exists.",
+        ),
+        click.option("--token", help="Token of the NATS server, where it asks for one."),
+        click.option(
+            "--nats", metavar="URL", help="NATS server, for example nats://192.168.1.20:4222."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def json_option(function: Callable[P, R]) -> Callable[P, R]:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(
+        function
+    )
+
+
+def read_settings(
+    config: Path | None, nats: str | None, token: str | None, flags: dict[str, Any] | None = None
+) -> ClusterSettings:
+    """The settings with the connection flags applied.
+
+    Raises:
+        SettingsError: as `load_settings`.
+    """
+    merged = dict(flags or {})
+    connection: dict[str, Any] = {}
+    if nats is not None:
+        connection["servers"] = [server.strip() for server in nats.split(",")]
+    if token is not None:
+        connection["token"] = token
+    if connection:
+        merged["nats"] = connection
+    return load_settings(config, merged)
+
+
+def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """Turn a `ClusterError` into one line on stderr (JSON with --json) and exit status 1.
+
+    Settings errors exit with 2, as wrong flags do.
+    """
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except ClusterError as error:
+            if kwargs.get("as_json"):
+                body = {"code": error.code, "message": error.message, "param": error.param}
+                click.echo(orjson.dumps({"error": body}).decode(), err=True)
+            else:
+                click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
+            sys.exit(EXIT_USAGE if error.code == "settings" else EXIT_FAILURE)
+
+    return wrapper

@@ -1,0 +1,189 @@
+"""One request on this worker, from its dispatch to its end."""
+
+import time
+from dataclasses import dataclass, field
+
+from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
+from shared.messages.dispatch import Dispatch
+from shared.messages.events import TokensEmitted
+from shared.messages.request import Priority
+from shared.messages.stream import (
+    ChoiceOutput,
+    Chunk,
+    Done,
+    Failed,
+    Status,
+    StatusName,
+    StreamError,
+    StreamMessage,
+    Timings,
+    Usage,
+)
+from worker.link.messages import Output
+
+RequestKey = tuple[ClientName, RequestId]
+"""Ids are the clients' own, so only both together are unique."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer of a request: one sequence of the engine."""
+
+    number: int
+    sequence: int
+    tokens: int = 0
+    text_length: int = 0
+    finished: bool = False
+    outputs: list[ChoiceOutput] = field(default_factory=list)  # kept only without streaming
+
+
+class ActiveRequest:
+    """State of a request. Methods return the messages to send; they send nothing."""
+
+    def __init__(
+        self, dispatch: Dispatch, owner: ControllerId, worker: WorkerId, sequences: list[int]
+    ) -> None:
+        self.dispatch = dispatch
+        self.owner = owner
+        self.worker = worker
+        self.choices = [Choice(number, sequence) for number, sequence in enumerate(sequences)]
+        self.status: StatusName = "queued"
+        self.progress: float | None = None
+        self.engine: int | None = None
+        self.ended = False
+        self.received_at = time.monotonic()
+        self.last_sent_at = self.received_at
+        self._admitted_at: float | None = None
+        self._first_token_at: float | None = None
+        self._prompt_tokens: dict[int, int] = {}
+        self._cached_tokens = 0
+
+    @property
+    def key(self) -> RequestKey:
+        return self.dispatch.client, self.dispatch.request_id
+
+    @property
+    def model(self) -> ModelId:
+        return self.dispatch.model
+
+    @property
+    def level(self) -> Priority:
+        return self.dispatch.request.level
+
+    @property
+    def streams(self) -> bool:
+        return self.dispatch.request.stream
+
+    @property
+    def deadline(self) -> float:
+        """On the clock of `time.monotonic`."""
+        left_ms = self.dispatch.request.timeout_ms - self.dispatch.elapsed_ms
+        return self.received_at + left_ms / 1000
+
+    @property
+    def tokens(self) -> int:
+        return sum(choice.tokens for choice in self.choices)
+
+    @property
+    def unfinished(self) -> list[Choice]:
+        return [choice for choice in self.choices if not choice.finished]
+
+    def prompt_of(self, choice: Choice) -> str | list[int] | None:
+        """The plain prompt that a choice answers; None where there are messages."""
+        request = self.dispatch.request
+        return request.prompts[choice.number // request.n] if request.prompts else None
+
+    def admit(self, engine: int) -> None:
+        self.engine = engine
+        self.status, self.progress = "prefill", None
+        self._admitted_at = time.monotonic()
+
+    def start_choice(self, choice: Choice, prompt_tokens: int, cached_tokens: int) -> None:
+        """Note what the engine found out about a prompt; counted once for all its choices."""
+        prompt = choice.number // self.dispatch.request.n
+        if prompt not in self._prompt_tokens:
+            self._prompt_tokens[prompt] = prompt_tokens
+            self._cached_tokens += cached_tokens
+
+    def advance(self, choice: Choice, output: Output) -> list[StreamMessage]:
+        """Take in new tokens: a chunk, or the end when it was the last of the last choice."""
+        if self._first_token_at is None and output.token_ids:
+            self._first_token_at = time.monotonic()
+            self.status, self.progress = "running", None
+        choice.tokens += len(output.token_ids)
+        choice.text_length += len(output.text)
+        choice.finished = output.finish_reason is not None
+        part = ChoiceOutput(
+            choice=choice.number,
+            index=output.index,
+            token_ids=output.token_ids,
+            text=output.text,
+            logprobs=output.logprobs,
+            finish_reason=output.finish_reason,
+        )
+        if not self.streams:
+            choice.outputs.append(part)
+            return [self._done(self._whole())] if not self.unfinished else []
+        if self.unfinished:
+            return [Chunk(*self._origin, part)]
+        return [self._done((part,))]
+
+    def emitted(self, choice: Choice, output: Output) -> TokensEmitted:
+        """What the owner is told of an output, before the client gets it."""
+        return TokensEmitted(
+            request_id=self.dispatch.request_id,
+            client=self.dispatch.client,
+            attempt=self.dispatch.attempt,
+            choice=choice.number,
+            index=output.index,
+            token_ids=output.token_ids,
+            text_sent=choice.text_length,
+            logprobs_sent=choice.tokens if output.logprobs is not None else 0,
+        )
+
+    def state_message(self) -> StreamMessage | None:
+        """The present status, for clients that stream."""
+        if not self.streams or self.ended:
+            return None
+        return Status(*self._origin, self.status, self.progress)
+
+    def fail(self, error: StreamError) -> Failed:
+        self.ended = True
+        return Failed(*self._origin, error)
+
+    @property
+    def _origin(self) -> tuple[RequestId, int, WorkerId]:
+        return self.dispatch.request_id, self.dispatch.attempt, self.worker
+
+    def _whole(self) -> tuple[ChoiceOutput, ...]:
+        return tuple(_joined(choice.outputs) for choice in self.choices)
+
+    def _done(self, outputs: tuple[ChoiceOutput, ...]) -> Done:
+        self.ended = True
+        usage = Usage(sum(self._prompt_tokens.values()), self._cached_tokens, self.tokens)
+        return Done(*self._origin, usage, self._timings(), outputs)
+
+    def _timings(self) -> Timings:
+        now = time.monotonic()
+        admitted = self._admitted_at or now
+        first = self._first_token_at or now
+        elapsed_ms = self.dispatch.elapsed_ms
+        return Timings(
+            queue_ms=round((admitted - self.received_at) * 1000 + elapsed_ms, 2),
+            prefill_ms=round((first - admitted) * 1000, 2),
+            ttft_ms=round((first - self.received_at) * 1000 + elapsed_ms, 2),
+            decode_ms=round((now - first) * 1000, 2),
+        )
+
+
+def _joined(outputs: list[ChoiceOutput]) -> ChoiceOutput:
+    """All outputs of one choice as one."""
+    logprobs = [entry for output in outputs for entry in output.logprobs or []]
+    return ChoiceOutput(
+        choice=outputs[0].choice,
+        index=outputs[0].index,
+        token_ids=[token for output in outputs for token in output.token_ids],
+        text="".join(output.text for output in outputs),
+        logprobs=logprobs or None,
+        finish_reason=outputs[-1].finish_reason,
+    )

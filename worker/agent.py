@@ -1,0 +1,321 @@
+"""The agent of one node: NATS on one side, engine processes on the other.
+
+It never imports MLX, so it survives what kills an engine.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from shared import subjects
+from shared.bus import Bus, Endpoint, Message, Service
+from shared.errors import ERROR_CODES, BusError, DecodeError
+from shared.ids import BootId, ModelId, WorkerId, new_boot_id
+from shared.logs import LogStore
+from shared.messages.codec import decode, encode
+from shared.messages.control import (
+    CONTROL_ORDERS,
+    CancelRequest,
+    ControlOrder,
+    ControlReply,
+    DrainWorker,
+    ListRequests,
+    LoadModel,
+    RunningRequest,
+    UnloadModel,
+)
+from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
+from shared.messages.events import EventType, WorkerEvent, WorkerReport, WorkerState
+from shared.messages.health import WorkerHealth
+from shared.messages.stream import StreamError
+from shared.service import StopRequest
+from shared.settings import ClusterSettings
+from shared.version import VERSION
+from worker.engine_process import EngineProcess
+from worker.link.messages import EngineStarted, Fact
+from worker.machine import threads_per_engine
+from worker.pre_warming import pre_warm
+from worker.publisher import Outgoing, Publisher
+from worker.report import build_report
+from worker.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.25
+_LOG_INTERVAL_S = 0.2
+_DEFAULT_PREFILL_CHUNK_TOKENS = 512
+
+
+class Agent:
+    """Composes the parts of a worker. `run` is its whole life."""
+
+    def __init__(
+        self, settings: ClusterSettings, bus: Bus, worker_id: WorkerId, logs: LogStore
+    ) -> None:
+        self.id = worker_id
+        self.boot_id: BootId = new_boot_id()
+        self.state: WorkerState = "starting"
+        self._settings = settings
+        self._bus = bus
+        self._logs = logs
+        self._publisher = Publisher(bus, worker_id, self.boot_id)
+        self._scheduler = Scheduler(worker_id, settings, self._put)
+        self._started_at = time.monotonic()
+        self._drain_requested = StopRequest()
+        self._announced = False
+        engines = settings.worker.engines
+        self._scheduler.engines = [
+            EngineProcess(
+                index,
+                engines,
+                self._engine_arguments(),
+                threads_per_engine(engines),
+                retry_after_failure_s=settings.controller.circuit_breaker.recovery_timeout_ms
+                / 1000,
+                on_fact=self._on_fact,
+                on_lost=self._on_engine_lost,
+            )
+            for index in range(engines.count)
+        ]
+
+    async def run(self, stop: StopRequest) -> None:
+        """Serve until asked to stop, then drain and close."""
+        await self._subscribe()
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                *(tasks.create_task(engine.run()) for engine in self._scheduler.engines),
+                tasks.create_task(self._publisher.run()),
+                tasks.create_task(self._heartbeat()),
+                tasks.create_task(self._tick()),
+                tasks.create_task(self._publish_logs()),
+                tasks.create_task(self._warm_up()),
+            ]
+            self._bus.on_reconnect.append(self._announce_state)
+            await _first_of(stop, self._drain_requested)
+            await self._shut_down(stop)
+            for task in background:
+                task.cancel()
+
+    def report(self) -> WorkerReport:
+        """The whole state, for heartbeats and health."""
+        return build_report(
+            self._settings,
+            self._scheduler,
+            worker_id=self.id,
+            boot_id=self.boot_id,
+            version=VERSION,
+            state=self.state,
+            uptime_s=time.monotonic() - self._started_at,
+        )
+
+    # Life.
+
+    async def _subscribe(self) -> None:
+        bus, scheduler = self._bus, self._scheduler
+        await bus.subscribe(subjects.worker_infer(self.id), self._on_dispatch)
+        await bus.subscribe(subjects.worker_control(self.id, "*"), self._on_control)
+        await bus.subscribe(subjects.worker_alive(self.id, self.boot_id), self._on_probe)
+        await self._logs.answer(bus)
+        health = subjects.worker_health(self.id)
+        await bus.serve(
+            Service(
+                name="mlx-worker",
+                version=VERSION,
+                description=f"MLX worker {self.id}",
+                metadata={"id": self.id, "boot_id": self.boot_id},
+                endpoints=(Endpoint("health", health, self.id, self._health),),
+            )
+        )
+        logger.info(
+            "worker %s starts with %d engine(s)", self.id, len(scheduler.engines),
+            extra={"worker": self.id},
+        )  # fmt: skip
+
+    async def _warm_up(self) -> None:
+        await pre_warm(self._settings, self._scheduler, self._on_warming)
+        if self.state == "warming":
+            await self._change_state("ready")
+
+    async def _on_warming(self) -> None:
+        if self._settings.worker.pre_warming.register_when == "warming":
+            await self._change_state("warming")
+        else:
+            self.state = "warming"
+
+    async def _shut_down(self, stop: StopRequest) -> None:
+        """In this order: nobody sends us new work; what runs may end; the rest is told that
+        it ended; engines stop; only then the controllers hear that we left."""
+        await self._change_state("draining")
+        if not stop.in_haste:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.worker.drain_timeout_ms / 1000):
+                    await self._scheduler.changes.wait_until(lambda: self._scheduler.idle)
+        self._scheduler.fail_all(_error("draining", f"worker {self.id} shut down"))
+        await self._publisher.drain()
+        await asyncio.gather(*(engine.stop() for engine in self._scheduler.engines))
+        await self._change_state("stopped")
+        await self._publish_event("left")
+        logger.info("worker %s left", self.id)
+
+    async def _change_state(self, state: WorkerState) -> None:
+        if self.state != state:
+            self.state = state
+            await self._announce_state()
+
+    async def _announce_state(self) -> None:
+        await self._publish_event("state_changed" if self._announced else "joined")
+        self._announced = True
+
+    async def _heartbeat(self) -> None:
+        interval_s = self._settings.controller.failover.heartbeat_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            if self._announced:
+                await self._publish_event("heartbeat")
+
+    async def _publish_event(self, kind: EventType) -> None:
+        event = WorkerEvent(type=kind, worker=self.report())
+        try:
+            await self._bus.publish(subjects.worker_event(self.id), encode(event))
+        except BusError as error:
+            logger.debug("event %s not sent: %s", kind, error.message)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._scheduler.tick()
+
+    async def _publish_logs(self) -> None:
+        while True:
+            await asyncio.sleep(_LOG_INTERVAL_S)
+            await self._logs.publish_new(self._bus)
+
+    # Engines.
+
+    def _engine_arguments(self) -> list[str]:
+        batching = self._settings.worker.continuous_batching
+        chunk = batching.prefill_chunk_tokens
+        return [
+            *("--max-batch-size", str(batching.max_batch_size if batching.enabled else 1)),
+            "--prefill-chunk-tokens",
+            str(_DEFAULT_PREFILL_CHUNK_TOKENS if chunk == "auto" else chunk),
+        ]
+
+    async def _on_fact(self, engine: EngineProcess, fact: Fact) -> None:
+        if isinstance(fact, EngineStarted):
+            self._scheduler.on_engine_started(engine)
+            logger.info("engine %d runs on %s", engine.index, fact.device)
+            if self.state == "unhealthy":
+                await self._change_state("ready")
+        self._scheduler.on_fact(engine, fact)
+        self._scheduler.changes.notify()
+        await self._publisher.wait_for_room()
+
+    def _on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
+        message = f"the engine process of {self.id} ended ({reason})"
+        self._scheduler.on_engine_lost(engine, _error("engine_crashed", message))
+        if all(other.state == "failed" for other in self._scheduler.engines):
+            self.state = "unhealthy"
+        self._scheduler.changes.notify()
+
+    # Messages.
+
+    def _put(self, outgoing: Outgoing) -> None:
+        self._publisher.put(outgoing)
+
+    def _health(self) -> bytes:
+        return encode(WorkerHealth(ready=self.state == "ready", worker=self.report()))
+
+    async def _on_probe(self, message: Message) -> None:
+        await self._bus.publish(message.reply, b"")
+
+    async def _on_dispatch(self, message: Message) -> None:
+        try:
+            batch = decode(DispatchBatch, message.payload)
+        except DecodeError as error:
+            logger.error("a dispatch could not be read: %s", error.message)
+            return
+        results = [
+            DispatchResult(
+                request_id=dispatch.request_id,
+                client=dispatch.client,
+                attempt=dispatch.attempt,
+                refusal=self._accept(dispatch, batch),
+            )
+            for dispatch in batch.dispatches
+        ]
+        reply = DispatchReply(worker=self.id, boot_id=self.boot_id, results=results)
+        await self._bus.publish(message.reply, encode(reply))
+
+    def _accept(self, dispatch: Dispatch, batch: DispatchBatch) -> Refusal | None:
+        if self.state in ("draining", "stopped"):
+            return Refusal(code="draining", message=f"worker {self.id} is shutting down")
+        if self.state == "unhealthy":
+            return Refusal(code="engine_crashed", message=f"worker {self.id} has no engine")
+        return self._scheduler.accept(dispatch, batch.owner)
+
+    async def _on_control(self, message: Message) -> None:
+        verb = subjects.parse_worker_control(message.subject)
+        try:
+            kind = CONTROL_ORDERS[verb]
+            reply = self._carry_out(decode(kind, message.payload))
+        except KeyError:
+            reply = self._refuse("invalid_request", f"no control verb {verb!r}")
+        except DecodeError as error:
+            reply = self._refuse("invalid_request", error.message)
+        if message.reply:
+            await self._bus.publish(message.reply, encode(reply))
+
+    def _carry_out(self, order: ControlOrder) -> ControlReply:
+        match order:
+            case CancelRequest():
+                key = (order.client, order.request_id)
+                found = self._scheduler.cancel(key, order.attempt, silent=order.silent)
+                return ControlReply(worker=self.id, ok=found)
+            case LoadModel():
+                return self._load(order.model)
+            case UnloadModel():
+                return self._refuse("not_supported", "unload: not supported yet")
+            case DrainWorker():
+                self._drain_requested.request()
+                return ControlReply(worker=self.id, ok=True)
+            case ListRequests():
+                return self._list(order)
+
+    def _load(self, model_id: ModelId) -> ControlReply:
+        model = self._scheduler.models.get(model_id)
+        if model is None:
+            return self._refuse("unknown_model", f"no model {model_id!r} here")
+        if model.state in ("available", "failed"):
+            self._scheduler.load(model)
+        return ControlReply(worker=self.id, ok=True)
+
+    def _list(self, order: ListRequests) -> ControlReply:
+        running = [
+            RunningRequest(
+                request_id=request.dispatch.request_id,
+                client=request.dispatch.client,
+                owner=request.owner,
+                attempt=request.dispatch.attempt,
+                model=request.model,
+                tokens=request.tokens,
+            )
+            for request in self._scheduler.requests()
+            if order.owner in (None, request.owner)
+        ]
+        return ControlReply(worker=self.id, ok=True, requests=running)
+
+    def _refuse(self, code: str, message: str) -> ControlReply:
+        return ControlReply(worker=self.id, ok=False, code=code, message=message)
+
+
+async def _first_of(*stops: StopRequest) -> None:
+    waiting = [asyncio.ensure_future(stop.wait()) for stop in stops]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for future in waiting:
+        future.cancel()
+
+
+def _error(code: str, message: str) -> StreamError:
+    return StreamError(code, message, None, ERROR_CODES[code].retryable)

@@ -1,0 +1,186 @@
+"""One engine process as the agent sees it: started, spoken to, found dead, started again."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import orjson
+
+from shared.errors import DecodeError
+from shared.settings.tree import Engines
+from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
+from worker.link.messages import EngineMeasured, EngineStarted, Fact, Order, Stop
+
+logger = logging.getLogger(__name__)
+
+EngineState = Literal["starting", "running", "restarting", "failed", "stopped"]
+_RESTART_WINDOW_S = 600
+_KEPT_STDERR_LINES = 20
+
+
+class EngineProcess:
+    """Keeps one engine running within its restart limit.
+
+    Args:
+        on_fact: awaited for each fact, in order; while it waits, the engine is not read, so
+            that backpressure reaches it.
+        on_lost: called when the process has ended by itself, with the reason for people.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        settings: Engines,
+        arguments: list[str],
+        threads: int,
+        *,
+        retry_after_failure_s: float,
+        on_fact: Callable[["EngineProcess", Fact], Awaitable[None]],
+        on_lost: Callable[["EngineProcess", str], None],
+    ) -> None:
+        self.index = index
+        self.threads = threads
+        self.state: EngineState = "starting"
+        self.restarts = 0
+        self.started: EngineStarted | None = None
+        self.measured = EngineMeasured(0, 0, 0, 0.0)
+        self._settings = settings
+        self._arguments = arguments
+        self._retry_after_failure_s = retry_after_failure_s
+        self._on_fact = on_fact
+        self._on_lost = on_lost
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._stopping = False
+        self._deaths: deque[float] = deque()
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_STDERR_LINES)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def send(self, order: Order) -> None:
+        """Give an order; lost without a word when the engine is dead, as `on_lost` tells."""
+        if self._writer is not None:
+            self._writer.write(encode_frame(order))
+
+    async def run(self) -> None:
+        """Start the engine, and again whenever it dies, until `stop`."""
+        while not self._stopping:
+            reason = await self._run_once()
+            if self._stopping:
+                break
+            self.started, self._writer = None, None
+            logger.error("engine %d ended: %s", self.index, reason, extra={"engine": self.index})
+            self.state = "restarting" if self._may_restart() else "failed"
+            self._on_lost(self, reason)
+            delay_s = self._settings.restart_delay_ms / 1000
+            await asyncio.sleep(
+                delay_s if self.state == "restarting" else self._retry_after_failure_s
+            )
+            self.restarts += 1
+        self.state = "stopped"
+
+    async def stop(self) -> None:
+        """Let the engine end by itself, and kill it when that takes too long."""
+        self._stopping = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self.send(Stop())
+        try:
+            await asyncio.wait_for(process.wait(), self._settings.shutdown_timeout_ms / 1000)
+        except TimeoutError:
+            logger.warning("engine %d does not stop; killing it", self.index)
+            self.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    def _may_restart(self) -> bool:
+        now = time.monotonic()
+        self._deaths.append(now)
+        while now - self._deaths[0] > _RESTART_WINDOW_S:
+            self._deaths.popleft()
+        return len(self._deaths) <= self._settings.max_restarts
+
+    async def _run_once(self) -> str:
+        """One life of the process; returns why it ended."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "worker.engine", "--fd", str(theirs.fileno())),
+                *self._arguments,
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._environment(),
+            )
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        async with asyncio.TaskGroup() as tasks:
+            watchdog = tasks.create_task(self._kill_slow_start())
+            tasks.create_task(self._read_stderr(self._process))
+            problem = await self._read_facts(reader)
+            watchdog.cancel()
+            self._writer.close()
+            if problem:
+                self.kill()
+            status = await self._process.wait()
+        return problem or self._describe(status)
+
+    def _environment(self) -> dict[str, str]:
+        # Before OpenBLAS loads: several engines with its default collapse (design.md §4).
+        count = str(self.threads)
+        return {**os.environ, "OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count}
+
+    async def _kill_slow_start(self) -> None:
+        await asyncio.sleep(self._settings.startup_timeout_ms / 1000)
+        if self.started is None:
+            logger.error("engine %d did not start in time", self.index)
+            self.kill()
+
+    async def _read_facts(self, reader: asyncio.StreamReader) -> str | None:
+        """Read until the end of file; returns a problem that makes it useless to go on."""
+        try:
+            while True:
+                header = await reader.readexactly(HEADER.size)
+                fact = decode_body(await reader.readexactly(frame_length(header)))
+                if isinstance(fact, EngineStarted):
+                    self.started, self.state = fact, "running"
+                elif isinstance(fact, EngineMeasured):
+                    self.measured = fact
+                await self._on_fact(self, fact)  # type: ignore[arg-type]
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+        except DecodeError as error:
+            return error.message
+
+    async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while line := await process.stderr.readline():
+            text = line.decode(errors="replace").rstrip()
+            self._last_lines.append(text)
+            logger.info("%s", _plain(text), extra={"engine": self.index, "kind": "engine"})
+
+    def _describe(self, status: int) -> str:
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        last = next((line for line in reversed(self._last_lines) if line.strip()), "")
+        return f"{how}{': ' + last if last else ''}"
+
+
+def _plain(line: str) -> str:
+    """The message of a JSON log line; other lines as they are."""
+    try:
+        return str(orjson.loads(line)["message"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return line

@@ -1,0 +1,133 @@
+"""The `worker` command."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from shared import subjects
+from shared.bus import Bus
+from shared.cli.options import (
+    json_option,
+    read_settings,
+    reports_errors,
+    settings_options,
+    version_option,
+)
+from shared.errors import NoResponders, RequestTimedOut, SettingsError
+from shared.ids import WorkerId
+from shared.logs import LogStore, set_up_logging
+from shared.service import StopRequest, run_service
+from shared.settings import ClusterSettings
+from shared.settings.tree import DEMO_MODEL
+from worker import demo_model
+from worker.agent import Agent
+from worker.identity import stable_worker_id
+from worker.machine import threads_per_engine
+
+_HELP = """Serve models of this machine to a cluster.
+
+Connects to NATS, loads its models, and answers requests until it is stopped (Ctrl-C lets
+running streams end first; twice ends at once).
+
+\b
+  worker --nats nats://192.168.1.20:4222 --token secret
+  worker --model mlx-community/Qwen3-4B-4bit
+  worker --check
+"""
+
+
+@click.command(help=_HELP)
+@settings_options
+@click.option("--id", "worker_id", help="Name of this worker. Default: the host's, kept on disk.")
+@click.option(
+    "--model", "models", multiple=True, help="Model to serve: alias, folder or Hugging Face id."
+)
+@click.option("--check", is_flag=True, help="Show device, BLAS, threads, memory, speed; then exit.")
+@click.option(
+    "--fetch", metavar="MODEL", help="Fetch and convert a built-in model (demo), then exit."
+)
+@json_option
+@version_option("worker")
+@reports_errors
+def main(
+    config: Path | None,
+    nats: str | None,
+    token: str | None,
+    worker_id: str | None,
+    models: tuple[str, ...],
+    check: bool,
+    fetch: str | None,
+    as_json: bool,
+) -> None:
+    if fetch is not None:
+        _fetch(fetch)
+        return
+    flags: dict[str, Any] = {}
+    if worker_id is not None:
+        flags["id"] = worker_id
+    if models:
+        flags["models"] = list(models)
+    settings = read_settings(config, nats, token, {"worker": flags} if flags else None)
+    if check:
+        sys.exit(_check(settings, as_json=as_json))
+    identity = WorkerId(settings.worker.id) if settings.worker.id else stable_worker_id()
+    logs = set_up_logging(settings.logging, "worker", identity)
+    sys.exit(run_service(lambda stop: _serve(settings, identity, logs, stop)))
+
+
+async def _serve(
+    settings: ClusterSettings, identity: WorkerId, logs: LogStore, stop: StopRequest
+) -> int:
+    bus = await Bus.connect(settings.nats, name=f"worker {identity}")
+    try:
+        await _refuse_double(bus, identity)
+        await Agent(settings, bus, identity, logs).run(stop)
+    finally:
+        await bus.close()
+    return 0
+
+
+async def _refuse_double(bus: Bus, identity: WorkerId) -> None:
+    """Raises SettingsError when a worker of this name is already there."""
+    try:
+        await bus.request(subjects.worker_health(identity), b"", timeout_s=2)
+    except (NoResponders, RequestTimedOut):
+        return
+    raise SettingsError(
+        f"a worker named {identity} already serves this cluster; choose another name with --id"
+    )
+
+
+def _fetch(model: str) -> None:
+    if model != DEMO_MODEL:
+        raise SettingsError(f"--fetch: only {DEMO_MODEL!r} is built in, not {model!r}")
+    if demo_model.is_present():
+        click.echo(f"demo model: {demo_model.folder()}", err=True)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("demo model", total=1.0)
+        shown = ""
+
+        def report(what: str, share: float | None) -> None:
+            nonlocal shown
+            if what != shown and not bar.console.is_terminal:
+                bar.console.print(f"demo model: {what}")
+            shown = what
+            bar.update(task, description=f"demo model: {what}", completed=share or 0.0)
+
+        path = demo_model.ensure(report)
+        bar.update(task, description="demo model: ready", completed=1.0)
+    click.echo(f"demo model: {path}", err=True)
+
+
+def _check(settings: ClusterSettings, *, as_json: bool) -> int:
+    """Run the check in a process of its own: only the engine package may import MLX."""
+    threads = str(threads_per_engine(settings.worker.engines))
+    command = [sys.executable, "-m", "worker.engine.check", "--threads", threads]
+    return subprocess.run([*command, *(["--json"] if as_json else [])], check=False).returncode

@@ -1,0 +1,393 @@
+"""Requests on this worker: queued, admitted to an engine, advanced, ended.
+
+Facts from engines come in, messages for the publisher go out; nothing here awaits.
+"""
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from shared.changes import Changes
+from shared.errors import ERROR_CODES, ModelError
+from shared.ids import ControllerId, ModelId, WorkerId
+from shared.messages.dispatch import Dispatch, Refusal
+from shared.messages.events import RequestFailed, RequestFinished
+from shared.messages.stream import Done, StreamError
+from shared.settings.tree import ClusterSettings
+from worker.active_request import ActiveRequest, Choice, RequestKey
+from worker.engine_process import EngineProcess
+from worker.link.messages import (
+    Cancel,
+    Fact,
+    ModelFailed,
+    ModelLoaded,
+    ModelLoading,
+    Output,
+    PrefillAdvanced,
+    Sampling,
+    SequenceRefused,
+    SequenceStarted,
+    StepCompleted,
+    Submit,
+)
+from worker.model_catalogue import Model, ModelCatalogue
+from worker.publisher import Outgoing
+from worker.request_queue import RequestQueue
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 1.5
+"""A stream hears something at least every 2 s."""
+_RATE_WINDOW_S = 5.0
+_SEED_STRIDE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: choices get unrelated seeds
+
+
+class Scheduler:
+    """Owns every request between its dispatch and its end.
+
+    Args:
+        put: hands messages to the publisher.
+    """
+
+    def __init__(
+        self, worker: WorkerId, settings: ClusterSettings, put: Callable[[Outgoing], None]
+    ) -> None:
+        self._worker = worker
+        self._max_batch_size = settings.worker.continuous_batching.max_batch_size
+        self._put = put
+        self._queue: RequestQueue[ActiveRequest] = RequestQueue(
+            settings.worker.request_queue.max_depth
+        )
+        self._requests: dict[RequestKey, ActiveRequest] = {}
+        self._by_sequence: dict[int, tuple[ActiveRequest, Choice]] = {}
+        self._numbers = itertools.count(1)
+        self._recent_tokens: deque[tuple[float, int]] = deque()
+        self.engines: list[EngineProcess] = []
+        self.models = ModelCatalogue(settings)
+        self.changes = Changes()
+        self.completed = 0
+        self.failed = 0
+
+    # What others ask.
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def running(self) -> int:
+        return len(self._requests) - len(self._queue)
+
+    @property
+    def idle(self) -> bool:
+        return not self._requests
+
+    @property
+    def max_queue_depth(self) -> int:
+        return self._queue.max_depth
+
+    def tokens_per_s(self) -> float:
+        """Tokens generated per second, over the last few seconds."""
+        self._forget_old_tokens()
+        return round(sum(count for _, count in self._recent_tokens) / _RATE_WINDOW_S, 1)
+
+    def active_on(self, model: ModelId) -> int:
+        return sum(request.model == model for request in self._requests.values())
+
+    def requests(self) -> Iterable[ActiveRequest]:
+        return list(self._requests.values())
+
+    # Intake.
+
+    def accept(self, dispatch: Dispatch, owner: ControllerId) -> Refusal | None:
+        """Take a request into the queue, or say why not."""
+        model = self.models.get(dispatch.model)
+        if model is None or model.state == "failed":
+            reason = (model.error if model else None) or f"no model {dispatch.model} here"
+            return Refusal(code="model_unavailable", message=reason)
+        if (running := self._requests.get((dispatch.client, dispatch.request_id))) is not None:
+            if running.dispatch.attempt >= dispatch.attempt:
+                return None  # the ack got lost and the dispatch came again
+            self._end(running, cancel=True)
+        if self._queue.full:
+            message = f"the queue of {self._worker} has no room ({self._queue.max_depth})"
+            return Refusal(code="queue_full", message=message, retry_after_ms=1000)
+        sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
+        request = ActiveRequest(dispatch, owner, self._worker, sequences)
+        self._requests[request.key] = request
+        self._queue.push(request)
+        if model.state == "available":
+            self.load(model)
+        self._admit_all()
+        if request.engine is None:
+            request.status = "queued" if model.state == "warm" else "loading"
+            self._send_status(request)
+        return None
+
+    def cancel(self, key: RequestKey, attempt: int, *, silent: bool) -> bool:
+        """End a request as its client asked; False when it is not here.
+
+        Queued ones end at once, running ones when the engine has let them go; silent ones are
+        dropped without a word, because another attempt serves the client.
+        """
+        request = self._requests.get(key)
+        if request is None or attempt not in (-1, request.dispatch.attempt):
+            return False
+        if silent:
+            self._end(request, cancel=True)
+            self._admit_all()
+        elif request.engine is None:
+            for choice in request.choices:
+                self._advance(request, choice, _cancelled(choice))
+        else:
+            self._cancel_sequences(request)
+        return True
+
+    def fail_all(self, error: StreamError, *, engine: int | None = None) -> None:
+        """End every request, or every one on an engine, with an error."""
+        for request in self.requests():
+            if engine is None or request.engine == engine:
+                self._fail(request, error)
+
+    def tick(self) -> None:
+        """Deadlines and keep-alives; call it a few times a second."""
+        now = time.monotonic()
+        for request in self.requests():
+            if now >= request.deadline:
+                timeout_ms = request.dispatch.request.timeout_ms
+                message = f"timeout_ms of {timeout_ms} passed while {request.status}"
+                self._fail(request, _error("deadline_exceeded", message))
+            elif now - request.last_sent_at >= KEEP_ALIVE_S:
+                self._send_status(request)
+
+    # Models.
+
+    def load(self, model: Model) -> None:
+        """Have the engines load a model; its state tells how that goes."""
+        try:
+            order = model.load_order()
+        except ModelError as error:
+            self._model_failed(model, error.message)
+            return
+        model.state, model.progress, model.requested = "loading", 0.0, True
+        for engine in self.engines:
+            engine.send(order)
+
+    def on_engine_started(self, engine: EngineProcess) -> None:
+        """Load on a restarted engine what was loaded before."""
+        for model in self.models:
+            if model.requested and model.state != "failed":
+                engine.send(model.load_order())
+
+    def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
+        """End what ran on a dead engine; without any engine left, also what waits."""
+        for model in self.models:
+            model.engines.discard(engine.index)
+            if model.state == "warm" and not model.engines:
+                model.state, model.progress = "loading", 0.0
+        self.fail_all(error, engine=engine.index)
+        if all(other.state == "failed" for other in self.engines):
+            self.fail_all(error)
+
+    # Facts.
+
+    def on_fact(self, engine: EngineProcess, fact: Fact) -> None:
+        """Take in what an engine reports."""
+        match fact:
+            case StepCompleted():
+                self._step(fact.outputs)
+            case SequenceStarted():
+                if entry := self._by_sequence.get(fact.sequence):
+                    request, choice = entry
+                    request.start_choice(choice, fact.prompt_tokens, fact.cached_tokens)
+            case PrefillAdvanced():
+                if entry := self._by_sequence.get(fact.sequence):
+                    entry[0].progress = round(fact.done / fact.total, 3)
+                    self._send_status(entry[0])
+            case SequenceRefused():
+                if entry := self._by_sequence.get(fact.sequence):
+                    self._fail(entry[0], _error(fact.code, fact.message, fact.param))
+            case ModelLoading():
+                self.models[fact.model].progress = round(fact.progress, 3)
+            case ModelLoaded():
+                self._model_loaded(engine, fact)
+            case ModelFailed():
+                self._model_failed(self.models[fact.model], fact.message)
+            case _:
+                pass  # EngineStarted and EngineMeasured are the engine process's own
+
+    def _step(self, outputs: list[Output]) -> None:
+        outgoing = Outgoing()
+        for output in outputs:
+            if entry := self._by_sequence.get(output.sequence):
+                self._advance(*entry, output, outgoing)
+        self._put(outgoing)
+        self._count_tokens(sum(len(output.token_ids) for output in outputs))
+        self._admit_all()
+
+    def _advance(
+        self,
+        request: ActiveRequest,
+        choice: Choice,
+        output: Output,
+        outgoing: Outgoing | None = None,
+    ) -> None:
+        """Put the owner's event and the client's message of one output into `outgoing`."""
+        mine = outgoing if outgoing is not None else Outgoing()
+        messages = request.advance(choice, output)
+        if output.token_ids:
+            mine.events.append((request.owner, request.emitted(choice, output)))
+        if choice.finished:
+            self._by_sequence.pop(choice.sequence, None)
+        for message in messages:
+            mine.messages.append((request, message))
+            request.last_sent_at = time.monotonic()
+            if isinstance(message, Done):
+                mine.events.append((request.owner, _finished(request)))
+                self._end(request)
+                self.completed += 1
+        if outgoing is None:
+            self._put(mine)
+
+    def _model_loaded(self, engine: EngineProcess, fact: ModelLoaded) -> None:
+        model = self.models[fact.model]
+        model.engines.add(engine.index)
+        model.state, model.progress, model.error = "warm", None, None
+        model.max_context_tokens = fact.max_context_tokens
+        logger.info("model %s is warm", fact.model, extra={"model": fact.model})
+        self._admit_all()
+
+    def _model_failed(self, model: Model, message: str) -> None:
+        model.state, model.progress, model.error = "failed", None, message
+        logger.error("model %s failed: %s", model.id, message, extra={"model": model.id})
+        for request in self.requests():
+            if request.model == model.id:
+                self._fail(request, _error("model_unavailable", message))
+
+    # Admission.
+
+    def _admit_all(self) -> None:
+        while free := self._free_engines():
+            request = self._queue.pop(lambda r: self._first_holding(free, r.model) is not None)
+            if request is None:
+                return
+            engine = self._first_holding(free, request.model)
+            assert engine is not None
+            request.admit(engine.index)
+            for choice in request.choices:
+                self._by_sequence[choice.sequence] = (request, choice)
+                engine.send(_submit(request, choice))
+
+    def _free_engines(self) -> list[EngineProcess]:
+        """Running engines with a batch slot free, the least busy first."""
+        busy = {engine.index: 0 for engine in self.engines if engine.state == "running"}
+        for request, _ in self._by_sequence.values():
+            if request.engine in busy:
+                busy[request.engine] += 1
+        free = [index for index in busy if busy[index] < self._max_batch_size]
+        return [self.engines[index] for index in sorted(free, key=lambda index: busy[index])]
+
+    def _first_holding(
+        self, engines: Iterable[EngineProcess], model: ModelId
+    ) -> EngineProcess | None:
+        holders = self.models[model].engines
+        return next((engine for engine in engines if engine.index in holders), None)
+
+    # Ends.
+
+    def _fail(self, request: ActiveRequest, error: StreamError) -> None:
+        event = RequestFailed(
+            request_id=request.dispatch.request_id,
+            client=request.dispatch.client,
+            attempt=request.dispatch.attempt,
+            code=error.code,
+            message=error.message,
+        )
+        outgoing = Outgoing([(request.owner, event)], [(request, request.fail(error))])
+        self._end(request, cancel=True)
+        self._put(outgoing)
+        self.failed += 1
+        logger.warning(
+            "request failed: %s", error.message,
+            extra={"request_id": request.dispatch.request_id, "code": error.code},
+        )  # fmt: skip
+        self._admit_all()
+
+    def _end(self, request: ActiveRequest, *, cancel: bool = False) -> None:
+        """Forget a request; `cancel` also makes the engine forget it."""
+        self.changes.notify()
+        if cancel and request.engine is not None:
+            self._cancel_sequences(request)
+        self._requests.pop(request.key, None)
+        self._queue.remove(request)
+        for choice in request.choices:
+            self._by_sequence.pop(choice.sequence, None)
+
+    def _cancel_sequences(self, request: ActiveRequest) -> None:
+        assert request.engine is not None
+        for choice in request.unfinished:
+            self.engines[request.engine].send(Cancel(choice.sequence))
+
+    def _send_status(self, request: ActiveRequest) -> None:
+        message = request.state_message()
+        request.last_sent_at = time.monotonic()
+        if message is not None:
+            self._put(Outgoing(messages=[(request, message)]))
+
+    def _count_tokens(self, count: int) -> None:
+        self._recent_tokens.append((time.monotonic(), count))
+        self._forget_old_tokens()
+
+    def _forget_old_tokens(self) -> None:
+        horizon = time.monotonic() - _RATE_WINDOW_S
+        while self._recent_tokens and self._recent_tokens[0][0] < horizon:
+            self._recent_tokens.popleft()
+
+
+def _submit(request: ActiveRequest, choice: Choice) -> Submit:
+    """The engine's order for one choice of a request."""
+    body = request.dispatch.request
+    prompt = request.prompt_of(choice)
+    messages = [{"role": turn.role, "content": turn.text} for turn in body.messages or []]
+    resumed = body.resume
+    return Submit(
+        sequence=choice.sequence,
+        model=request.model,
+        messages=messages or None,
+        text=prompt if isinstance(prompt, str) else None,
+        token_ids=prompt if isinstance(prompt, list) else None,
+        max_tokens=body.max_tokens,
+        stop=body.stop_strings,
+        stop_token_ids=body.stop_token_ids,
+        sampling=Sampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            top_k=body.top_k,
+            min_p=body.min_p,
+            repetition_penalty=body.repetition_penalty,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            logit_bias=body.logit_bias,
+            seed=(request.dispatch.seed + choice.number * _SEED_STRIDE) % 2**64,
+            logprobs=body.logprobs,
+        ),
+        resumed_ids=list(resumed.token_ids) if resumed else [],
+        text_sent=resumed.text_sent if resumed else 0,
+    )
+
+
+def _cancelled(choice: Choice) -> Output:
+    return Output(choice.sequence, choice.tokens, [], "", "cancelled")
+
+
+def _finished(request: ActiveRequest) -> RequestFinished:
+    dispatch = request.dispatch
+    return RequestFinished(
+        request_id=dispatch.request_id, client=dispatch.client, attempt=dispatch.attempt
+    )
+
+
+def _error(code: str, message: str, param: str | None = None) -> StreamError:
+    return StreamError(code, message, param, ERROR_CODES[code].retryable)
