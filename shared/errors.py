@@ -54,6 +54,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "worker_lost": ErrorCode("The worker that served this stopped answering.", True),
         "engine_crashed": ErrorCode("The engine process that served this ended.", True),
         "request_failed": ErrorCode("The engine could not process this request.", False),
+        "no_controller": ErrorCode("Nobody takes requests on this NATS server.", True),
+        "stream_broken": ErrorCode("Messages of the stream were lost for good.", True),
         "stream_silent": ErrorCode("Nothing was heard of the stream in time.", True),
         "disconnected": ErrorCode("The connection to NATS is gone.", True),
         "internal_error": ErrorCode("A fault of the cluster's own; please report it.", True),

@@ -1,0 +1,87 @@
+"""Puts a stream together from its messages: a state machine without I/O.
+
+Drops what comes twice, ignores attempts lower than the highest seen and all that comes after
+`done`; a gap in the tokens is an error.
+"""
+
+from shared.errors import StreamFailed
+from shared.ids import RequestId, WorkerId
+from shared.messages.stream import (
+    ChoiceOutput,
+    Chunk,
+    Done,
+    Failed,
+    Status,
+    StatusName,
+    StreamMessage,
+    Timings,
+    Usage,
+)
+
+
+class Assembler:
+    """The state of one stream, as its client knows it.
+
+    Attributes:
+        status: the last one heard; None before the first message.
+        done: the end has come; `usage` and `timings` are set unless it was an error.
+    """
+
+    def __init__(self, request_id: RequestId) -> None:
+        self.request_id = request_id
+        self.status: StatusName | None = None
+        self.progress: float | None = None
+        self.seed: int | None = None
+        self.worker: WorkerId | None = None
+        self.attempt = 0
+        self.done = False
+        self.usage: Usage | None = None
+        self.timings: Timings | None = None
+        self._next_index: dict[int, int] = {}
+
+    @property
+    def heard(self) -> bool:
+        return self.status is not None
+
+    def take(self, message: StreamMessage) -> list[ChoiceOutput]:
+        """What is new in a message.
+
+        Raises:
+            StreamFailed: the message is the stream's bad end, or tokens before it are missing.
+        """
+        if self.done or message.request_id not in (self.request_id, None):
+            return []
+        if message.attempt < self.attempt:
+            return []
+        self.attempt = message.attempt
+        self.worker = message.worker or self.worker
+        match message:
+            case Status():
+                self.status, self.progress = message.status, message.progress
+                self.seed = message.seed if message.seed is not None else self.seed
+                return []
+            case Chunk():
+                self.status, self.progress = "running", None
+                return self._new(message.output)
+            case Done():
+                self.status = "running"
+                outputs = [new for output in message.outputs for new in self._new(output)]
+                self.done, self.usage, self.timings = True, message.usage, message.timings
+                return outputs
+            case Failed():
+                self.done = True
+                raise message.error.to_exception()
+
+    def _new(self, output: ChoiceOutput) -> list[ChoiceOutput]:
+        expected = self._next_index.get(output.choice, 0)
+        end = output.index + len(output.token_ids)
+        if output.index > expected:
+            self.done = True
+            raise StreamFailed(
+                f"tokens {expected} to {output.index - 1} of choice {output.choice} are missing",
+                code="stream_broken",
+            )
+        if end <= expected and output.token_ids:
+            return []
+        self._next_index[output.choice] = max(end, expected)
+        return [output]

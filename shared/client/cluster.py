@@ -1,0 +1,140 @@
+"""A connection to a cluster, and what can be asked of it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+
+from shared import subjects
+from shared.bus import Bus
+from shared.client.stream import Completion, Stream
+from shared.errors import InvalidRequest, NoResponders, RequestTimedOut, Unavailable
+from shared.ids import LOCAL_CLIENT, ClientName, RequestId, SkillName, new_request_id
+from shared.messages.codec import decode
+from shared.messages.control import RequestState
+from shared.messages.health import ClusterHealth
+from shared.messages.request import parse_request
+from shared.settings.tree import Nats
+
+CONNECT_WAIT_S = 3.0
+_ANSWER_WAIT_S = 2.0
+
+Content = str | list[dict[str, Any]]
+
+
+@asynccontextmanager
+async def connect(
+    servers: str | list[str] | Nats = "nats://127.0.0.1:4222",
+    *,
+    client: str = LOCAL_CLIENT,
+    wait_s: float = CONNECT_WAIT_S,
+) -> AsyncIterator["Cluster"]:
+    """Connect to the NATS server of a cluster.
+
+    Args:
+        servers: URL, URLs, or the settings where credentials or TLS are needed.
+        client: the name under which requests are sent; its inboxes carry it too.
+
+    Raises:
+        BusUnreachable: no server answers within `wait_s`.
+    """
+    if not isinstance(servers, Nats):
+        servers = Nats(servers=[servers] if isinstance(servers, str) else servers)
+    prefix = f"{subjects.INBOX_PREFIX}.{client}"
+    bus = await Bus.connect(servers, name=f"client {client}", inbox_prefix=prefix, wait_s=wait_s)
+    try:
+        yield Cluster(bus, ClientName(client))
+    finally:
+        await bus.close()
+
+
+class Cluster:
+    """What a client can do. Make it with `connect`."""
+
+    def __init__(self, bus: Bus, client: ClientName) -> None:
+        self.bus = bus
+        self.client = client
+
+    def stream(
+        self, content: Content | None = None, *, skill: str = "chat", **fields: Any
+    ) -> Stream:
+        """Ask, and get the answer as it comes.
+
+        Args:
+            content: what the user says, or the messages of a whole conversation. Leave it out
+                to give `prompt` (plain text or token ids) instead.
+            fields: any field of a request: model, max_tokens, temperature, stop, seed, ...
+
+        Raises:
+            InvalidRequest: a field is wrong, or all together have too many bytes.
+        """
+        body = dict(fields)
+        if isinstance(content, str):
+            body["messages"] = [{"role": "user", "content": content}]
+        elif content is not None:
+            body["messages"] = content
+        request_id = RequestId(body.setdefault("request_id", new_request_id()))
+        payload = _encode(body)
+        limit = self.bus.max_payload // 4
+        if len(payload) > limit:
+            raise InvalidRequest(
+                f"the request has {len(payload)} bytes; this cluster takes {limit}",
+                code="payload_too_large",
+            )
+        parse_request(payload)
+        return Stream(self.bus, self.client, SkillName(skill), request_id, payload)
+
+    async def generate(
+        self, content: Content | None = None, *, skill: str = "chat", **fields: Any
+    ) -> Completion:
+        """Ask, and get the whole answer. Arguments and errors as of `stream`; streams
+        underneath, so that a dead cluster is noticed."""
+        return await self.stream(content, skill=skill, **fields).collect()
+
+    async def cancel(self, request_id: str) -> RequestState:
+        """Stop a request; its stream ends with finish_reason `cancelled`.
+
+        Raises:
+            Unavailable: no controller knows it.
+        """
+        return await self._query("cancel", request_id)
+
+    async def status(self, request_id: str) -> RequestState:
+        """Where a request stands.
+
+        Raises:
+            Unavailable: no controller knows it.
+        """
+        return await self._query("status", request_id)
+
+    async def health(self) -> ClusterHealth:
+        """The state of the whole cluster.
+
+        Raises:
+            Unavailable: no controller answers.
+        """
+        try:
+            answer = await self.bus.request(subjects.HEALTH_CLUSTER, b"", timeout_s=_ANSWER_WAIT_S)
+        except (NoResponders, RequestTimedOut):
+            raise Unavailable(
+                f"no controller answers at {self.bus.server_url}; is `controller` running?",
+                code="no_controller",
+            ) from None
+        return decode(ClusterHealth, answer.payload)
+
+    async def _query(self, verb: str, request_id: str) -> RequestState:
+        subject = subjects.request(self.client, verb)
+        query = orjson.dumps({"request_id": request_id})
+        try:
+            answer = await self.bus.request(subject, query, timeout_s=_ANSWER_WAIT_S)
+        except (NoResponders, RequestTimedOut):
+            raise Unavailable(f"no controller knows the request {request_id!r}") from None
+        return decode(RequestState, answer.payload)
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError as error:
+        raise InvalidRequest(f"the request cannot be written as JSON: {error}") from None
