@@ -131,3 +131,7 @@ def _check(settings: ClusterSettings, *, as_json: bool) -> int:
     threads = str(threads_per_engine(settings.worker.engines))
     command = [sys.executable, "-m", "worker.engine.check", "--threads", threads]
     return subprocess.run([*command, *(["--json"] if as_json else [])], check=False).returncode
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""`cluster chat`."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import uvloop
+
+from shared.cli.options import read_settings, reports_errors, settings_options, version_option
+from shared.cli.run import print_stream, request_options
+from shared.client import connect
+from shared.errors import ClusterError
+
+T = TypeVar("T")
+
+_HELP = """Talk to a model. The conversation is kept until you leave or say /new.
+
+Ctrl-C stops an answer; Ctrl-D or /exit leaves; /new begins again.
+"""
+
+
+@click.command(help=_HELP)
+@request_options
+@settings_options
+@version_option("cluster chat")
+@reports_errors
+def command(
+    config: Path | None,
+    nats: str | None,
+    token: str | None,
+    skill: str,
+    system: str | None,
+    **fields: Any,
+) -> None:
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (line editing and history for input())
+    settings = read_settings(config, nats, token)
+    given = {name: value for name, value in fields.items() if value is not None}
+    beginning = [{"role": "system", "content": system}] if system else []
+    with _Loop() as loop:
+        session = connect(settings.nats)
+        cluster = loop.run(session.__aenter__())
+        try:
+            messages = list(beginning)
+            while (said := _ask_user()) is not None:
+                if said == "/new":
+                    messages = list(beginning)
+                elif said:
+                    messages.append({"role": "user", "content": said})
+                    stream = cluster.stream(messages, skill=skill, **given)
+                    messages.append({"role": "assistant", "content": _answer(loop, stream)})
+        finally:
+            loop.run(session.__aexit__(None, None, None))
+
+
+def _ask_user() -> str | None:
+    """What the user types; None to leave."""
+    try:
+        said = input(click.style("> ", bold=True)).strip()
+    except (EOFError, KeyboardInterrupt):
+        click.echo()
+        return None
+    return None if said in ("/exit", "/quit") else said
+
+
+def _answer(loop: "_Loop", stream: Any) -> str:
+    """Print an answer; what was said before a Ctrl-C or an error stays in the conversation."""
+    try:
+        return loop.run(print_stream(stream))
+    except KeyboardInterrupt:
+        click.echo()
+        return ""
+    except ClusterError as error:
+        click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
+        return ""
+
+
+class _Loop:
+    """An event loop on a thread, so that the connection lives while the user types."""
+
+    def __enter__(self) -> "_Loop":
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for `work`; a Ctrl-C cancels it first."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            with contextlib.suppress(BaseException):
+                future.result(timeout=2)
+            raise

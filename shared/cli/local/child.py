@@ -1,0 +1,82 @@
+"""One child process of `cluster up`: logged to a file, ended with its parent."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from shared.service import PARENT_VARIABLE
+
+_KILL_AFTER_S = 5.0
+
+
+class Child:
+    """A process that holds one end of a pipe to us: however we end, it notices."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._command = list(command)
+        self._environment = {**os.environ, **environment, PARENT_VARIABLE: "1"}
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start it in a session of its own, so that a Ctrl-C reaches only us."""
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    async def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self, patience_s: float) -> None:
+        """Ask it to end; kill it when it has not within `patience_s`."""
+        if not self.running:
+            return
+        self.signal_end()
+        try:
+            await asyncio.wait_for(self.wait(), patience_s)
+        except TimeoutError:
+            await self.kill()
+
+    def signal_end(self) -> None:
+        if self._process is not None and self.running:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+
+    async def kill(self) -> None:
+        """End it now. Closing its pipe first lets a wrapper end what it wraps."""
+        assert self._process is not None
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self.wait(), _KILL_AFTER_S)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self.wait()
+
+    def last_lines(self, count: int = 10) -> str:
+        """The end of its log, for error messages."""
+        with contextlib.suppress(OSError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+        return ""

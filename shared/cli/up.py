@@ -1,0 +1,304 @@
+"""`cluster up`."""
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from filelock import FileLock, Timeout
+from pydantic import SecretStr
+
+from shared.cli.local.cluster import LocalCluster, Plan
+from shared.cli.options import json_option, read_settings, reports_errors, version_option
+from shared.cli.progress import WarmUpDisplay
+from shared.client import connect
+from shared.client.cluster import Cluster
+from shared.errors import ModelError, SettingsError, Unavailable
+from shared.folders import data_folder
+from shared.messages.health import ClusterHealth
+from shared.service import StopRequest, run_service
+from shared.settings import ClusterSettings
+from shared.settings.tree import DEMO_MODEL, Nats
+
+_POLL_S = 0.1
+_DEFAULT_PORT = 4222
+
+_HELP = """Start a whole cluster on this machine: a NATS server, a controller and workers.
+
+Ctrl-C ends it, running answers first. With a COMMAND, run that once the cluster is ready,
+then end with its exit status:
+
+\b
+  cluster up                        one worker with the demo model
+  cluster up --workers 2 --model ~/models/Qwen3-4B-4bit
+  cluster up --listen 0.0.0.0      other Macs join with the line it prints
+  cluster up --nats-port 0 -- cluster run "Hello"
+"""
+
+
+@click.command(help=_HELP, context_settings={"ignore_unknown_options": False})
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64))
+@click.option("--model", help="Model of the skill chat: alias, folder or Hugging Face id.")
+@click.option(
+    "--nats-port",
+    default=_DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port of the NATS server; 0 for any free one.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDR",
+    help="Address the NATS server listens on. Beyond this machine a token is needed.",
+)
+@click.option("--token", help="Token that others must give. Default: made and kept, if needed.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Settings file. Default: $CLUSTER_CONFIG, else config/cluster.yaml if it exists.",
+)
+@click.option("--nats", metavar="URL", help="Not for this command: it starts its own server.")
+@json_option
+@version_option("cluster up")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@reports_errors
+def command(
+    workers: int,
+    model: str | None,
+    nats_port: int,
+    listen: str,
+    token: str | None,
+    config: Path | None,
+    nats: str | None,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
+    if nats is not None:
+        raise SettingsError(
+            "--nats: `cluster up` starts a NATS server of its own. To join the cluster at "
+            f"{nats}, run `worker --nats {nats}`"
+        )
+    settings = read_settings(config, None, None, _model_flags(model))
+    with _folder(nats_port) as folder:
+        plan = Plan(
+            workers=workers,
+            host=listen,
+            port=nats_port,
+            token=token or _needed_token(listen, folder),
+            config=config,
+            model=model,
+            folder=folder,
+        )
+        _fetch_demo_model(settings)
+        up = _Up(plan, settings, list(command), as_json=as_json)
+        sys.exit(run_service(up.run))
+
+
+class _Up:
+    """One run of the command."""
+
+    def __init__(
+        self, plan: Plan, settings: ClusterSettings, command: list[str], *, as_json: bool
+    ) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._command = command
+        self._as_json = as_json
+        self._local = LocalCluster(plan, settings, self._say)
+
+    async def run(self, stop: StopRequest) -> int:
+        """Start, serve until asked to stop (or the command ended), stop everything."""
+        try:
+            await self._local.start()
+            return await self._serve(stop)
+        finally:
+            if stop.in_haste:
+                await self._local.kill()
+            else:
+                if not self._command:
+                    self._say("stopping ...")
+                await self._local.stop()
+
+    async def _serve(self, stop: StopRequest) -> int:
+        watch = asyncio.create_task(self._local.watch())
+        work = asyncio.create_task(self._work())
+        asked = asyncio.create_task(stop.wait())
+        tasks: set[asyncio.Task[Any]] = {watch, work, asked}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():
+                _raise_first(watch.exception())
+            if work.done() and not asked.done():
+                return work.result()
+            return 0
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self) -> int:
+        nats = Nats(servers=[self._local.nats.url], token=_secret(self._plan.token))
+        async with connect(nats) as cluster:
+            await self._wait_until_ready(cluster)
+        if self._command:
+            return await self._run_command()
+        self._announce()
+        await asyncio.Event().wait()  # until cancelled
+        return 0
+
+    async def _wait_until_ready(self, cluster: Cluster) -> None:
+        """Show the progress of the workers until all are ready.
+
+        Raises:
+            ModelError: a model could not be loaded.
+        """
+        expected = set(self._local.worker_ids)
+        with WarmUpDisplay(quiet=bool(self._command)) as display:
+            while True:
+                await asyncio.sleep(_POLL_S)
+                with contextlib.suppress(Unavailable):
+                    health = await cluster.health()
+                    display.show(health)
+                    _refuse_failed_models(health)
+                    ready = {str(w.id) for w in health.workers if w.state == "ready"}
+                    if expected <= ready:
+                        return
+
+    def _announce(self) -> None:
+        url = self._local.nats.url
+        if self._as_json:
+            line = {
+                "nats_url": url,
+                "http_url": None,
+                "workers": self._local.worker_ids,
+                "controllers": self._local.controller_ids,
+            }
+            click.echo(orjson.dumps(line).decode())
+            sys.stdout.flush()
+            return
+        where = "" if self._local.nats.port == _DEFAULT_PORT else f" --nats {url}"
+        if self._plan.token is not None:
+            where += f" --token {self._plan.token}"
+        click.echo(
+            f"{click.style('Ready', fg='green', bold=True)} at {url}, "
+            f"{len(self._local.worker_ids)} worker(s). In another terminal:\n"
+            f'  cluster run{where} "What is the capital of France?"\n'
+            f"  cluster chat{where}\n"
+            f"  cluster status{where}\n"
+            f"Logs: cluster logs{where}, or {self._plan.folder / 'logs'}"
+        )
+        if not _is_loopback(self._plan.host):
+            click.echo(
+                "Other Macs join with:\n"
+                f"  worker --nats nats://THIS-MAC:{self._local.nats.port} "
+                f"--token {self._plan.token}"
+            )
+        click.echo("Ctrl-C stops it.")
+
+    async def _run_command(self) -> int:
+        environment = {
+            **os.environ,
+            "CLUSTER__NATS__SERVERS": orjson.dumps([self._local.nats.url]).decode(),
+        }
+        if self._plan.token is not None:
+            environment["CLUSTER__NATS__TOKEN"] = self._plan.token
+        try:
+            process = await asyncio.create_subprocess_exec(*self._command, env=environment)
+        except OSError as error:
+            raise SettingsError(f"{self._command[0]}: {error.strerror}") from None
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+
+    def _say(self, text: str) -> None:
+        click.echo(text, err=True)
+
+
+def _model_flags(model: str | None) -> dict[str, Any] | None:
+    return {"skills": {"chat": [model]}, "worker": {"models": [model]}} if model else None
+
+
+@contextlib.contextmanager
+def _folder(port: int) -> Iterator[Path]:
+    """The data folder of the cluster on this port; a temporary one for any free port.
+
+    Raises:
+        SettingsError: another `cluster up` uses it.
+    """
+    if port == 0:
+        with tempfile.TemporaryDirectory(prefix="mlx-cluster-") as name:
+            yield Path(name)
+        return
+    folder = data_folder() / f"cluster-{port}"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise SettingsError(
+            f"a cluster is up on port {port} already (see `cluster status`). "
+            "Choose another port with --nats-port, 0 for any free one"
+        ) from None
+    with lock:
+        yield folder
+
+
+def _needed_token(host: str, folder: Path) -> str | None:
+    """None on this machine alone; else a token that is made once and kept."""
+    if _is_loopback(host):
+        return None
+    path = folder / "token"
+    if not path.is_file():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(24))
+    return path.read_text().strip()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise SettingsError(f"--listen: {host!r} is no IP address") from None
+
+
+def _fetch_demo_model(settings: ClusterSettings) -> None:
+    """Fetch it in the foreground, with its progress bar, before several workers need it."""
+    if DEMO_MODEL in settings.pre_warmed_models and DEMO_MODEL not in settings.models:
+        command = [sys.executable, "-m", "worker.main", "--fetch", DEMO_MODEL]
+        if subprocess.run(command, check=False).returncode != 0:
+            raise ModelError("the demo model is not there; see above")
+
+
+def _refuse_failed_models(health: ClusterHealth) -> None:
+    for worker in health.workers:
+        for model in worker.models:
+            if model.state == "failed":
+                raise ModelError(f"{worker.id} could not load {model.id}: {model.error}")
+
+
+def _raise_first(error: BaseException | None) -> None:
+    """Raise the first real error of a task group's."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if error is not None:
+        raise error
+
+
+def _secret(token: str | None) -> SecretStr | None:
+    return SecretStr(token) if token is not None else None
