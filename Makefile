@@ -51,7 +51,7 @@ $(STAMP)/python: requirements.txt pyproject.toml
 	@mkdir -p $(STAMP) && touch $@
 
 $(STAMP)/demo-model: $(STAMP)/python worker/demo_model.py
-	@$(BIN)/worker --fetch demo
+	@$(BIN)/worker --fetch demo > /dev/null
 	@touch $@
 
 $(STAMP)/node: $(STAMP)/python tests/node/package.json tests/node/package-lock.json

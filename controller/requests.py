@@ -172,6 +172,7 @@ class Requests:
                 return
         self._ledger.add(request)
         self.accepted += 1
+        logger.info("accepted for %s", request.skill, extra=_about(request))
         await self._send(request, request.accepted_message())
         self._undispatched.put_nowait(request)
 
@@ -184,6 +185,7 @@ class Requests:
         except ClusterError as error:
             await self._fail(request, _error("internal_error", error.message))
             return
+        logger.info("dispatched to %s", request.worker, extra=_about(request))
         if request.cancelled and not request.ended:
             if request.state == "running":
                 await self._dispatcher.cancel(request, silent=False)
@@ -253,11 +255,21 @@ class Requests:
 
     def _end(self, request: OwnedRequest, state: RequestStateName) -> None:
         request.end(state)
+        logger.info("%s after %.0f ms", state, request.elapsed_ms, extra=_about(request))
         if state == "failed":
             self.failed += 1
         else:
             self.completed += 1
         self._changes.notify()
+
+
+def _about(request: OwnedRequest) -> dict[str, object]:
+    """The fields of a log line about a request."""
+    return {
+        "request_id": request.request_id,
+        "client": request.client,
+        "attempt": max(0, request.attempt),
+    }
 
 
 def _error(code: str, message: str) -> StreamError:

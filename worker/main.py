@@ -107,7 +107,7 @@ def _fetch(model: str) -> None:
     if model != DEMO_MODEL:
         raise SettingsError(f"--fetch: only {DEMO_MODEL!r} is built in, not {model!r}")
     if demo_model.is_present():
-        click.echo(f"demo model: {demo_model.folder()}", err=True)
+        click.echo(demo_model.folder())
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -123,7 +123,7 @@ def _fetch(model: str) -> None:
 
         path = demo_model.ensure(report)
         bar.update(task, description="demo model: ready", completed=1.0)
-    click.echo(f"demo model: {path}", err=True)
+    click.echo(path)
 
 
 def _check(settings: ClusterSettings, *, as_json: bool) -> int:

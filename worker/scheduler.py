@@ -248,6 +248,10 @@ class Scheduler:
                 mine.events.append((request.owner, _finished(request)))
                 self._end(request)
                 self.completed += 1
+                logger.info(
+                    "done: %d tokens", request.tokens,
+                    extra={"request_id": request.dispatch.request_id, "model": request.model},
+                )  # fmt: skip
         if outgoing is None:
             self._put(mine)
 

@@ -1,6 +1,7 @@
 """The `cluster` command. Its subcommands are imported when they are used."""
 
 import importlib
+import logging
 
 import click
 
@@ -42,4 +43,5 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, help=_HELP)
 @version_option("cluster")
 def main() -> None:
-    pass
+    # Errors are shown by the commands; the libraries' own warnings are for services.
+    logging.getLogger().addHandler(logging.NullHandler())

@@ -281,7 +281,7 @@ def _fetch_demo_model(settings: ClusterSettings) -> None:
     """Fetch it in the foreground, with its progress bar, before several workers need it."""
     if DEMO_MODEL in settings.pre_warmed_models and DEMO_MODEL not in settings.models:
         command = [sys.executable, "-m", "worker.main", "--fetch", DEMO_MODEL]
-        if subprocess.run(command, check=False).returncode != 0:
+        if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
             raise ModelError("the demo model is not there; see above")
 
 

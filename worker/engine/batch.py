@@ -15,8 +15,8 @@ from worker.engine.prompt import PreparedSequence
 from worker.engine.sampling import make_processors, make_sampler
 
 PREFILL_CHUNK_TOKENS = 512
-_PREFILL_ROWS = 1
-"""Prompts prefilled together. On a CPU one: padding unequal prompts loses more than it wins."""
+_PREFILL_ROWS = 8
+"""Prompts prefilled together, mlx-lm's default. With 1 each join costs two decode steps."""
 
 
 @dataclass(frozen=True, slots=True)

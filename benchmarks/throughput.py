@@ -1,0 +1,218 @@
+"""Tokens/s through the whole cluster beside plain BatchGenerator on the same prompts.
+
+    python -m benchmarks.throughput [--streams 1,8,32] [--repeats 3] [--max-tokens 48]
+
+Both run in turn, in one run, greedy, on the same model and number of threads; the tokens are
+compared too. Prefill counts. Prints a table and writes results/throughput.json.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from benchmarks.local_cluster import LocalCluster, local_cluster
+from benchmarks.measures import Run, StreamClock, cpu_seconds, print_table, save, spread
+from shared.client import Cluster, connect
+from worker import demo_model
+from worker.machine import available_cores
+
+_SUBJECTS = (
+    "the sea", "a lighthouse", "bread", "the moon", "trains", "winter", "bees", "a clock",
+    "rivers", "glass", "the desert", "music", "a bridge", "salt", "clouds", "paper",
+    "stars", "an island", "wood", "the wind", "a garden", "coal", "snow", "maps",
+    "coffee", "a mountain", "silk", "rain", "iron", "the forest", "a harbour", "light",
+)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", default="1,8,32")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--max-tokens", type=int, default=48)
+    arguments = parser.parse_args()
+    counts = [int(count) for count in arguments.streams.split(",")]
+    folder = str(demo_model.folder())
+    with _Peer(folder) as peer, local_cluster() as cluster:
+        results = asyncio.run(
+            _compare(cluster, peer, counts, arguments.repeats, arguments.max_tokens)
+        )
+    _report(results, arguments.repeats)
+
+
+class _Peer:
+    """The process that runs plain BatchGenerator."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> "_Peer":
+        threads = str(available_cores())
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.plain_batch_generator", self._folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+        )
+        self._read()  # loaded
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> tuple[Run, list[list[int]]]:
+        assert self._process.stdin is not None
+        order = {"prompts": prompts, "max_tokens": max_tokens}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        answer = self._read()
+        tokens = answer.pop("token_ids")
+        return Run(**answer), tokens
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("plain BatchGenerator ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+async def _compare(
+    local: LocalCluster, peer: _Peer, counts: list[int], repeats: int, max_tokens: int
+) -> dict[int, list[dict[str, Any]]]:
+    """For each number of streams the runs of both, in turn."""
+    prompts = _prompts()
+    results: dict[int, list[dict[str, Any]]] = {count: [] for count in counts}
+    async with connect(local.url) as cluster:
+        await _run_cluster(cluster, local, prompts[:2], 4)  # warm both
+        peer.run(prompts[:2], 4)
+        for repeat in range(repeats):
+            for count in counts:
+                print(f"run {repeat + 1}/{repeats}, {count} streams", file=sys.stderr)
+                plain, plain_tokens = peer.run(prompts[:count], max_tokens)
+                ours, our_tokens = await _run_cluster(cluster, local, prompts[:count], max_tokens)
+                results[count].append(
+                    {
+                        "plain": plain.summary(),
+                        "cluster": ours.summary(),
+                        "ratio": round(ours.tokens_per_s / plain.tokens_per_s, 3),
+                        "same_answers": sum(
+                            a == b for a, b in zip(plain_tokens, our_tokens, strict=True)
+                        ),
+                    }
+                )
+    return results
+
+
+async def _run_cluster(
+    cluster: Cluster, local: LocalCluster, prompts: list[list[int]], max_tokens: int
+) -> tuple[Run, list[list[int]]]:
+    run = Run()
+    processes = {**local.processes, "client": os.getpid()}
+    before = cpu_seconds(processes)
+    started = time.perf_counter()
+    tokens = await asyncio.gather(
+        *(_stream(cluster, run, prompt, max_tokens) for prompt in prompts)
+    )
+    run.seconds = time.perf_counter() - started
+    after = cpu_seconds(processes)
+    run.cpu_s = {name: after[name] - before[name] for name in processes}
+    return run, list(tokens)
+
+
+async def _stream(cluster: Cluster, run: Run, prompt: list[int], max_tokens: int) -> list[int]:
+    clock = StreamClock(run)
+    tokens: list[int] = []
+    async for chunk in cluster.stream(prompt=prompt, max_tokens=max_tokens, temperature=0):
+        tokens.extend(chunk.token_ids)
+        clock.tick(len(chunk.token_ids))
+    return tokens
+
+
+def _prompts() -> list[list[int]]:
+    """32 chat prompts of nearly the same length, as token ids, so that both get the same."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(demo_model.folder()))
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": f"Write a short story about {subject}."}],
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+        for subject in _SUBJECTS
+    ]
+
+
+def _report(results: dict[int, list[dict[str, Any]]], repeats: int) -> None:
+    rows = []
+    medians = {}
+    for count, runs in results.items():
+        ratio = spread(run["ratio"] for run in runs)
+        median = {
+            side: {
+                "tokens_per_s": spread(run[side]["tokens_per_s"] for run in runs),
+                **{
+                    f"{what}_{p}": spread(run[side][what][p] for run in runs)["median"]
+                    for what in ("ttft_ms", "gap_ms")
+                    for p in ("p50", "p95")
+                },
+            }
+            for side in ("plain", "cluster")
+        }
+        medians[count] = {"ratio": ratio, **median}
+        for side in ("plain", "cluster"):
+            figures: dict[str, Any] = median[side]
+            speed = figures["tokens_per_s"]
+            rows.append(
+                (
+                    f"{count} streams, {side}",
+                    f"{speed['median']:.1f} ({speed['min']:.1f}-{speed['max']:.1f})",
+                    f"{ratio['median']:.2f} ({ratio['min']:.2f}-{ratio['max']:.2f})"
+                    if side == "cluster"
+                    else "1",
+                    *(
+                        f"{figures[f'{what}_{p}']:.0f}"
+                        for what in ("ttft_ms", "gap_ms")
+                        for p in ("p50", "p95")
+                    ),
+                )
+            )
+    print_table(
+        f"greedy, float32, medians of {repeats} (minimum-maximum)",
+        ("", "tokens/s", "ratio", "TTFT p50 ms", "p95", "gap p50 ms", "p95"),
+        rows,
+    )
+    _print_shares(results)
+    path = save("throughput", {"repeats": repeats, "medians": medians, "runs": results})
+    print(f"written to {path}")
+
+
+def _print_shares(results: dict[int, list[dict[str, Any]]]) -> None:
+    names = list(next(iter(results.values()))[0]["cluster"]["cpu_share"])
+    print_table(
+        "CPU share of each process (1 = one core), median; answers identical to plain",
+        ("", *names, "identical"),
+        (
+            (
+                f"{count} streams",
+                *(
+                    f"{spread(run['cluster']['cpu_share'][name] for run in runs)['median']:.2f}"
+                    for name in names
+                ),
+                f"{min(run['same_answers'] for run in runs)}/{count}",
+            )
+            for count, runs in results.items()
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()
