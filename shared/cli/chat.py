@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 import uvloop
 
-from shared.cli.options import read_settings, reports_errors, settings_options, version_option
+from shared.cli.options import reports_errors, settings_options, version_option
 from shared.cli.run import print_stream, request_options
+from shared.cli.session import connection_settings
 from shared.client import connect
 from shared.errors import ClusterError
 
@@ -38,11 +39,11 @@ def command(
 ) -> None:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (line editing and history for input())
-    settings = read_settings(config, nats, token)
+    settings = connection_settings(config, nats, token)
     given = {name: value for name, value in fields.items() if value is not None}
     beginning = [{"role": "system", "content": system}] if system else []
     with _Loop() as loop:
-        session = connect(settings.nats)
+        session = connect(settings)
         cluster = loop.run(session.__aenter__())
         try:
             messages = list(beginning)

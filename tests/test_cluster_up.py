@@ -1,0 +1,139 @@
+"""`cluster up`: what it prints, what it leaves behind (nothing), how it refuses."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import SCRIPTS, cluster_process, wait_for, wait_until_gone
+
+pytestmark = pytest.mark.anyio
+
+
+def run_up(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(SCRIPTS / "cluster"), "up", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def test_the_ready_line_names_the_server_the_workers_and_the_controllers(
+    tiny_model: Path,
+) -> None:
+    with cluster_process(workers=2, model=str(tiny_model)) as cluster:
+        ready = cluster.ready
+    assert ready["nats_url"].startswith("nats://127.0.0.1:")
+    assert ready["http_url"] is None
+    assert ready["workers"] == ["worker-1", "worker-2"]
+    assert ready["controllers"] == ["controller-1"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_process_stays_when_it_is_ended(how: signal.Signals, tiny_model: Path) -> None:
+    with cluster_process(workers=2, model=str(tiny_model)) as cluster:
+        children = cluster.processes()
+        names = {word for child in children for word in child.cmdline()}
+        assert any("nats-server" in name for name in names)
+        assert len(cluster.find("worker.engine")) == 2
+        cluster.process.send_signal(how)
+        cluster.process.wait(timeout=60)
+        assert wait_until_gone(children) == []
+        assert cluster.process.returncode == (-9 if how == signal.SIGKILL else 0)
+
+
+def test_engines_share_the_cores(tiny_model: Path) -> None:
+    with cluster_process(workers=2, model=str(tiny_model)) as cluster:
+        engines = cluster.find("worker.engine")
+        threads = {engine.environ()["OPENBLAS_NUM_THREADS"] for engine in engines}
+    assert threads == {str(max(1, (os.cpu_count() or 1) // 2))}
+
+
+def test_a_killed_worker_is_started_again(tiny_model: Path) -> None:
+    with cluster_process(workers=1, model=str(tiny_model)) as cluster:
+        (worker,) = cluster.find("--id worker-1")
+        worker.kill()
+
+        def replaced() -> bool:
+            return any(process.pid != worker.pid for process in cluster.find("--id worker-1"))
+
+        wait_for(replaced, "a new worker runs")
+        engines = wait_for(lambda: cluster.find("worker.engine"), "a new engine runs")
+        assert all(isinstance(engine, psutil.Process) for engine in engines)
+
+
+def test_a_command_runs_in_the_cluster_and_its_exit_status_is_ours(tiny_model: Path) -> None:
+    asked = run_up(
+        "--nats-port", "0", "--model", str(tiny_model), "--",
+        str(SCRIPTS / "cluster"), "run", "--max-tokens", "4", "--json", "Hello",
+    )  # fmt: skip
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout)["usage"]["completion_tokens"] <= 4
+    failed = run_up("--nats-port", "0", "--model", str(tiny_model), "--", "sh", "-c", "exit 7")
+    assert failed.returncode == 7
+
+
+def test_a_port_in_use_is_refused_with_what_to_do(tiny_model: Path, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        environment = {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}
+        done = run_up("--nats-port", port, "--model", str(tiny_model), environment=environment)
+    assert done.returncode == 2
+    assert f"port {port} is in use" in done.stderr and "--nats-port" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--workers", "0"), "1<=x<=64"),
+        (("--nats-port", "70000"), "0<=x<=65535"),
+        (("--listen", "everywhere"), "no IP address"),
+        (("--nats", "nats://127.0.0.1:1"), "starts a NATS server of its own"),
+        (("--config", "missing.yaml"), "missing.yaml: no such file"),
+        (("--nats-port", "0", "--model", "/no/such/model"), "/no/such/model"),
+        (("--frobnicate",), "No such option"),
+    ],
+)
+def test_bad_flags_are_refused_by_name(arguments: tuple[str, ...], said: str) -> None:
+    done = run_up(*arguments)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_another_machine_needs_the_token_that_was_made_and_kept(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    home = {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    program = (
+        f"{SCRIPTS / 'cluster'} status --json --nats nats://127.0.0.1:{port} --token wrong; "
+        "echo $?; unset CLUSTER__NATS__TOKEN; "
+        f"{SCRIPTS / 'cluster'} status --json --nats nats://127.0.0.1:{port}"
+    )
+    done = run_up(
+        *("--listen", "0.0.0.0", "--nats-port", port, "--model", str(tiny_model), "--"),
+        *("sh", "-c", program),
+        environment=home,
+    )
+    assert "Authorization Violation" in done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "1"
+    assert json.loads(second)["status"] == "ready"
+    tokens = list(tmp_path.rglob("token"))
+    assert len(tokens) == 1 and tokens[0].stat().st_mode & 0o077 == 0
