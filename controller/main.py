@@ -19,7 +19,7 @@ from shared.cli.options import (
 )
 from shared.ids import ControllerId, name_from
 from shared.logs import LogStore, set_up_logging
-from shared.service import StopRequest, run_service
+from shared.service import StopRequest, run_service, unless_stopped
 from shared.settings import ClusterSettings
 
 _HELP = """Route requests of a cluster to its workers.
@@ -59,7 +59,9 @@ def main(
 async def _serve(
     settings: ClusterSettings, identity: ControllerId, logs: LogStore, stop: StopRequest
 ) -> int:
-    bus = await Bus.connect(settings.nats, name=f"controller {identity}")
+    bus = await unless_stopped(stop, Bus.connect(settings.nats, name=f"controller {identity}"))
+    if bus is None:
+        return 0
     try:
         await Controller(settings, bus, identity, logs).run(stop)
     finally:

@@ -185,7 +185,8 @@ class Requests:
         except ClusterError as error:
             await self._fail(request, _error("internal_error", error.message))
             return
-        logger.info("dispatched to %s", request.worker, extra=_about(request))
+        if request.state == "running":
+            logger.info("dispatched to %s", request.worker, extra=_about(request))
         if request.cancelled and not request.ended:
             if request.state == "running":
                 await self._dispatcher.cancel(request, silent=False)
@@ -248,7 +249,9 @@ class Requests:
             await self._publish_to_client(request, message)
 
     async def _publish_to_client(self, request: OwnedRequest, message: StreamMessage) -> None:
-        body = encode_multiplexed([message]) if request.request.multiplex else encode_stream(message)
+        body = (
+            encode_multiplexed([message]) if request.request.multiplex else encode_stream(message)
+        )
         try:
             await self._bus.publish(request.reply, body)
         except BusError as error:

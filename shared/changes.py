@@ -22,9 +22,3 @@ class Changes:
             future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future
-
-    async def wait(self) -> None:
-        """Return at the next change."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        await future

@@ -5,9 +5,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import uvloop
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,18 @@ class StopRequest:
 
     async def wait(self) -> None:
         await self._event.wait()
+
+
+async def unless_stopped(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`, or None when a stop was requested before it was there."""
+    task = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        stopped.cancel()
+        task.cancel()
 
 
 def run_service(work: Callable[[StopRequest], Awaitable[int]]) -> int:

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 EngineState = Literal["starting", "running", "restarting", "failed", "stopped"]
 _RESTART_WINDOW_S = 600
 _KEPT_STDERR_LINES = 20
+_STDERR_LINE_BYTES = 1024 * 1024
 
 
 class EngineProcess:
@@ -124,6 +125,7 @@ class EngineProcess:
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
+                limit=_STDERR_LINE_BYTES,
                 env=self._environment(),
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
@@ -167,7 +169,7 @@ class EngineProcess:
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        while line := await process.stderr.readline():
+        while line := await _read_line(process.stderr):
             text = line.decode(errors="replace").rstrip()
             self._last_lines.append(text)
             logger.info("%s", _plain(text), extra={"engine": self.index, "kind": "engine"})
@@ -176,6 +178,14 @@ class EngineProcess:
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         last = next((line for line in reversed(self._last_lines) if line.strip()), "")
         return f"{how}{': ' + last if last else ''}"
+
+
+async def _read_line(stream: asyncio.StreamReader) -> bytes:
+    """The next line; one that is too long is cut."""
+    try:
+        return await stream.readline()
+    except ValueError:  # longer than the stream's limit, which dropped it
+        return b"(a line too long to show)"
 
 
 def _plain(line: str) -> str:

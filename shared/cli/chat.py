@@ -13,7 +13,7 @@ import uvloop
 from shared.cli.options import reports_errors, settings_options, version_option
 from shared.cli.run import print_stream, request_options
 from shared.cli.session import connection_settings
-from shared.client import connect
+from shared.client import Stream, connect
 from shared.errors import ClusterError
 
 T = TypeVar("T")
@@ -68,16 +68,16 @@ def _ask_user() -> str | None:
     return None if said in ("/exit", "/quit") else said
 
 
-def _answer(loop: "_Loop", stream: Any) -> str:
+def _answer(loop: "_Loop", stream: Stream) -> str:
     """Print an answer; what was said before a Ctrl-C or an error stays in the conversation."""
+    spoken: list[str] = []
     try:
-        return loop.run(print_stream(stream))
+        loop.run(print_stream(stream, spoken))
     except KeyboardInterrupt:
         click.echo()
-        return ""
     except ClusterError as error:
         click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
-        return ""
+    return "".join(spoken)
 
 
 class _Loop:

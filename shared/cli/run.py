@@ -68,7 +68,7 @@ def command(
         if as_json:
             click.echo(orjson.dumps(_as_dict(await stream.collect())).decode())
         else:
-            await print_stream(stream)
+            await print_stream(stream, [])
 
     try:
         with_cluster(config, nats, token, ask)
@@ -76,22 +76,20 @@ def command(
         sys.exit(130)
 
 
-async def print_stream(stream: Stream) -> str:
-    """Print an answer as it comes and, on stderr, what it cost. Returns the text."""
+async def print_stream(stream: Stream, spoken: list[str]) -> None:
+    """Print an answer as it comes, add its pieces to `spoken`, and show on stderr what it cost."""
     console = Console(stderr=True)
     started = time.monotonic()
-    text = ""
     async with stream:
         with console.status("") as spinner:
             async for chunk in stream:
                 if chunk.text:
                     spinner.stop()
-                    text += chunk.text
+                    spoken.append(chunk.text)
                     click.echo(chunk.text, nl=False)
                     sys.stdout.flush()
     click.echo()
     console.print(_cost(stream, time.monotonic() - started), style="dim", highlight=False)
-    return text
 
 
 def _cost(stream: Stream, seconds: float) -> str:

@@ -70,6 +70,8 @@ class Cluster:
             InvalidRequest: a field is wrong, or all together have too many bytes.
         """
         body = dict(fields)
+        if body.get("stream") is False:
+            raise InvalidRequest("stream: use `generate` for a whole answer", param="stream")
         if isinstance(content, str):
             body["messages"] = [{"role": "user", "content": content}]
         elif content is not None:
