@@ -13,7 +13,6 @@ from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.changes import Changes
 from shared.errors import (
-    ERROR_CODES,
     BusError,
     ClusterError,
     DecodeError,
@@ -91,13 +90,13 @@ class Requests:
         """End every request, and make the workers drop what they do for it."""
         for request in self._ledger.active:
             await self._dispatcher.cancel(request, silent=True)
-            await self._fail(request, _error(code, message))
+            await self._fail(request, StreamError.of(code, message))
 
     async def on_worker_gone(self, gone: WorkerGone) -> None:
         logger.warning("worker %s is gone: %s", gone.worker, gone.reason)
         for request in self._ledger.on_worker(gone.worker, gone.boot_id):
             message = f"worker {gone.worker} is gone: {gone.reason}"
-            await self._fail(request, _error("worker_lost", message))
+            await self._fail(request, StreamError.of("worker_lost", message))
 
     async def tick(self, now: float) -> None:
         """Deadlines and keep-alives; call it a few times a second."""
@@ -110,7 +109,7 @@ class Requests:
             await self._dispatcher.cancel(request, silent=True)
             timeout_ms = request.request.timeout_ms
             await self._fail(
-                request, _error("deadline_exceeded", f"timeout_ms of {timeout_ms} passed")
+                request, StreamError.of("deadline_exceeded", f"timeout_ms of {timeout_ms} passed")
             )
         elif request.state != "running" and now - request.last_sent_at >= _KEEP_ALIVE_S:
             await self._send(request, request.waiting_message())
@@ -183,7 +182,7 @@ class Requests:
             await self._fail(request, stream_error(error))
             return
         except ClusterError as error:
-            await self._fail(request, _error("internal_error", error.message))
+            await self._fail(request, StreamError.of("internal_error", error.message))
             return
         if request.state == "running":
             logger.info("dispatched to %s", request.worker, extra=_about(request))
@@ -274,7 +273,3 @@ def _about(request: OwnedRequest) -> dict[str, object]:
         "client": request.client,
         "attempt": max(0, request.attempt),
     }
-
-
-def _error(code: str, message: str) -> StreamError:
-    return StreamError(code, message, None, ERROR_CODES[code].retryable)

@@ -19,10 +19,12 @@ from shared.messages.stream import (
     Timings,
     Usage,
 )
-from worker.link.messages import Output
+from worker.link.messages import Output, Sampling, Submit
 
 RequestKey = tuple[ClientName, RequestId]
 """Ids are the clients' own, so only both together are unique."""
+
+_SEED_STRIDE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: choices get unrelated seeds
 
 
 @dataclass(slots=True)
@@ -88,10 +90,35 @@ class ActiveRequest:
     def unfinished(self) -> list[Choice]:
         return [choice for choice in self.choices if not choice.finished]
 
-    def prompt_of(self, choice: Choice) -> str | list[int] | None:
-        """The plain prompt that a choice answers; None where there are messages."""
-        request = self.dispatch.request
-        return request.prompts[choice.number // request.n] if request.prompts else None
+    def order(self, choice: Choice) -> Submit:
+        """What an engine is told to generate for one choice."""
+        body = self.dispatch.request
+        prompt = body.prompts[choice.number // body.n] if body.prompts else None
+        messages = [{"role": turn.role, "content": turn.text} for turn in body.messages or []]
+        return Submit(
+            sequence=choice.sequence,
+            model=self.model,
+            messages=messages or None,
+            text=prompt if isinstance(prompt, str) else None,
+            token_ids=prompt if isinstance(prompt, list) else None,
+            max_tokens=body.max_tokens,
+            stop=body.stop_strings,
+            stop_token_ids=body.stop_token_ids,
+            sampling=Sampling(
+                temperature=body.temperature,
+                top_p=body.top_p,
+                top_k=body.top_k,
+                min_p=body.min_p,
+                repetition_penalty=body.repetition_penalty,
+                presence_penalty=body.presence_penalty,
+                frequency_penalty=body.frequency_penalty,
+                logit_bias=body.logit_bias,
+                seed=(self.dispatch.seed + choice.number * _SEED_STRIDE) % 2**64,
+                logprobs=body.logprobs,
+            ),
+            resumed_ids=list(body.resume.token_ids) if body.resume else [],
+            text_sent=body.resume.text_sent if body.resume else 0,
+        )
 
     def admit(self, engine: int) -> None:
         self.engine = engine

@@ -10,7 +10,7 @@ import time
 
 from shared import subjects
 from shared.bus import Bus, Endpoint, Message, Service
-from shared.errors import ERROR_CODES, BusError, DecodeError
+from shared.errors import BusError, DecodeError
 from shared.ids import BootId, ModelId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import decode, encode
@@ -151,7 +151,7 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.worker.drain_timeout_ms / 1000):
                     await self._scheduler.changes.wait_until(lambda: self._scheduler.idle)
-        self._scheduler.fail_all(_error("draining", f"worker {self.id} shut down"))
+        self._scheduler.fail_all(StreamError.of("draining", f"worker {self.id} shut down"))
         await self._publisher.drain()
         await asyncio.gather(*(engine.stop() for engine in self._scheduler.engines))
         await self._change_state("stopped")
@@ -214,7 +214,7 @@ class Agent:
 
     def _on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
         message = f"the engine process of {self.id} ended ({reason})"
-        self._scheduler.on_engine_lost(engine, _error("engine_crashed", message))
+        self._scheduler.on_engine_lost(engine, StreamError.of("engine_crashed", message))
         if all(other.state == "failed" for other in self._scheduler.engines):
             self.state = "unhealthy"
         self._scheduler.changes.notify()
@@ -315,7 +315,3 @@ async def _first_of(*stops: StopRequest) -> None:
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for future in waiting:
         future.cancel()
-
-
-def _error(code: str, message: str) -> StreamError:
-    return StreamError(code, message, None, ERROR_CODES[code].retryable)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from shared.changes import Changes
-from shared.errors import ERROR_CODES, ModelError
+from shared.errors import ModelError
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
 from shared.messages.events import RequestFailed, RequestFinished
@@ -26,11 +26,9 @@ from worker.link.messages import (
     ModelLoading,
     Output,
     PrefillAdvanced,
-    Sampling,
     SequenceRefused,
     SequenceStarted,
     StepCompleted,
-    Submit,
 )
 from worker.model_catalogue import Model, ModelCatalogue
 from worker.publisher import Outgoing
@@ -41,7 +39,6 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_S = 1.5
 """A stream hears something at least every 2 s."""
 _RATE_WINDOW_S = 5.0
-_SEED_STRIDE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: choices get unrelated seeds
 
 
 class Scheduler:
@@ -158,7 +155,7 @@ class Scheduler:
             if now >= request.deadline:
                 timeout_ms = request.dispatch.request.timeout_ms
                 message = f"timeout_ms of {timeout_ms} passed while {request.status}"
-                self._fail(request, _error("deadline_exceeded", message))
+                self._fail(request, StreamError.of("deadline_exceeded", message))
             elif now - request.last_sent_at >= KEEP_ALIVE_S:
                 self._send_status(request)
 
@@ -208,7 +205,7 @@ class Scheduler:
                     self._send_status(entry[0])
             case SequenceRefused():
                 if entry := self._by_sequence.get(fact.sequence):
-                    self._fail(entry[0], _error(fact.code, fact.message, fact.param))
+                    self._fail(entry[0], StreamError.of(fact.code, fact.message, fact.param))
             case ModelLoading():
                 self.models[fact.model].progress = round(fact.progress, 3)
             case ModelLoaded():
@@ -268,7 +265,7 @@ class Scheduler:
         logger.error("model %s failed: %s", model.id, message, extra={"model": model.id})
         for request in self.requests():
             if request.model == model.id:
-                self._fail(request, _error("model_unavailable", message))
+                self._fail(request, StreamError.of("model_unavailable", message))
 
     # Admission.
 
@@ -282,7 +279,7 @@ class Scheduler:
             request.admit(engine.index)
             for choice in request.choices:
                 self._by_sequence[choice.sequence] = (request, choice)
-                engine.send(_submit(request, choice))
+                engine.send(request.order(choice))
 
     def _free_engines(self) -> list[EngineProcess]:
         """Running engines with a batch slot free, the least busy first."""
@@ -350,38 +347,6 @@ class Scheduler:
             self._recent_tokens.popleft()
 
 
-def _submit(request: ActiveRequest, choice: Choice) -> Submit:
-    """The engine's order for one choice of a request."""
-    body = request.dispatch.request
-    prompt = request.prompt_of(choice)
-    messages = [{"role": turn.role, "content": turn.text} for turn in body.messages or []]
-    resumed = body.resume
-    return Submit(
-        sequence=choice.sequence,
-        model=request.model,
-        messages=messages or None,
-        text=prompt if isinstance(prompt, str) else None,
-        token_ids=prompt if isinstance(prompt, list) else None,
-        max_tokens=body.max_tokens,
-        stop=body.stop_strings,
-        stop_token_ids=body.stop_token_ids,
-        sampling=Sampling(
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=body.top_k,
-            min_p=body.min_p,
-            repetition_penalty=body.repetition_penalty,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
-            logit_bias=body.logit_bias,
-            seed=(request.dispatch.seed + choice.number * _SEED_STRIDE) % 2**64,
-            logprobs=body.logprobs,
-        ),
-        resumed_ids=list(resumed.token_ids) if resumed else [],
-        text_sent=resumed.text_sent if resumed else 0,
-    )
-
-
 def _cancelled(choice: Choice) -> Output:
     return Output(choice.sequence, choice.tokens, [], "", "cancelled")
 
@@ -391,7 +356,3 @@ def _finished(request: ActiveRequest) -> RequestFinished:
     return RequestFinished(
         request_id=dispatch.request_id, client=dispatch.client, attempt=dispatch.attempt
     )
-
-
-def _error(code: str, message: str, param: str | None = None) -> StreamError:
-    return StreamError(code, message, param, ERROR_CODES[code].retryable)

@@ -1,7 +1,8 @@
 """The connection to NATS; the only package that imports the NATS client."""
 
-from shared.bus.bus import Bus, Subscription
+from shared.bus.bus import Bus
 from shared.bus.message import Handler, Message
 from shared.bus.service import Endpoint, Service
+from shared.bus.subscription import Subscription
 
 __all__ = ["Bus", "Endpoint", "Handler", "Message", "Service", "Subscription"]

@@ -11,48 +11,17 @@ from collections.abc import Awaitable, Callable
 
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription as ClientSubscription
 
 from shared.bus.message import Handler, Message
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
 from shared.bus.service import Service
+from shared.bus.subscription import Subscription
 from shared.errors import BusError, BusUnreachable, NoResponders, PayloadTooLarge, RequestTimedOut
 from shared.settings.tree import Nats
 
 logger = logging.getLogger(__name__)
 
 _REBUILD_WAIT_S = 0.5
-
-
-class Subscription:
-    """Stays subscribed over reconnects until `unsubscribe`."""
-
-    def __init__(self, bus: "Bus", subject: str, queue: str, handler: Handler) -> None:
-        self._bus = bus
-        self._subject = subject
-        self._queue = queue
-        self._handler = handler
-        self._inner: ClientSubscription | None = None
-
-    async def unsubscribe(self) -> None:
-        self._bus.forget(self)
-        inner, self._inner = self._inner, None
-        if inner is not None:
-            with contextlib.suppress(nats.errors.Error):
-                await inner.unsubscribe()
-
-    async def attach(self, client: Client) -> None:
-        """Subscribe on a new client; called by the bus only."""
-        self._inner = await client.subscribe(self._subject, queue=self._queue, cb=self._deliver)
-
-    async def _deliver(self, msg: Msg) -> None:
-        headers = msg.headers or {}
-        message = Message(msg.subject, msg.reply, msg.data, headers.get("Status") == "503")
-        try:
-            await self._handler(message)
-        except Exception:
-            logger.exception("the handler of %s failed", self._subject)
 
 
 class Bus:
@@ -189,7 +158,7 @@ class Bus:
         Raises:
             BusError: the connection is closed.
         """
-        subscription = Subscription(self, subject, queue, handler)
+        subscription = Subscription(subject, queue, handler, self._forget)
         await self._attach(subscription)
         return subscription
 
@@ -201,8 +170,8 @@ class Bus:
         """
         await self._attach(service)
 
-    def forget(self, subscription: Subscription) -> None:
-        """Do not subscribe this again after a reconnect; called by `Subscription` only."""
+    def _forget(self, subscription: Subscription) -> None:
+        """Do not subscribe this again after a reconnect."""
         self._attached.discard(subscription)
 
     async def flush(self, *, timeout_s: float = 2) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from shared.errors import DecodeError, StreamFailed
+from shared.errors import ERROR_CODES, DecodeError, StreamFailed
 from shared.ids import RequestId, WorkerId
 from shared.messages.codec import decode_object
 
@@ -47,6 +47,11 @@ class StreamError:
     param: str | None = None
     retryable: bool = False
     retry_after_ms: int | None = None
+
+    @classmethod
+    def of(cls, code: str, message: str, param: str | None = None) -> "StreamError":
+        """An error whose `retryable` is that of its code."""
+        return cls(code, message, param, ERROR_CODES[code].retryable)
 
     def to_exception(self) -> StreamFailed:
         error = StreamFailed(self.message, param=self.param, retry_after_ms=self.retry_after_ms)

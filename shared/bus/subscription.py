@@ -1,0 +1,51 @@
+"""A subscription that outlives the connection it was made on."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as ClientSubscription
+
+from shared.bus.message import Handler, Message
+
+logger = logging.getLogger(__name__)
+
+
+class Subscription:
+    """Stays subscribed over reconnects until `unsubscribe`."""
+
+    def __init__(
+        self,
+        subject: str,
+        queue: str,
+        handler: Handler,
+        forget: Callable[["Subscription"], None],
+    ) -> None:
+        """`forget` is called once, when it shall not be attached again."""
+        self._forget = forget
+        self._subject = subject
+        self._queue = queue
+        self._handler = handler
+        self._inner: ClientSubscription | None = None
+
+    async def unsubscribe(self) -> None:
+        self._forget(self)
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await inner.unsubscribe()
+
+    async def attach(self, client: Client) -> None:
+        """Subscribe on a new client; called by the bus only."""
+        self._inner = await client.subscribe(self._subject, queue=self._queue, cb=self._deliver)
+
+    async def _deliver(self, msg: Msg) -> None:
+        headers = msg.headers or {}
+        message = Message(msg.subject, msg.reply, msg.data, headers.get("Status") == "503")
+        try:
+            await self._handler(message)
+        except Exception:
+            logger.exception("the handler of %s failed", self._subject)
