@@ -72,7 +72,8 @@ class OwnedRequest:
     def note_tokens(self, event: TokensEmitted) -> None:
         """Keep new tokens; what is known already is not taken twice."""
         known = self.tokens.setdefault(event.choice, [])
-        known.extend(event.token_ids[max(0, len(known) - event.index) :])
+        if event.index <= len(known):  # after a gap nothing fits any more
+            known.extend(event.token_ids[len(known) - event.index :])
 
     def end(self, state: RequestStateName) -> None:
         self.state = state

@@ -94,7 +94,10 @@ class Requests:
 
     async def on_worker_gone(self, gone: WorkerGone) -> None:
         logger.warning("worker %s is gone: %s", gone.worker, gone.reason)
+        self._dispatcher.on_worker_gone(gone.boot_id)
         for request in self._ledger.on_worker(gone.worker, gone.boot_id):
+            if request.state != "running":
+                continue  # not acked: the dispatcher goes to the next worker
             message = f"worker {gone.worker} is gone: {gone.reason}"
             await self._fail(request, StreamError.of("worker_lost", message))
 
@@ -137,6 +140,10 @@ class Requests:
             forwarded = decode(ForwardedRequest, message.payload)
         except DecodeError as error:
             logger.error("a forwarded request could not be read: %s", error.message)
+            return
+        strict = self._settings.security.strict_inbox
+        if not subjects.is_inbox(forwarded.reply, forwarded.client, strict=strict):
+            logger.warning("a forwarded request was ignored: %r is no inbox", forwarded.reply)
             return
         try:
             request = own_request(
@@ -184,6 +191,10 @@ class Requests:
         except ClusterError as error:
             await self._fail(request, StreamError.of("internal_error", error.message))
             return
+        except Exception as error:  # one request fails, not the controller
+            logger.exception("dispatch failed", extra=_about(request))
+            await self._fail(request, StreamError.of("internal_error", repr(error)))
+            return
         if request.state == "running":
             logger.info("dispatched to %s", request.worker, extra=_about(request))
         if request.cancelled and not request.ended:
@@ -224,8 +235,10 @@ class Requests:
                     request.note_tokens(event)
                 case RequestFinished():
                     self._end(request, "finished")
-                case RequestFailed():
+                case RequestFailed(terminal_sent=True):
                     self._end(request, "failed")
+                case RequestFailed():
+                    await self._fail(request, StreamError.of(event.code, event.message))
 
     async def _fail(self, request: OwnedRequest, error: StreamError) -> None:
         if not request.ended:

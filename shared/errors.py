@@ -67,6 +67,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
 )
 
 
+def is_retryable(code: str) -> bool:
+    """Whether the same request may work later; False for codes of a newer version."""
+    return code in ERROR_CODES and ERROR_CODES[code].retryable
+
+
 class ClusterError(Exception):
     """Root of the tree; raised only through its subclasses."""
 
@@ -84,7 +89,7 @@ class ClusterError(Exception):
         self.message = message
         self.code = code or type(self).code
         self.param = param
-        self.retryable = ERROR_CODES[self.code].retryable
+        self.retryable = is_retryable(self.code)
         self.retry_after_ms = retry_after_ms
 
 

@@ -37,7 +37,11 @@ class LogStore(logging.Handler):
         self._unsent: deque[LogRecord] = deque(maxlen=_KEPT_RECORDS)
 
     def emit(self, record: logging.LogRecord) -> None:
-        entry = to_log_record(record, self._kind, self._id)
+        try:
+            entry = to_log_record(record, self._kind, self._id)
+        except Exception:  # as every handler of the logging library does
+            self.handleError(record)
+            return
         self._records.append(entry)
         self._unsent.append(entry)
 
@@ -49,7 +53,8 @@ class LogStore(logging.Handler):
                 query = decode(RecentLogsQuery, message.payload or b"{}")
             except DecodeError:
                 return
-            records = [r for r in self._records if _matches(r, query.request_id)][-query.limit :]
+            matching = [r for r in self._records if _matches(r, query.request_id)]
+            records = matching[max(0, len(matching) - query.limit) :]
             await bus.publish(message.reply, encode(RecentLogs(records=records)))
 
         await bus.subscribe(subjects.RECENT_LOGS, handle)

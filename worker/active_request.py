@@ -29,12 +29,13 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: choices get unrelated 
 
 @dataclass(slots=True)
 class Choice:
-    """One answer of a request: one sequence of the engine."""
+    """One answer of a request: one sequence of the engine. `tokens` and `text_length` count
+    earlier attempts too."""
 
     number: int
     sequence: int
-    tokens: int = 0
-    text_length: int = 0
+    tokens: int
+    text_length: int
     finished: bool = False
     outputs: list[ChoiceOutput] = field(default_factory=list)  # kept only without streaming
 
@@ -48,7 +49,13 @@ class ActiveRequest:
         self.dispatch = dispatch
         self.owner = owner
         self.worker = worker
-        self.choices = [Choice(number, sequence) for number, sequence in enumerate(sequences)]
+        resume = dispatch.request.resume
+        tokens = len(resume.token_ids) if resume else 0
+        text_length = resume.text_sent if resume else 0
+        self.choices = [
+            Choice(number, sequence, tokens, text_length)
+            for number, sequence in enumerate(sequences)
+        ]
         self.status: StatusName = "queued"
         self.progress: float | None = None
         self.engine: int | None = None

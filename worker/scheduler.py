@@ -176,7 +176,10 @@ class Scheduler:
         """Load on a restarted engine what was loaded before."""
         for model in self.models:
             if model.requested and model.state != "failed":
-                engine.send(model.load_order())
+                try:
+                    engine.send(model.load_order())
+                except ModelError as error:
+                    self._model_failed(model, error.message)
 
     def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
         """End what ran on a dead engine; without any engine left, also what waits."""

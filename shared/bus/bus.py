@@ -220,7 +220,8 @@ class Bus:
         async def closed() -> None:
             if client is self._client and not self._closing:
                 self._on_disconnect()
-                self._rebuilding = asyncio.create_task(self._rebuild())
+                if self._rebuilding is None or self._rebuilding.done():
+                    self._rebuilding = asyncio.create_task(self._rebuild())
 
         try:
             async with asyncio.timeout(2 * CONNECT_TIMEOUT_S):
@@ -238,6 +239,7 @@ class Bus:
             raise
         client.options["max_reconnect_attempts"] = -1  # only the first connect may give up
         self._client = client
+        self._last_error = None
         self._lost.clear()
         self._found.set()
 
@@ -248,7 +250,9 @@ class Bus:
         return f"cannot reach NATS at {servers}: {reason}"
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = error
+        # After a refusal comes the end of the connection: that is not the reason.
+        if "Authorization" not in str(self._last_error):
+            self._last_error = error
         logger.debug("NATS: %r", error)
 
     def _on_disconnect(self) -> None:

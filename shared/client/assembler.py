@@ -38,6 +38,7 @@ class Assembler:
         self.usage: Usage | None = None
         self.timings: Timings | None = None
         self._next_index: dict[int, int] = {}
+        self._finished: set[int] = set()
 
     @property
     def heard(self) -> bool:
@@ -81,7 +82,20 @@ class Assembler:
                 f"tokens {expected} to {output.index - 1} of choice {output.choice} are missing",
                 code="stream_broken",
             )
-        if end <= expected and output.token_ids:
-            return []
-        self._next_index[output.choice] = max(end, expected)
+        if end < expected or (end == expected and (output.token_ids or self._ended(output))):
+            return []  # it came before
+        if output.index < expected:
+            # Never sent by a worker: its text cannot be cut to the new tokens.
+            self.done = True
+            raise StreamFailed(
+                f"tokens {output.index} to {end - 1} of choice {output.choice} came in pieces "
+                "that do not fit together",
+                code="stream_broken",
+            )
+        self._next_index[output.choice] = end
+        if output.finish_reason is not None:
+            self._finished.add(output.choice)
         return [output]
+
+    def _ended(self, output: ChoiceOutput) -> bool:
+        return output.choice in self._finished

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from shared.messages.codec import Internal, Part
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
@@ -27,7 +29,7 @@ class LogRecord(Part):
 class RecentLogsQuery(Internal):
     """Asks every process for its last records, at most `limit` each."""
 
-    limit: int = 200
+    limit: int = Field(200, ge=0)
     request_id: str | None = None
 
 

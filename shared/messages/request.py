@@ -165,7 +165,7 @@ class InferenceRequest(_Edge):
 
     def fingerprint(self) -> str:
         """A hash of the body without its id: the same id with another fingerprint conflicts."""
-        body = self.model_dump(exclude={"request_id"}, exclude_unset=True)
+        body = self.model_dump(exclude={"request_id"}, exclude_defaults=True)
         return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -211,7 +211,11 @@ def _invalid(error: ValidationError) -> InvalidRequest:
     problem = error.errors(include_url=False)[0]
     location = problem["loc"]
     for position, part in enumerate(location[:-1]):
-        if part in _SHAPES and not isinstance(location[position + 1], int):
+        if (
+            location[0] != "logit_bias"
+            and part in _SHAPES
+            and not isinstance(location[position + 1], int)
+        ):
             path = ".".join(map(str, location[: position + 1]))
             return InvalidRequest(f"{path}: {_SHAPES[str(part)]}", param=path)
     param, message = first_problem(error)

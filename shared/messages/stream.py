@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from shared.errors import ERROR_CODES, DecodeError, StreamFailed
+from shared.errors import DecodeError, StreamFailed, is_retryable
 from shared.ids import RequestId, WorkerId
 from shared.messages.codec import decode_object
 
@@ -51,7 +51,7 @@ class StreamError:
     @classmethod
     def of(cls, code: str, message: str, param: str | None = None) -> "StreamError":
         """An error whose `retryable` is that of its code."""
-        return cls(code, message, param, ERROR_CODES[code].retryable)
+        return cls(code, message, param, is_retryable(code))
 
     def to_exception(self) -> StreamFailed:
         error = StreamFailed(self.message, param=self.param, retry_after_ms=self.retry_after_ms)
@@ -179,7 +179,11 @@ def decode(payload: bytes) -> list[StreamMessage]:
 
 
 def _from_dict(body: dict[str, Any]) -> StreamMessage:
-    origin = (body["request_id"], int(body["attempt"]), body["worker"])
+    origin = (
+        _checked(body["request_id"], str, type(None)),
+        _checked(body["attempt"], int),
+        _checked(body["worker"], str, type(None)),
+    )
     if "status" in body:
         if body["status"] not in _STATUSES:
             raise ValueError(f"unknown status {body['status']!r}")
@@ -211,15 +215,21 @@ def _put_output(body: dict[str, Any], output: ChoiceOutput) -> dict[str, Any]:
 
 def _output_from(body: dict[str, Any]) -> ChoiceOutput:
     return ChoiceOutput(
-        choice=int(body["choice"]),
-        index=int(body["index"]),
-        token_ids=body["token_ids"],
-        text=body["text"],
+        choice=_checked(body["choice"], int),
+        index=_checked(body["index"], int),
+        token_ids=_checked(body["token_ids"], list),
+        text=_checked(body["text"], str),
         logprobs=body.get("logprobs"),
         finish_reason=body.get("finish_reason"),
         reasoning=body.get("reasoning"),
         tool_calls=body.get("tool_calls"),
     )
+
+
+def _checked(value: Any, *kinds: type[Any]) -> Any:
+    if not isinstance(value, kinds):
+        raise TypeError(f"{value!r} is no {kinds[0].__name__}")
+    return value
 
 
 def _without_none(body: dict[str, Any]) -> dict[str, Any]:

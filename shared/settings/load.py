@@ -3,8 +3,9 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
+import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import (
     BaseSettings,
@@ -70,26 +71,55 @@ def _open(file: Path | None) -> YamlFile | None:
 
 
 def _check_variables() -> None:
-    """Refuse CLUSTER__ variables that name no setting; pydantic would pass over some."""
-    for name in os.environ:
+    """Refuse CLUSTER__ variables that name no setting, or hold no JSON where that is needed;
+    pydantic would pass over some, and name only the section of others."""
+    for name, value in os.environ.items():
         if not name.upper().startswith(_PREFIX):
             continue
-        fields: type[BaseModel] | None = ClusterSettings
+        shape: Any = ClusterSettings
         for part in name[len(_PREFIX) :].lower().split("__"):
-            if fields is None:
-                break
-            if part not in fields.model_fields:
-                allowed = ", ".join(fields.model_fields)
+            section = _section(shape)
+            if section is not None and part in section.model_fields:
+                shape = section.model_fields[part].annotation
+            elif section is None and (inner := _value_shape(shape)) is not None:
+                shape = inner  # a mapping: any key
+            else:
+                allowed = ", ".join(section.model_fields) if section else "nothing below this"
                 raise SettingsError(
                     f"environment variable {name}: unknown setting {part!r}; allowed: {allowed}",
                     param=name,
                 )
-            fields = _section(fields.model_fields[part].annotation)
+        if _is_complex(shape):
+            _check_json(name, value)
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
-    candidates = (annotation, *get_args(annotation))
+def _check_json(name: str, value: str) -> None:
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        raise SettingsError(
+            f"environment variable {name}: lists and mappings are JSON", param=name
+        ) from None
+
+
+def _section(shape: Any) -> type[BaseModel] | None:
+    """The section that a field of this type holds, itself or optionally."""
+    if get_origin(shape) in (dict, list):
+        return None
+    candidates = (shape, *get_args(shape))
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+
+
+def _value_shape(shape: Any) -> Any:
+    """The type of the values of a mapping or list; None for anything else."""
+    for candidate in (shape, *get_args(shape)):
+        if get_origin(candidate) in (dict, list):
+            return get_args(candidate)[-1]
+    return None
+
+
+def _is_complex(shape: Any) -> bool:
+    return _section(shape) is not None or _value_shape(shape) is not None
 
 
 def _explain(
@@ -101,19 +131,24 @@ def _explain(
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         message = f"unknown key; allowed here: {', '.join(_allowed(location[:-1]))}"
-    elif "token" not in location and not isinstance(problem["input"], dict):
-        message = f"{message}, not {problem['input']!r}"
+    elif "nats" not in location[:1] and not isinstance(problem["input"], dict | list):
+        message = f"{message}, not {problem['input']!r}"  # but nothing where secrets may be
     source = _source(location, flags, yaml_file)
     return SettingsError(f"{source}: {key}: {message}", param=key)
 
 
 def _allowed(location: Location) -> list[str]:
-    fields: type[BaseModel] | None = ClusterSettings
+    shape: Any = ClusterSettings
     for part in location:
-        if fields is None or part not in fields.model_fields:
+        section = _section(shape)
+        if section is None:
+            shape = _value_shape(shape)
+        elif part in section.model_fields:
+            shape = section.model_fields[str(part)].annotation
+        else:
             return []
-        fields = _section(fields.model_fields[str(part)].annotation)
-    return list(fields.model_fields) if fields else []
+    section = _section(shape)
+    return list(section.model_fields) if section else []
 
 
 def _source(location: Location, flags: Mapping[str, Any], yaml_file: YamlFile | None) -> str:
@@ -122,10 +157,11 @@ def _source(location: Location, flags: Mapping[str, Any], yaml_file: YamlFile | 
         value = value.get(part) if isinstance(value, Mapping) else None
     if value is not None:
         return "command line"
+    variables = {name.upper(): name for name in os.environ}
     for length in range(len(location), 0, -1):
         name = _PREFIX + "__".join(str(part).upper() for part in location[:length])
-        if name in os.environ:
-            return f"environment variable {name}"
+        if name in variables:
+            return f"environment variable {variables[name]}"
     if yaml_file is None:
         return "settings"
     for length in range(len(location), 0, -1):

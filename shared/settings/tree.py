@@ -4,8 +4,9 @@ Units stand in the names. A section that is a capability has `enabled`.
 """
 
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.ids import NAME_PATTERN, ModelId, SkillName
@@ -34,8 +35,26 @@ class Tls(Section):
     key_file: str | None = None
 
 
+def _server_url(url: str) -> str:
+    """Raises ValueError when no NATS client could connect to `url`; does not show it whole,
+    because it may hold a password."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    if parts.scheme not in ("nats", "tls", "ws", "wss"):
+        raise ValueError("a server is nats://HOST:PORT, tls://, ws:// or wss://")
+    if not parts.hostname:
+        raise ValueError("a server needs a host: nats://HOST:PORT")
+    try:
+        parts.port  # noqa: B018  (checked when it is read)
+    except ValueError:
+        raise ValueError("a server's port is a number up to 65535: nats://HOST:PORT") from None
+    return url
+
+
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
+
+
 class Nats(Section):
-    servers: Annotated[list[str], Field(min_length=1)] = ["nats://127.0.0.1:4222"]
+    servers: Annotated[list[ServerUrl], Field(min_length=1)] = ["nats://127.0.0.1:4222"]
     token: SecretStr | None = None
     user_credentials: str | None = None
     nkey_seed_file: str | None = None

@@ -25,7 +25,10 @@ class YamlFile:
         node = self._compose(self._read())
         self.values: dict[str, Any] = {}
         if node is not None:
-            value = self._construct(node, ())
+            try:
+                value = self._construct(node, ())
+            except RecursionError:  # an alias inside what it names
+                raise SettingsError(f"{path}: nested without an end") from None
             if not isinstance(value, dict):
                 raise SettingsError(f"{path}: expected a mapping of settings at the top level")
             self.values = value
@@ -44,7 +47,7 @@ class YamlFile:
         try:
             return yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError as error:
-            raise SettingsError(f"{self.path}: no valid YAML: {error}") from None
+            raise self._invalid(error) from None
         except RecursionError:
             raise SettingsError(f"{self.path}: nested too deeply") from None
 
@@ -59,10 +62,21 @@ class YamlFile:
         loader = yaml.SafeLoader("")
         try:
             return loader.construct_object(node)
-        except yaml.YAMLError as error:
-            raise SettingsError(f"{self.path}: no valid YAML: {error}") from None
+        except (yaml.YAMLError, ValueError) as error:
+            raise self._invalid(error, node.start_mark.line + 1) from None
         finally:
             loader.dispose()
+
+    def _invalid(self, error: Exception, line: int | None = None) -> SettingsError:
+        """Says where and what, but never quotes the line: it may hold a secret."""
+        if isinstance(error, yaml.MarkedYAMLError):
+            mark = error.problem_mark
+            line = mark.line + 1 if mark else line
+            what = error.problem or error.context or "syntax error"
+        else:
+            what = "a value that its type does not allow"
+        where = f", line {line}" if line is not None else ""
+        return SettingsError(f"{self.path}{where}: no valid YAML: {what}")
 
     def _keys(self, node: yaml.MappingNode, location: Location) -> list[tuple[str, yaml.Node]]:
         pairs: list[tuple[str, yaml.Node]] = []

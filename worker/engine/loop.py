@@ -130,9 +130,12 @@ class Engine:
         if cancelled:
             self._send(StepCompleted([sequence.cancel()]))
             return
+        self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids), 0))
+        if (end := sequence.ended_before()) is not None:
+            self._send(StepCompleted([end]))
+            return
         self._sequences[sequence.id] = sequence
         self._batches[order.model].add(prepared)
-        self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids), 0))
 
     def _leave_preparation(self, sequence_id: int) -> bool:
         """Whether the sequence was cancelled while its prompt was prepared."""

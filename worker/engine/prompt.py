@@ -53,10 +53,10 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
             code="context_length_exceeded",
             param="max_tokens",
         )
-    used = len(prompt_ids) + len(order.resumed_ids)
-    if used >= context:
+    if len(prompt_ids) >= context:
         raise RequestError(
-            f"{_param(order)}: {used} tokens leave no room in the model's context of {context}",
+            f"{_param(order)}: {len(prompt_ids)} tokens leave no room in the model's context "
+            f"of {context}",
             code="context_length_exceeded",
             param=_param(order),
         )

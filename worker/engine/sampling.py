@@ -13,7 +13,8 @@ import mlx.core as mx
 from worker.link.messages import Sampling
 
 _GREEDY_BELOW = 1e-5
-"""Dividing by a smaller temperature overflows float32 (vLLM draws the same line)."""
+"""Dividing by a smaller temperature overflows float32 (vLLM draws the same line), and a
+smaller top-p can become 0 in it."""
 
 Sampler = Callable[[mx.array], mx.array]
 LogitsProcessor = Callable[[mx.array, mx.array], mx.array]
@@ -31,7 +32,7 @@ def make_sampler(sampling: Sampling, position: int) -> Sampler:
     The sampler takes [1, V] log-probabilities, returns [1] token ids, and counts its calls:
     use it exactly once for each token, in order.
     """
-    if sampling.temperature < _GREEDY_BELOW or sampling.top_p == 0 or sampling.top_k == 1:
+    if min(sampling.temperature, sampling.top_p) < _GREEDY_BELOW or sampling.top_k == 1:
         return greedy
     return _RowSampler(sampling, position)
 

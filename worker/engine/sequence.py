@@ -21,6 +21,7 @@ class Sequence:
         self._decode = model.decode
         self._logprobs = order.sampling.logprobs
         self._index = len(order.resumed_ids)
+        self._left = prepared.max_tokens - len(order.resumed_ids)
         self._text = TextStream(
             model.decode,
             prepared.prompt_ids,
@@ -28,6 +29,15 @@ class Sequence:
             resumed_ids=order.resumed_ids,
             text_sent=order.text_sent,
         )
+
+    def ended_before(self) -> Output | None:
+        """The end of a sequence that an earlier attempt brought so far that nothing is left
+        to generate; None where there is."""
+        if self._text.stopped:
+            return self._output([], self._text.finish(), "stop")
+        if self._left <= 0:
+            return self._output([], self._text.finish(), "length")
+        return None
 
     def advance(self, token: Token) -> Output:
         """The output of one more token; its `finish_reason` is set when it was the last."""

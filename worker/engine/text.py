@@ -10,9 +10,7 @@ Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT = "�"
 _CONTEXT_TOKENS = 4
-_MAX_UNDECIDED = 3
-"""A UTF-8 character lacks at most three of its bytes, so at most three replacement
-characters at the end of the text can still turn into something else."""
+_MAX_MISSING_BYTES = 3
 
 
 class Detokenizer:
@@ -36,7 +34,7 @@ class Detokenizer:
         """The text that became certain with these tokens."""
         self._ids.extend(token_ids)
         text = self._decode(self._ids[self._window :])
-        certain = _without_undecided(text)
+        certain = self._certain(text)
         new = certain[self._emitted :]
         self._emitted = max(self._emitted, len(certain))
         if len(certain) == len(text) and new:
@@ -44,6 +42,18 @@ class Detokenizer:
             self._window, self._decided = self._decided, len(self._ids)
             self._emitted = len(self._decode(self._ids[self._window :]))
         return new
+
+    def _certain(self, text: str) -> str:
+        """The part of the window's text that no further token can change.
+
+        An unfinished character decodes to replacement characters: one, or, where a tokenizer
+        spells it in byte tokens, one for each byte of the whole run. It lacks at most three
+        bytes; what is broken for longer is broken for good.
+        """
+        whole = text.rstrip(REPLACEMENT)
+        if len(self._ids) - self._decided <= _MAX_MISSING_BYTES:
+            return whole
+        return text[: max(len(whole), len(text) - _MAX_MISSING_BYTES)]
 
     def finish(self) -> str:
         """What was still undecided at the end; broken bytes as replacement characters."""
@@ -64,10 +74,11 @@ class StopScanner:
         if not self._stops:
             return piece
         text = self._held + piece
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
+            # The one that is complete first, as if the text came character by character.
             self.stopped, self._held = True, ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         hold = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - hold :]
         return text[: len(text) - hold]
@@ -94,9 +105,8 @@ class TextStream:
         self._scanner = StopScanner(stop_strings)
         self._skip = text_sent
         self._pending = ""
-        if resumed_ids:
-            # One at a time, as they were generated: what is held back depends on it.
-            self._pending = "".join([self.push([token]) for token in resumed_ids])
+        # One at a time, as they were generated: what is held back depends on it.
+        self._pending = "".join([self.push([token]) for token in resumed_ids])
 
     @property
     def stopped(self) -> bool:
@@ -106,28 +116,24 @@ class TextStream:
     def push(self, token_ids: Sequence[int]) -> str:
         """The new text that may be sent."""
         pending, self._pending = self._pending, ""
+        if self.stopped:
+            return pending
         return pending + self._unsent(self._scanner.push(self._detokenizer.push(token_ids)))
 
     def finish(self) -> str:
-        """The rest at the end of the sequence; empty after a stop string."""
+        """The rest at the end of the sequence."""
+        pending, self._pending = self._pending, ""
         if self.stopped:
-            return ""
+            return pending
         rest = self._scanner.push(self._detokenizer.finish())
         if not self.stopped:
             rest += self._scanner.finish()
-        return self._unsent(rest)
+        return pending + self._unsent(rest)
 
     def _unsent(self, text: str) -> str:
         skipped = min(self._skip, len(text))
         self._skip -= skipped
         return text[skipped:]
-
-
-def _without_undecided(text: str) -> str:
-    end = len(text)
-    while end > 0 and len(text) - end < _MAX_UNDECIDED and text[end - 1] == REPLACEMENT:
-        end -= 1
-    return text[:end]
 
 
 def _overlap(text: str, stop: str) -> int:

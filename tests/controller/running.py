@@ -1,0 +1,158 @@
+"""A controller that runs in this process on a real server, and a client beside it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from controller.service import Controller
+from shared import subjects
+from shared.bus import Bus, Message
+from shared.ids import ControllerId
+from shared.logs import LogStore
+from shared.messages.codec import decode
+from shared.messages.control import RequestState
+from shared.messages.stream import Failed, Status, StreamMessage
+from shared.messages.stream import decode as decode_stream
+from shared.service import StopRequest
+from shared.settings import ClusterSettings
+from shared.settings.tree import Nats
+from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
+
+CONTROLLER = ControllerId("c-1")
+PATIENT = {
+    "dispatch": {"ack_timeout_ms": 10_000},
+    "failover": {"heartbeat_interval_ms": 1000, "missed_heartbeats": 100},
+}
+"""Nothing times out by itself, however slow this machine is."""
+
+
+class Inbox:
+    """What one client is sent."""
+
+    def __init__(self, bus: Bus, subject: str) -> None:
+        self.subject = subject
+        self._bus = bus
+        self._messages: asyncio.Queue[StreamMessage] = asyncio.Queue()
+
+    async def open(self) -> "Inbox":
+        await self._bus.subscribe(self.subject, self._take)
+        return self
+
+    async def _take(self, message: Message) -> None:
+        for one in decode_stream(message.payload):
+            self._messages.put_nowait(one)
+
+    async def next(self, limit_s: float = WAIT_S) -> StreamMessage:
+        return await asyncio.wait_for(self._messages.get(), limit_s)
+
+    def rest(self) -> list[StreamMessage]:
+        """What is there without waiting."""
+        return [self._messages.get_nowait() for _ in range(self._messages.qsize())]
+
+
+class Running:
+    """A running controller. `task` is its whole life."""
+
+    def __init__(self, bus: Bus, controller: Controller, task: "asyncio.Task[None]") -> None:
+        self.bus = bus
+        self.controller = controller
+        self.task = task
+
+    async def worker(self, name: str, **fields: Any) -> SimulatedWorker:
+        """A simulated worker that the controller knows."""
+        worker = SimulatedWorker(self.bus, name, **fields)
+        expected = self.controller.report().workers + 1
+        await worker.join()
+        await self.until(lambda: self.controller.report().workers == expected)
+        return worker
+
+    async def ask(self, *, subject: str = "mlx.infer.local.chat", **body: Any) -> Inbox:
+        """Publish a request, with an inbox of its own for the answer."""
+        inbox = await Inbox(self.bus, self.bus.new_inbox()).open()
+        await self.send(inbox, subject=subject, **body)
+        return inbox
+
+    async def send(
+        self, inbox: Inbox, *, subject: str = "mlx.infer.local.chat", **body: Any
+    ) -> None:
+        payload = json.dumps({"prompt": "x", **body}).encode()
+        await self.bus.publish(subject, payload, reply=inbox.subject)
+
+    async def query(self, verb: str, request_id: str) -> RequestState:
+        payload = json.dumps({"request_id": request_id}).encode()
+        subject = f"mlx.request.local.{verb}"
+        answer = await self.bus.request(subject, payload, timeout_s=WAIT_S)
+        return decode(RequestState, answer.payload)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Poll: the controller tells no one of its inner changes."""
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                if self.task.done():
+                    self.task.result()  # it failed: say how
+                await asyncio.sleep(0.005)
+
+    async def settle(self) -> None:
+        """Return when the controller has handled what was published before on our connection,
+        and what it published meanwhile has arrived here."""
+        for _ in range(2):
+            await self.bus.request(subjects.controller_health(CONTROLLER), b"", timeout_s=WAIT_S)
+
+
+@contextlib.asynccontextmanager
+async def running_controller(
+    nats: Nats, bus: Bus, **sections: dict[str, Any]
+) -> AsyncIterator[Running]:
+    """Run a controller on a connection of its own; end it in haste.
+
+    Args:
+        sections: of the settings of `controller`, instead of those of `PATIENT`.
+    """
+    controller_settings = {**PATIENT, **sections}
+    settings = ClusterSettings.model_validate(
+        {"nats": nats, "controller": controller_settings, "skills": {"chat": ["demo"]}}
+    )
+    own = await Bus.connect(nats, name="controller", wait_s=5)
+    controller = Controller(settings, own, CONTROLLER, LogStore("controller", CONTROLLER))
+    stop = StopRequest()
+    task = asyncio.create_task(controller.run(stop))
+    running = Running(bus, controller, task)
+    try:
+        await running.until(lambda: controller.state == "ready")
+        await own.flush()
+        yield running
+    finally:
+        stop.request(in_haste=True)
+        try:
+            await asyncio.wait_for(task, WAIT_S)
+        finally:
+            await own.close()
+
+
+def accepted(message: StreamMessage) -> Status:
+    assert isinstance(message, Status) and message.status == "accepted"
+    return message
+
+
+def failed(message: StreamMessage) -> Failed:
+    assert isinstance(message, Failed)
+    return message
+
+
+async def forward(cluster: Running, reply: str, elapsed_ms: float = 50.0, **body: Any) -> None:
+    message = {
+        "client": "local", "skill": "chat", "reply": reply, "elapsed_ms": elapsed_ms,
+        "request": {"prompt": "x", **body},
+    }  # fmt: skip
+    subject = f"mlx.controller.{CONTROLLER}.infer"
+    await cluster.bus.publish(subject, json.dumps(message).encode())
+
+
+async def running_state(cluster: Running, request_id: str) -> str:
+    """The state once the ack has arrived."""
+    async with asyncio.timeout(10):
+        while (state := await cluster.query("status", request_id)).state == "dispatching":
+            pass
+    return state.state

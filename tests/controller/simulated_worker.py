@@ -1,0 +1,146 @@
+"""A simulated worker: it speaks the wire protocol of a worker, and generates nothing."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from shared import subjects
+from shared.bus import Bus, Message
+from shared.ids import BootId, RequestId, WorkerId
+from shared.messages.codec import decode, encode
+from shared.messages.control import CancelRequest
+from shared.messages.dispatch import (
+    Dispatch,
+    DispatchBatch,
+    DispatchReply,
+    DispatchResult,
+    Refusal,
+)
+from shared.messages.events import (
+    EventType,
+    RequestEvent,
+    RequestEvents,
+    RequestFailed,
+    RequestFinished,
+    TokensEmitted,
+    WorkerEvent,
+)
+from shared.messages.stream import ChoiceOutput, Done, Timings, Usage
+from shared.messages.stream import encode as encode_stream
+from tests.controller.values import report
+
+Answer = Literal["accept", "silence"] | Refusal
+WAIT_S = 10
+
+
+class SimulatedWorker:
+    """Answers each dispatch as `answer` says, and keeps what it is told.
+
+    Attributes:
+        answer: what becomes of a dispatch; may be changed at any time.
+        results: makes the results of a reply, for workers that answer nonsense.
+    """
+
+    def __init__(self, bus: Bus, name: str, *, boot: str = "b1", **fields: Any) -> None:
+        self.id = WorkerId(name)
+        self.boot = BootId(boot)
+        self.answer: Callable[[Dispatch], Answer] = lambda dispatch: "accept"
+        self.results: Callable[[list[DispatchResult]], Sequence[DispatchResult]] = list
+        self._bus = bus
+        self._fields = fields
+        self._dispatches: asyncio.Queue[Dispatch] = asyncio.Queue()
+        self._cancels: asyncio.Queue[CancelRequest] = asyncio.Queue()
+        self._unanswered: dict[RequestId, str] = {}
+
+    async def join(self) -> None:
+        """Listen, then tell the controllers."""
+        await self._bus.subscribe(subjects.worker_infer(self.id), self._on_dispatch)
+        await self._bus.subscribe(subjects.worker_control(self.id, "cancel"), self._on_cancel)
+        await self.say("joined")
+
+    async def say(self, kind: EventType, **fields: Any) -> None:
+        state = report(self.id, boot=self.boot, **{**self._fields, **fields})
+        event = WorkerEvent(type=kind, worker=state)
+        await self._bus.publish(subjects.worker_event(self.id), encode(event))
+
+    async def next_dispatch(self, limit_s: float = WAIT_S) -> Dispatch:
+        return await asyncio.wait_for(self._dispatches.get(), limit_s)
+
+    async def next_cancel(self) -> CancelRequest:
+        return await asyncio.wait_for(self._cancels.get(), WAIT_S)
+
+    @property
+    def unread(self) -> tuple[int, int]:
+        """How many dispatches and cancels came that no test has taken."""
+        return self._dispatches.qsize(), self._cancels.qsize()
+
+    async def acknowledge_late(self, dispatch: Dispatch) -> None:
+        """Accept what was met with silence."""
+        result = DispatchResult(**_origin(dispatch))
+        await self._reply(self._unanswered.pop(dispatch.request_id), [result])
+
+    async def emit(self, dispatch: Dispatch, owner: str, index: int, *token_ids: int) -> None:
+        event = TokensEmitted(
+            **_origin(dispatch), choice=0, index=index, token_ids=list(token_ids), text_sent=0
+        )
+        await self._tell(owner, event)
+
+    async def finish(self, dispatch: Dispatch, owner: str) -> None:
+        """Tell the owner first, then the client: so a controller never knows less."""
+        await self._tell(owner, RequestFinished(**_origin(dispatch)))
+        output = ChoiceOutput(0, 0, [1], "one", finish_reason="stop")
+        done = Done(
+            dispatch.request_id, dispatch.attempt, self.id,
+            Usage(1, 0, 1), Timings(0, 0, 0, 0), (output,),
+        )  # fmt: skip
+        await self._bus.publish(dispatch.reply, encode_stream(done))
+
+    async def fail(self, dispatch: Dispatch, owner: str, *, terminal_sent: bool) -> None:
+        event = RequestFailed(
+            **_origin(dispatch),
+            code="engine_crashed",
+            message="the engine ended",
+            terminal_sent=terminal_sent,
+        )
+        await self._tell(owner, event)
+
+    async def _tell(self, owner: str, event: RequestEvent) -> None:
+        batch = RequestEvents(worker=self.id, boot_id=self.boot, events=[event])
+        await self._bus.publish(f"mlx.event.request.{owner}", encode(batch))
+
+    async def _on_dispatch(self, message: Message) -> None:
+        batch = decode(DispatchBatch, message.payload)
+        results = []
+        for dispatch in batch.dispatches:
+            self._dispatches.put_nowait(dispatch)
+            answer = self.answer(dispatch)
+            if answer == "silence":
+                self._unanswered[dispatch.request_id] = message.reply
+                return
+            refusal = answer if isinstance(answer, Refusal) else None
+            results.append(DispatchResult(**_origin(dispatch), refusal=refusal))
+        await self._reply(message.reply, self.results(results))
+
+    async def _reply(self, subject: str, results: Sequence[DispatchResult]) -> None:
+        reply = DispatchReply(worker=self.id, boot_id=self.boot, results=list(results))
+        await self._bus.publish(subject, encode(reply))
+
+    async def _on_cancel(self, message: Message) -> None:
+        self._cancels.put_nowait(decode(CancelRequest, message.payload))
+
+
+def refuse(code: str, retry_after_ms: int | None = None) -> Callable[[Dispatch], Answer]:
+    refusal = Refusal(code=code, message=f"it said {code}", retry_after_ms=retry_after_ms)
+    return lambda dispatch: refusal
+
+
+def keep_silent(dispatch: Dispatch) -> Answer:
+    return "silence"
+
+
+def _origin(dispatch: Dispatch) -> dict[str, Any]:
+    return {
+        "request_id": dispatch.request_id,
+        "client": dispatch.client,
+        "attempt": dispatch.attempt,
+    }

@@ -1,0 +1,165 @@
+"""Attempts that end badly: each request still ends exactly once."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from controller.registry import Registry
+from controller.requests import Requests
+from shared.bus import Bus
+from shared.ids import BootId, WorkerId
+from shared.settings import ClusterSettings
+from shared.settings.tree import Nats
+from tests.controller.running import (
+    CONTROLLER,
+    Running,
+    accepted,
+    failed,
+    forward,
+    running_controller,
+    running_state,
+)
+from tests.controller.simulated_worker import keep_silent, refuse
+from tests.controller.values import DEMO
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_an_earlier_attempt_still_says_does_not_count(cluster: Running) -> None:
+    first = await cluster.worker("w1")
+    second = await cluster.worker("w2", active_requests=5)
+    first.answer = refuse("queue_full")
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    old = await first.next_dispatch()
+    await second.next_dispatch()
+    assert await running_state(cluster, "r") == "running"
+    await first.emit(old, CONTROLLER, 0, 1, 2)
+    await first.fail(old, CONTROLLER, terminal_sent=True)
+    await cluster.settle()
+    state = await cluster.query("status", "r")
+    assert (state.state, state.worker, state.tokens) == ("running", "w2", 0)
+
+
+async def test_a_silent_worker_ends_its_request_as_lost_exactly_once(
+    nats_settings: Nats, bus: Bus
+) -> None:
+    failover = {"heartbeat_interval_ms": 200, "missed_heartbeats": 5}
+    async with running_controller(nats_settings, bus, failover=failover) as cluster:
+        worker = await cluster.worker("w1")
+        inbox = await cluster.ask(request_id="r")
+        accepted(await inbox.next())
+        await worker.next_dispatch()
+        end = failed(await inbox.next())
+        assert (end.error.code, end.error.retryable) == ("worker_lost", True)
+        assert end.worker == "w1" and "nothing was heard" in end.error.message
+        await worker.say("heartbeat")  # it was not dead after all, but then leaves
+        await worker.say("left")
+        await cluster.settle()
+        assert inbox.rest() == []
+        assert cluster.controller.report().failed_requests == 1
+        assert (await cluster.query("status", "r")).state == "failed"
+
+
+@pytest.mark.parametrize("how", ["left", "restarted"])
+async def test_a_worker_that_leaves_or_starts_again_ends_its_requests_at_once(
+    cluster: Running, how: str
+) -> None:
+    worker = await cluster.worker("w1")
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    await worker.next_dispatch()
+    assert (await running_state(cluster, "r")) == "running"
+    if how == "left":
+        await worker.say("left")
+    else:
+        await worker.say("joined", boot_id="b2")
+    assert failed(await inbox.next()).error.code == "worker_lost"
+    await worker.say("left", boot_id="b2")
+    await cluster.settle()
+    assert inbox.rest() == []
+
+
+async def test_a_worker_that_leaves_before_its_ack_is_passed_over(cluster: Running) -> None:
+    first = await cluster.worker("w1")
+    first.answer = keep_silent
+    second = await cluster.worker("w2", active_requests=5)
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    await first.next_dispatch()
+    await first.say("left")
+    assert (await second.next_dispatch(limit_s=0.5)).attempt == 1
+
+
+async def test_an_attempt_that_failed_and_told_the_client_is_only_noted(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    await worker.fail(await worker.next_dispatch(), CONTROLLER, terminal_sent=True)
+    await cluster.until(lambda: cluster.controller.report().failed_requests == 1)
+    await cluster.settle()
+    assert inbox.rest() == []
+
+
+async def test_an_attempt_that_failed_without_telling_the_client_gets_its_end_from_here(
+    cluster: Running,
+) -> None:
+    worker = await cluster.worker("w1")
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    await worker.fail(await worker.next_dispatch(), CONTROLLER, terminal_sent=False)
+    await cluster.until(lambda: cluster.controller.report().failed_requests == 1)
+    await cluster.settle()
+    assert [failed(message).error.code for message in inbox.rest()] == ["engine_crashed"]
+
+
+async def test_long_after_its_deadline_a_request_ends_and_the_worker_drops_it(
+    cluster: Running,
+) -> None:
+    worker = await cluster.worker("w1")
+    inbox = await cluster.ask(temperature=9)
+    failed(await inbox.next())
+    await forward(cluster, inbox.subject, elapsed_ms=5_000, request_id="r", timeout_ms=400)
+    accepted(await inbox.next())
+    await worker.next_dispatch()
+    end = failed(await inbox.next())
+    assert (end.error.code, end.error.retryable) == ("deadline_exceeded", True)
+    assert "400" in end.error.message
+    assert (await worker.next_cancel()).silent
+
+
+@pytest.mark.parametrize("reply", ["without results", "with a code of a newer version"])
+async def test_a_strange_reply_of_a_worker_fails_its_request_and_not_the_controller(
+    nats_settings: Nats, bus: Bus, reply: str
+) -> None:
+    async with running_controller(nats_settings, bus) as cluster:
+        worker = await cluster.worker("w1")
+        if reply == "without results":
+            worker.results = lambda results: []
+        else:
+            worker.answer = refuse("too_hot_to_think")
+        inbox = await cluster.ask(request_id="r")
+        accepted(await inbox.next())
+        await cluster.until(lambda: cluster.controller.report().failed_requests == 1)
+        failed(await inbox.next())
+
+
+async def test_a_deadline_that_passes_without_a_connection_is_survived(nats_settings: Nats) -> None:
+    own = await Bus.connect(nats_settings, name="controller", wait_s=5)
+    requests = Requests(ClusterSettings(), own, CONTROLLER, Registry(silence_limit_s=60))
+    await requests.subscribe()
+    body = {
+        "client": "local", "skill": "chat", "reply": own.new_inbox(), "elapsed_ms": 9_000,
+        "request": {"prompt": "x", "timeout_ms": 1},
+    }  # fmt: skip
+    await own.publish(f"mlx.controller.{CONTROLLER}.infer", json.dumps(body).encode())
+    async with asyncio.timeout(10):
+        while not requests.active:
+            await own.flush()
+    [request] = requests._ledger.active
+    request.begin_attempt(WorkerId("w1"), BootId("b1"), DEMO)
+    await own.close()
+    await requests.tick(time.monotonic())
+    assert requests.active == 0

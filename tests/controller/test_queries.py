@@ -1,0 +1,95 @@
+"""Cancel and status of a running controller's requests."""
+
+import pytest
+
+from shared.bus import Bus
+from shared.errors import RequestTimedOut
+from shared.messages.stream import Done
+from shared.settings.tree import Nats
+from tests.controller.running import (
+    CONTROLLER,
+    Running,
+    accepted,
+    running_controller,
+    running_state,
+)
+from tests.controller.simulated_worker import keep_silent
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_status_tells_worker_attempt_and_tokens(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    dispatch = await worker.next_dispatch()
+    assert await running_state(cluster, "r") == "running"
+    await worker.emit(dispatch, CONTROLLER, 0, 1, 2)
+    await worker.emit(dispatch, CONTROLLER, 1, 2, 3)
+    await cluster.settle()
+    state = await cluster.query("status", "r")
+    assert (state.controller, state.worker, state.attempt) == (CONTROLLER, "w1", 0)
+    assert (state.state, state.tokens) == ("running", 3)
+    await worker.finish(dispatch, CONTROLLER)
+    await inbox.next()
+    await cluster.settle()
+    assert (await cluster.query("status", "r")).state == "finished"
+
+
+async def test_a_query_for_an_unknown_request_or_with_another_verb_is_not_answered(
+    cluster: Running,
+) -> None:
+    await cluster.worker("w1")
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    for subject, body in (
+        ("mlx.request.local.status", b'{"request_id": "other"}'),
+        ("mlx.request.bob.cancel", b'{"request_id": "r"}'),
+        ("mlx.request.local.delete", b'{"request_id": "r"}'),
+        ("mlx.request.local.cancel", b'{"request_id": "r", "why": 1}'),
+    ):
+        with pytest.raises(RequestTimedOut):
+            await cluster.bus.request(subject, body, timeout_s=0.1)
+    assert await running_state(cluster, "r") == "running"
+
+
+async def test_cancelling_a_running_request_tells_its_worker_to_end_it(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    await worker.next_dispatch()
+    assert await running_state(cluster, "r") == "running"
+    assert (await cluster.query("cancel", "r")).state == "running"
+    order = await worker.next_cancel()
+    assert (order.request_id, order.attempt, order.silent) == ("r", 0, False)
+
+
+async def test_cancelling_before_the_ack_takes_effect_when_it_comes(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    worker.answer = keep_silent
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    dispatch = await worker.next_dispatch()
+    assert (await cluster.query("cancel", "r")).state == "dispatching"
+    assert worker.unread == (0, 0)
+    await worker.acknowledge_late(dispatch)
+    order = await worker.next_cancel()
+    assert (order.request_id, order.attempt, order.silent) == ("r", 0, False)
+
+
+async def test_cancelling_before_any_worker_took_it_ends_it_as_cancelled(
+    nats_settings: Nats, bus: Bus
+) -> None:
+    async with running_controller(nats_settings, bus, dispatch={"ack_timeout_ms": 300}) as cluster:
+        first = await cluster.worker("w1")
+        first.answer = keep_silent
+        second = await cluster.worker("w2", active_requests=5)
+        inbox = await cluster.ask(request_id="r")
+        accepted(await inbox.next())
+        await first.next_dispatch()
+        await cluster.query("cancel", "r")
+        end = await inbox.next()
+        assert isinstance(end, Done)
+        assert [output.finish_reason for output in end.outputs] == ["cancelled"]
+        assert (await cluster.query("status", "r")).state == "finished"
+        assert second.unread == (0, 0)

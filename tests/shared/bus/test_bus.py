@@ -1,0 +1,170 @@
+"""The supervised connection, on a real server that nobody stops."""
+
+import asyncio
+import logging
+
+import pytest
+
+from shared.bus import Bus, Message
+from shared.errors import BusError, NoResponders, PayloadTooLarge, RequestTimedOut
+from shared.settings.tree import Nats
+
+pytestmark = pytest.mark.anyio
+
+
+async def collect(bus: Bus, subject: str, queue: str = "") -> asyncio.Queue[Message]:
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    await bus.subscribe(subject, messages.put, queue=queue)
+    return messages
+
+
+async def next_of(messages: asyncio.Queue[Message]) -> Message:
+    return await asyncio.wait_for(messages.get(), 10)
+
+
+async def test_a_message_arrives_with_its_subject_reply_and_bytes(bus: Bus) -> None:
+    messages = await collect(bus, "t.*")
+    await bus.publish("t.one", b"hello", reply="_INBOX.x")
+    await bus.publish("t.two", b"")
+    assert await next_of(messages) == Message("t.one", "_INBOX.x", b"hello")
+    assert await next_of(messages) == Message("t.two", "", b"")
+
+
+async def test_a_request_gets_the_answer(bus: Bus) -> None:
+    async def double(message: Message) -> None:
+        await bus.publish(message.reply, message.payload * 2)
+
+    await bus.subscribe("t.double", double)
+    answer = await bus.request("t.double", b"ab", timeout_s=10)
+    assert answer.payload == b"abab"
+
+
+async def test_a_request_that_nobody_hears_fails_at_once(bus: Bus) -> None:
+    with pytest.raises(NoResponders, match=r"nobody answers on t\.nobody"):
+        await bus.request("t.nobody", b"", timeout_s=60)
+
+
+async def test_a_request_that_is_heard_but_not_answered_times_out(bus: Bus) -> None:
+    messages = await collect(bus, "t.silent")
+    with pytest.raises(RequestTimedOut, match=r"no answer on t\.silent within 0\.05 s"):
+        await bus.request("t.silent", b"", timeout_s=0.05)
+    assert (await next_of(messages)).reply
+
+
+async def test_a_publish_that_nobody_hears_is_told_to_its_inbox(bus: Bus) -> None:
+    inbox = bus.new_inbox()
+    messages = await collect(bus, inbox)
+    await bus.publish("t.nobody", b"", reply=inbox)
+    assert (await next_of(messages)).no_responders
+
+
+async def test_more_than_the_server_takes_is_refused_here_and_the_connection_stays(
+    bus: Bus,
+) -> None:
+    payload = b"x" * (bus.max_payload + 1)
+    with pytest.raises(PayloadTooLarge) as caught:
+        await bus.publish("t.big", payload)
+    assert str(len(payload)) in caught.value.message
+    assert str(bus.max_payload) in caught.value.message
+    assert (caught.value.code, caught.value.retryable) == ("payload_too_large", False)
+    with pytest.raises(PayloadTooLarge):
+        await bus.request("t.big", payload, timeout_s=1)
+    messages = await collect(bus, "t.big")
+    await bus.publish("t.big", payload[1:])
+    assert len((await next_of(messages)).payload) == bus.max_payload
+
+
+async def test_asking_many_collects_every_answer(bus: Bus, nats_settings: Nats) -> None:
+    other = await Bus.connect(nats_settings, name="other", wait_s=5)
+    for number, one in enumerate((bus, other)):
+
+        async def answer(message: Message, one: Bus = one, number: int = number) -> None:
+            await one.publish(message.reply, str(number).encode())
+
+        await one.subscribe("t.many", answer)
+    await other.flush()
+    answers = await bus.request_many("t.many", b"", wait_s=1)
+    assert sorted(message.payload for message in answers) == [b"0", b"1"]
+    await other.close()
+
+
+async def test_asking_many_where_nobody_is_does_not_wait(bus: Bus) -> None:
+    async with asyncio.timeout(10):
+        assert await bus.request_many("t.nobody", b"", wait_s=60) == []
+
+
+async def test_a_queue_group_shares_its_messages(bus: Bus) -> None:
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    for _ in range(2):
+        await bus.subscribe("t.shared", messages.put, queue="group")
+    for number in range(20):
+        await bus.publish("t.shared", str(number).encode())
+    await bus.request_many("t.nobody", b"", wait_s=10)  # all that came before has arrived
+    got = sorted(int(messages.get_nowait().payload) for _ in range(messages.qsize()))
+    assert got == list(range(20))
+
+
+async def test_after_unsubscribing_nothing_arrives(bus: Bus) -> None:
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    subscription = await bus.subscribe("t.left", messages.put)
+    await subscription.unsubscribe()
+    with pytest.raises(NoResponders):
+        await bus.request("t.left", b"", timeout_s=10)
+    assert messages.empty()
+
+
+async def test_a_handler_that_fails_is_logged_and_gets_the_next_message(
+    bus: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def fail_on_bad(message: Message) -> None:
+        if message.payload == b"bad":
+            raise ValueError("so it is")
+        await messages.put(message)
+
+    await bus.subscribe("t.fails", fail_on_bad)
+    with caplog.at_level(logging.ERROR, "shared.bus"):
+        await bus.publish("t.fails", b"bad")
+        await bus.publish("t.fails", b"good")
+        assert (await next_of(messages)).payload == b"good"
+    assert "the handler of t.fails failed" in caplog.text
+    assert "so it is" in caplog.text
+
+
+async def test_inboxes_lie_under_the_prefix(nats_settings: Nats) -> None:
+    own = await Bus.connect(nats_settings, name="t", inbox_prefix="_INBOX.ada", wait_s=5)
+    assert own.new_inbox().startswith("_INBOX.ada.")
+    assert own.new_inbox() != own.new_inbox()
+    await own.close()
+
+
+async def test_a_subject_with_a_space_is_an_error_of_the_bus(bus: Bus) -> None:
+    with pytest.raises(BusError, match="publish to a b"):
+        await bus.publish("a b", b"")
+
+
+async def test_a_closed_bus_says_so_and_may_be_closed_again(nats_settings: Nats) -> None:
+    closed = await Bus.connect(nats_settings, name="t", wait_s=5)
+    await closed.close()
+    await closed.close()
+    assert not closed.connected
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    with pytest.raises(BusError):
+        await closed.publish("t.x", b"")
+    with pytest.raises(BusError):
+        await closed.request("t.x", b"", timeout_s=1)
+    with pytest.raises(BusError):
+        await closed.subscribe("t.x", messages.put)
+    with pytest.raises(BusError):
+        await closed.flush()
+
+
+async def test_closing_sends_what_is_buffered(bus: Bus, nats_settings: Nats) -> None:
+    messages = await collect(bus, "t.last")
+    await bus.flush()
+    leaving = await Bus.connect(nats_settings, name="t", wait_s=5)
+    for number in range(100):
+        await leaving.publish("t.last", str(number).encode())
+    await leaving.close()
+    assert [int((await next_of(messages)).payload) for _ in range(100)] == list(range(100))

@@ -1,0 +1,185 @@
+"""What NATS may do to a connection, and what is still there afterwards."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.bus import Bus, Endpoint, Message, Service
+from shared.errors import NoResponders
+from shared.settings.tree import Nats
+from tests.processes import NatsProcess
+
+pytestmark = pytest.mark.anyio
+
+
+class Recovery:
+    """Counts reconnects: every callback has run, every subscription is there again."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._reconnected: asyncio.Queue[None] = asyncio.Queue()
+        bus.on_reconnect.append(self._count)
+
+    async def _count(self) -> None:
+        self._reconnected.put_nowait(None)
+
+    async def once(self) -> None:
+        await asyncio.wait_for(self._reconnected.get(), 20)
+
+    @property
+    def more(self) -> int:
+        return self._reconnected.qsize()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsProcess]:
+    with NatsProcess(tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+async def breakable(server: NatsProcess) -> AsyncIterator[Bus]:
+    connected = await Bus.connect(Nats(servers=[server.url]), name="breakable", wait_s=5)
+    yield connected
+    await connected.close()
+
+
+async def restart(server: NatsProcess, bus: Bus) -> None:
+    server.kill()
+    await asyncio.wait_for(bus.wait_lost(), 10)
+    await asyncio.to_thread(server.start)
+
+
+async def break_protocol(bus: Bus) -> None:
+    """Make the server answer `-ERR 'Unknown Protocol Operation'`, which ends the client."""
+    transport = bus._client._transport
+    assert transport is not None
+    transport.write(b"GARBAGE\r\n")
+    await asyncio.wait_for(bus.wait_lost(), 10)
+
+
+async def ask(server: NatsProcess, subject: str) -> bytes:
+    """Ask on a connection of its own, as an outsider does."""
+    outsider = await Bus.connect(Nats(servers=[server.url]), name="outsider", wait_s=10)
+    try:
+        return (await outsider.request(subject, b"", timeout_s=10)).payload
+    finally:
+        await outsider.close()
+
+
+async def subscribe_echo(bus: Bus, subject: str, answer: bytes = b"here") -> None:
+    async def handle(message: Message) -> None:
+        await bus.publish(message.reply, answer)
+
+    await bus.subscribe(subject, handle)
+
+
+@pytest.mark.parametrize("how", ["restart", "fatal error"])
+async def test_what_was_subscribed_is_subscribed_again(
+    how: str, server: NatsProcess, breakable: Bus
+) -> None:
+    recovery = Recovery(breakable)
+    await subscribe_echo(breakable, "t.echo")
+    gone = await breakable.subscribe("t.gone", lambda message: breakable.publish("t.x", b""))
+    await gone.unsubscribe()
+    for _ in range(2):
+        if how == "restart":
+            await restart(server, breakable)
+        else:
+            await break_protocol(breakable)
+        await recovery.once()
+        assert breakable.connected
+        assert await ask(server, "t.echo") == b"here"
+        assert (await breakable.request("t.echo", b"", timeout_s=10)).payload == b"here"
+        with pytest.raises(NoResponders):
+            await breakable.request("t.gone", b"", timeout_s=10)
+    assert recovery.more == 0
+
+
+async def test_losing_and_finding_the_server_is_told(server: NatsProcess, breakable: Bus) -> None:
+    await asyncio.wait_for(breakable.wait_connected(), 5)
+    lost = asyncio.create_task(breakable.wait_lost())
+    server.kill()
+    await asyncio.wait_for(lost, 10)
+    assert not breakable.connected
+    assert breakable.server_url == ""
+    found = asyncio.create_task(breakable.wait_connected())
+    await asyncio.to_thread(server.start)
+    await asyncio.wait_for(found, 20)
+    assert breakable.connected
+    assert breakable.server_url == server.url
+
+
+async def test_what_is_subscribed_and_published_while_the_server_is_away_comes_through(
+    server: NatsProcess, breakable: Bus
+) -> None:
+    recovery = Recovery(breakable)
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    server.kill()
+    await asyncio.wait_for(breakable.wait_lost(), 10)
+    await breakable.subscribe("t.late", messages.put)
+    await breakable.publish("t.late", b"buffered")
+    await asyncio.to_thread(server.start)
+    await recovery.once()
+    assert (await asyncio.wait_for(messages.get(), 10)).payload == b"buffered"
+
+
+async def test_what_is_subscribed_while_the_client_is_closed_is_there_after_the_rebuild(
+    server: NatsProcess, breakable: Bus
+) -> None:
+    recovery = Recovery(breakable)
+    await break_protocol(breakable)
+    assert not breakable.connected
+    await subscribe_echo(breakable, "t.meanwhile")
+    await recovery.once()
+    assert await ask(server, "t.meanwhile") == b"here"
+
+
+async def test_a_fatal_error_and_then_no_server_still_ends_in_a_connection(
+    server: NatsProcess, breakable: Bus
+) -> None:
+    recovery = Recovery(breakable)
+    await subscribe_echo(breakable, "t.echo")
+    await break_protocol(breakable)
+    server.kill()
+    await asyncio.to_thread(server.start)
+    await recovery.once()
+    assert (await breakable.request("t.echo", b"", timeout_s=10)).payload == b"here"
+
+
+async def test_a_micro_service_answers_once_after_a_rebuild(
+    server: NatsProcess, breakable: Bus
+) -> None:
+    recovery = Recovery(breakable)
+    service = Service(
+        name="mlx-test",
+        version="1.2.3",
+        description="a test",
+        metadata={"id": "t1"},
+        endpoints=(Endpoint("health", "t.health", "t1", lambda: b"fine"),),
+    )
+    await breakable.serve(service)
+    for _ in range(2):
+        assert (await breakable.request("t.health", b"", timeout_s=10)).payload == b"fine"
+        answers = await breakable.request_many("$SRV.INFO.mlx-test", b"", wait_s=0.5)
+        infos = [json.loads(answer.payload) for answer in answers]
+        assert [(info["version"], info["metadata"]["id"]) for info in infos] == [("1.2.3", "t1")]
+        assert infos[0]["endpoints"][0]["subject"] == "t.health"
+        await break_protocol(breakable)
+        await recovery.once()
+
+
+async def test_a_bus_that_is_closed_while_it_rebuilds_stays_closed(
+    server: NatsProcess, breakable: Bus
+) -> None:
+    recovery = Recovery(breakable)
+    await subscribe_echo(breakable, "t.echo")
+    assert await ask(server, "t.echo") == b"here"
+    await break_protocol(breakable)
+    await breakable.close()
+    with pytest.raises(NoResponders):
+        await ask(server, "t.echo")
+    assert not breakable.connected
+    assert recovery.more == 0

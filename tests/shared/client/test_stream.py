@@ -1,0 +1,194 @@
+"""The client library against a simulated controller that answers as each test says."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+
+from shared.bus import Bus, Message
+from shared.client import Cluster, Stream, connect
+from shared.errors import InvalidRequest, StreamFailed, Unavailable
+from shared.ids import RequestId, WorkerId
+from shared.messages.stream import (
+    ChoiceOutput,
+    Chunk,
+    Done,
+    Failed,
+    Status,
+    StreamError,
+    StreamMessage,
+    Timings,
+    Usage,
+    encode,
+    encode_multiplexed,
+)
+from shared.settings.tree import Nats
+
+pytestmark = pytest.mark.anyio
+
+MAC = WorkerId("mac")
+
+
+class SimulatedController:
+    """Takes requests and cancels of every client; sends what it is told to."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.requests: asyncio.Queue[Message] = asyncio.Queue()
+        self.cancels: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def open(self) -> None:
+        await self._bus.subscribe("mlx.infer.*.*", self.requests.put)
+        await self._bus.subscribe("mlx.request.*.cancel", self.cancels.put)
+        await self._bus.flush()
+
+    async def next_request(self) -> tuple[Message, RequestId]:
+        message = await asyncio.wait_for(self.requests.get(), 10)
+        return message, RequestId(orjson.loads(message.payload)["request_id"])
+
+    async def send(self, request: Message, *messages: StreamMessage) -> None:
+        for message in messages:
+            await self._bus.publish(request.reply, encode(message))
+
+
+@pytest.fixture
+async def controller(bus: Bus) -> SimulatedController:
+    simulated = SimulatedController(bus)
+    await simulated.open()
+    return simulated
+
+
+@pytest.fixture
+async def cluster(nats_settings: Nats) -> AsyncIterator[Cluster]:
+    async with connect(nats_settings, client="ada") as connected:
+        yield connected
+
+
+def chunk(request_id: RequestId, index: int, text: str, *token_ids: int, choice: int = 0) -> Chunk:
+    return Chunk(request_id, 0, MAC, ChoiceOutput(choice, index, list(token_ids), text))
+
+
+def done(request_id: RequestId, *outputs: ChoiceOutput) -> Done:
+    return Done(request_id, 0, MAC, Usage(1, 0, 3), Timings(1, 2, 3, 4), outputs)
+
+
+async def test_an_answer_is_put_together(cluster: Cluster, controller: SimulatedController) -> None:
+    answering = asyncio.create_task(cluster.generate("hello", seed=5, n=2))
+    request, request_id = await controller.next_request()
+    assert request.subject == "mlx.infer.ada.chat"
+    assert request.reply.startswith("_INBOX.ada.")
+    body = orjson.loads(request.payload)
+    assert body["messages"] == [{"role": "user", "content": "hello"}]
+    assert (body["seed"], body["n"]) == (5, 2)
+    await controller.send(
+        request,
+        Status(request_id, 0, None, "accepted", seed=5),
+        chunk(request_id, 0, "On", 1),
+        chunk(request_id, 0, "Two", 7, choice=1),
+        chunk(request_id, 1, "e", 2),
+        done(request_id, ChoiceOutput(0, 2, [], "!", finish_reason="stop")),
+    )
+    answer = await asyncio.wait_for(answering, 10)
+    assert (answer.text, answer.token_ids, answer.finish_reason) == ("One!", [1, 2], "stop")
+    assert [choice.text for choice in answer.choices] == ["One!", "Two"]
+    assert (answer.request_id, answer.worker) == (request_id, "mac")
+    assert answer.usage.completion_tokens == 3
+
+
+async def test_multiplexed_messages_and_strangers_on_the_inbox_are_understood(
+    bus: Bus, cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate(prompt=[1, 2]))
+    request, request_id = await controller.next_request()
+    await bus.publish(request.reply, b"nonsense")
+    other = RequestId("other")
+    batch: list[StreamMessage] = [
+        chunk(other, 0, "not this", 9),
+        chunk(request_id, 0, "this", 1),
+        done(request_id),
+    ]
+    await bus.publish(request.reply, encode_multiplexed([*batch, done(other)]))
+    assert (await asyncio.wait_for(answering, 10)).text == "this"
+
+
+async def test_a_bad_end_is_raised_with_its_code(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    error = StreamError("queue_full", "too many", None, True, 250)
+    await controller.send(request, Failed(request_id, 0, None, error))
+    with pytest.raises(StreamFailed, match="too many") as caught:
+        await asyncio.wait_for(answering, 10)
+    assert (caught.value.code, caught.value.retryable) == ("queue_full", True)
+    assert caught.value.retry_after_ms == 250
+
+
+async def test_a_request_that_is_not_heard_of_is_published_again_under_its_own_id(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    first, request_id = await controller.next_request()
+    again, _ = await controller.next_request()
+    assert (again.payload, again.reply) == (first.payload, first.reply)
+    await controller.send(again, chunk(request_id, 0, "hi", 1), done(request_id))
+    assert (await asyncio.wait_for(answering, 10)).text == "hi"
+
+
+async def test_leaving_early_cancels_and_ending_does_not(
+    bus: Bus, cluster: Cluster, controller: SimulatedController
+) -> None:
+    whole = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, chunk(request_id, 0, "hi", 1), done(request_id))
+    await asyncio.wait_for(whole, 10)
+
+    async with cluster.stream("hello") as stream:
+        reading = asyncio.create_task(first_chunk(stream))
+        request, request_id = await controller.next_request()
+        await controller.send(request, chunk(request_id, 0, "hi", 1))
+        assert (await asyncio.wait_for(reading, 10)).text == "hi"
+    cancel = await asyncio.wait_for(controller.cancels.get(), 10)
+    assert cancel.subject == "mlx.request.ada.cancel"
+    assert orjson.loads(cancel.payload) == {"request_id": request_id}
+    assert controller.cancels.empty()
+
+
+async def first_chunk(stream: Stream) -> ChoiceOutput:
+    async for one in stream:
+        return one
+    raise AssertionError("the stream ended without a chunk")
+
+
+async def test_where_no_controller_is_it_says_so(cluster: Cluster) -> None:
+    with pytest.raises(Unavailable, match="no controller takes requests") as caught:
+        await cluster.generate("hello")
+    assert (caught.value.code, caught.value.retryable) == ("no_controller", True)
+    with pytest.raises(Unavailable, match="no controller answers"):
+        await cluster.health()
+    with pytest.raises(Unavailable, match="no controller knows"):
+        await cluster.status("r")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"temperature": 3}, "invalid_request", "temperature"),
+        ({"nonsense": 1}, "invalid_request", "nonsense"),
+        ({"stream": False}, "invalid_request", "stream"),
+        ({"prompt": object()}, "invalid_request", None),
+        ({"prompt": "x" * 2_100_000}, "payload_too_large", None),
+    ],
+)
+async def test_a_bad_request_is_refused_before_it_is_sent(
+    cluster: Cluster,
+    controller: SimulatedController,
+    fields: dict[str, object],
+    code: str,
+    param: str | None,
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        cluster.stream(**{"prompt": "x", **fields})  # type: ignore[arg-type]
+    assert (caught.value.code, caught.value.param) == (code, param)
+    assert controller.requests.empty()

@@ -1,0 +1,61 @@
+"""A request survives its way to a worker and to the controller that owns it."""
+
+import orjson
+import pytest
+
+from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName
+from shared.messages.codec import decode, encode
+from shared.messages.dispatch import Continuation, Dispatch, DispatchBatch, ForwardedRequest
+from shared.messages.request import InferenceRequest, parse_request
+
+ADA, CHAT = ClientName("ada"), SkillName("chat")
+BODIES: list[dict[str, object]] = [
+    {"prompt": "x"},
+    {"prompt": [[1, 2], [3]], "n": 2, "stop": ["a"], "logit_bias": {"7": 1.5}},
+    {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "requires": {"labels": {"room": "2"}},
+        "resume": {"token_ids": [4], "text_sent": 1},
+        "priority": "urgent",
+    },
+]
+
+
+def forwarded(request: InferenceRequest) -> InferenceRequest:
+    """The request as it arrives after its one hop."""
+    message = ForwardedRequest(
+        client=ADA, skill=CHAT, reply="_INBOX.x", elapsed_ms=1.5, request=request
+    )
+    arrived = decode(ForwardedRequest, encode(message))
+    assert (arrived.client, arrived.skill, arrived.reply) == (ADA, CHAT, "_INBOX.x")
+    return arrived.request
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_dispatched_request_arrives_as_it_was(body: dict[str, object]) -> None:
+    dispatch = Dispatch(
+        request_id=RequestId("r"),
+        client=ADA,
+        skill=CHAT,
+        model=ModelId("demo"),
+        attempt=1,
+        reply="_INBOX.x",
+        seed=5,
+        elapsed_ms=0.25,
+        request=parse_request(orjson.dumps(body)),
+        resume=Continuation(token_ids={0: [1, 2]}, text_sent={0: 3}),
+    )
+    batch = DispatchBatch(owner=ControllerId("c"), dispatches=[dispatch])
+    assert decode(DispatchBatch, encode(batch)) == batch
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_forwarded_request_asks_for_the_same(body: dict[str, object]) -> None:
+    request = parse_request(orjson.dumps(body))
+    assert forwarded(request) == request
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_forwarded_request_keeps_its_fingerprint(body: dict[str, object]) -> None:
+    request = parse_request(orjson.dumps(body))
+    assert forwarded(request).fingerprint() == request.fingerprint()

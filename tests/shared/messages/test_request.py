@@ -1,0 +1,278 @@
+"""What a client may ask, and how it is told what is wrong."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import InvalidRequest, RequestError
+from shared.ids import ClientName, RequestId
+from shared.messages.request import (
+    MAX_SEED,
+    InferenceRequest,
+    claimed_request_id,
+    default_seed,
+    parse_request,
+    wants_stream,
+)
+
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def parse(**fields: Any) -> InferenceRequest:
+    return parse_request(json.dumps({"prompt": "x", **fields}).encode())
+
+
+def test_defaults_are_openais_and_the_clusters() -> None:
+    request = parse_request(orjson.dumps(HELLO))
+    given_ = request.model_dump(exclude={"messages"}, exclude_none=True)
+    assert given_ == {
+        "max_tokens": 512, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
+        "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+        "logit_bias": {}, "stop_token_ids": [], "n": 1, "stream": True, "multiplex": False,
+        "priority": "medium", "timeout_ms": 120_000,
+    }  # fmt: skip
+
+
+def test_text_parts_of_a_message_are_joined() -> None:
+    parts = [{"type": "text", "text": "What "}, {"type": "text", "text": "now?"}]
+    request = parse_request(orjson.dumps({"messages": [{"role": "user", "content": parts}]}))
+    assert request.messages is not None and request.messages[0].text == "What now?"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("one", ["one"]),
+        ([1, 2], [[1, 2]]),
+        (["one", "two"], ["one", "two"]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+    ],
+)
+def test_each_shape_of_a_prompt_gives_a_list_of_prompts(prompt: Any, prompts: Any) -> None:
+    request = parse(prompt=prompt, n=3)
+    assert request.prompts == prompts
+    assert request.choices == 3 * len(prompts)
+
+
+def test_messages_are_one_choice_and_no_prompts() -> None:
+    request = parse_request(orjson.dumps(HELLO))
+    assert (request.prompts, request.choices) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        ("high", "high"), ("urgent", "high"), ("medium", "medium"), ("default", "medium"),
+        ("low", "low"), ("background", "low"),
+    ],
+)  # fmt: skip
+def test_six_names_stand_for_three_priorities(name: str, level: str) -> None:
+    assert parse(priority=name).level == level
+
+
+@pytest.mark.parametrize(
+    ("stop", "strings"), [(None, []), ("END", ["END"]), (["a", "b"], ["a", "b"])]
+)
+def test_stop_may_be_one_string_or_several(stop: Any, strings: list[str]) -> None:
+    assert parse(stop=stop).stop_strings == strings
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0}, {"temperature": 2}, {"top_p": 0.0}, {"top_p": 1}, {"min_p": 1},
+        {"presence_penalty": -2}, {"frequency_penalty": 2}, {"seed": 0}, {"seed": MAX_SEED},
+        {"logprobs": 0}, {"logprobs": 20}, {"n": 128}, {"logit_bias": {"5": -100}},
+        {"stop": ["a"] * 4}, {"request_id": "!" + "~" * 127}, {"session_id": "a.b/c"},
+        {"response_format": {"type": "text"}}, {"tools": []}, {"tool_choice": "auto"},
+        {"resume": {"token_ids": [1], "text_sent": 3}}, {"requires": {"min_memory_gb": 64}},
+        {"requires": {"chip": "M4", "accelerator": "metal", "labels": {"room": "2"}}},
+    ],
+)  # fmt: skip
+def test_the_ends_of_each_range_are_taken(fields: dict[str, Any]) -> None:
+    request = parse(**fields).model_dump(exclude_unset=True)
+    assert {name: request[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temprature": 1}, "temprature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": "1"}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": -2.5}, "frequency_penalty"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5"),
+        ({"stop": ["a"] * 5}, "stop"),
+        ({"stop": [""]}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
+        ({"seed": -1}, "seed"),
+        ({"seed": MAX_SEED + 1}, "seed"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"stream": "yes"}, "stream"),
+        ({"request_id": ""}, "request_id"),
+        ({"request_id": "x" * 129}, "request_id"),
+        ({"request_id": "two words"}, "request_id"),
+        ({"session_id": "a\n"}, "session_id"),
+        ({"priority": "highest"}, "priority"),
+        ({"requires": {"memory": 1}}, "requires.memory"),
+        ({"requires": {"min_memory_gb": -1}}, "requires.min_memory_gb"),
+        ({"timeout_ms": 0}, "timeout_ms"),
+        ({"resume": {"text_sent": 1}}, "resume.token_ids"),
+        ({"resume": {"token_ids": [1], "text_sent": -1}}, "resume.text_sent"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [1, "x"]}, "prompt"),
+        ({"prompt": None, "messages": []}, "messages"),
+        ({"prompt": None, "messages": [{"role": "boss", "content": "x"}]}, "messages.0.role"),
+        ({"prompt": None, "messages": [{"content": "x"}]}, "messages.0.role"),
+        ({"prompt": None, "messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"prompt": None, "messages": [{"role": "user", "x": 5}]}, "messages.0.x"),
+    ],
+)  # fmt: skip
+def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(**fields)
+    assert caught.value.param == param
+    assert caught.value.message.startswith(f"{param}: ")
+    assert (caught.value.code, caught.value.retryable) == ("invalid_request", False)
+
+
+def test_a_bad_key_of_logit_bias_is_not_explained_as_a_stop_string() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(logit_bias={"stop": 1})
+    assert "strings" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "exactly one of messages, prompt and input"),
+        ({**HELLO, "prompt": "x"}, "exactly one of messages, prompt and input"),
+        ({"prompt": ["a", "b"], "n": 65}, "at most 128"),
+        ({"prompt": "a", "n": 2, "resume": {"token_ids": [1]}}, "single choice"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_refused(body: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        parse_request(orjson.dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": "embed me"}, "input"),
+        ({"prompt": "x", "tools": [{"type": "function"}]}, "tools"),
+        ({"prompt": "x", "tool_choice": "required"}, "tool_choice"),
+        ({"prompt": "x", "response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+            "messages.0.tool_calls",
+        ),
+    ],
+)
+def test_what_is_known_but_not_served_yet_says_so(body: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(orjson.dumps(body))
+    assert (caught.value.code, caught.value.param) == ("not_supported", param)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+FIELD_NAMES = st.sampled_from(sorted(InferenceRequest.model_fields))
+
+
+def check_parse(payload: bytes) -> None:
+    try:
+        request = parse_request(payload)
+    except RequestError as error:
+        assert error.message
+    else:
+        assert len(request.fingerprint()) == 64
+    claimed = claimed_request_id(payload)
+    assert claimed is None or 0 < len(claimed) <= 128
+    assert wants_stream(payload) in (True, False)
+
+
+@given(st.binary())
+def test_any_bytes_are_a_request_or_a_request_error(payload: bytes) -> None:
+    check_parse(payload)
+
+
+@given(JSON)
+def test_any_json_is_a_request_or_a_request_error(value: Any) -> None:
+    check_parse(json.dumps(value).encode())
+
+
+@given(st.dictionaries(FIELD_NAMES, JSON, max_size=4))
+def test_any_values_in_known_fields_are_a_request_or_a_request_error(body: Any) -> None:
+    check_parse(json.dumps({"prompt": "x", **body}).encode())
+
+
+@pytest.mark.parametrize("payload", [b"[" * 100_000, b'{"a":' * 100_000, b'"' + b"\\" * 99])
+def test_deep_or_broken_json_is_a_request_error(payload: bytes) -> None:
+    check_parse(payload)
+    with pytest.raises(InvalidRequest):
+        parse_request(payload)
+
+
+def test_the_same_body_has_the_same_fingerprint_under_any_id() -> None:
+    first = parse_request(b'{"prompt": "x", "seed": 1, "request_id": "a"}')
+    same = parse_request(b'{"request_id": "b", "seed": 1,   "prompt": "x"}')
+    other = parse_request(b'{"request_id": "a", "seed": 2, "prompt": "x"}')
+    assert first.fingerprint() == same.fingerprint()
+    assert first.fingerprint() != other.fingerprint()
+
+
+@given(st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True), st.text(max_size=128))
+def test_the_default_seed_is_the_same_for_the_same_client_and_id(client: str, request: str) -> None:
+    seed = default_seed(ClientName(client), RequestId(request))
+    assert 0 <= seed <= MAX_SEED
+    assert seed == default_seed(ClientName(client), RequestId(request))
+
+
+def test_the_default_seed_differs_between_clients_and_ids() -> None:
+    seeds = {
+        default_seed(ClientName(client), RequestId(request))
+        for client in ("ada", "bob")
+        for request in ("r1", "r2")
+    }
+    assert len(seeds) == 4
+
+
+@pytest.mark.parametrize(
+    ("payload", "claimed", "streams"),
+    [
+        (b'{"request_id": "r", "stream": false, "bad": 1}', "r", False),
+        (b'{"request_id": 5}', None, True),
+        (b'{"request_id": ""}', None, True),
+        (b'{"stream": "no"}', None, True),
+        (b"[]", None, True),
+        (b"{", None, True),
+    ],
+)
+def test_an_invalid_request_still_tells_its_id_and_whether_it_streams(
+    payload: bytes, claimed: str | None, streams: bool
+) -> None:
+    assert claimed_request_id(payload) == claimed
+    assert wants_stream(payload) is streams

@@ -1,0 +1,75 @@
+"""What the settings mean for a worker's models."""
+
+from typing import Any
+
+import pytest
+
+from shared.ids import SkillName
+from shared.settings import ClusterSettings
+from shared.settings.tree import Section
+
+
+def settings(**values: Any) -> ClusterSettings:
+    return ClusterSettings(**values)
+
+
+TWO_SKILLS = {"chat": ["a", "b"], "code": ["c", "a"]}
+
+
+def test_a_skill_has_its_models_in_order_of_preference() -> None:
+    made = settings(skills=TWO_SKILLS)
+    assert made.models_of(SkillName("code")) == ["c", "a"]
+    assert made.models_of(SkillName("draw")) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "served"),
+    [
+        ({}, ["demo"]),
+        ({"skills": TWO_SKILLS}, ["a", "b", "c"]),
+        ({"skills": TWO_SKILLS, "models": {"d": {"path": "/d"}}}, ["a", "b", "c", "d"]),
+        ({"skills": TWO_SKILLS, "worker": {"models": ["b"]}}, ["b"]),
+    ],
+)
+def test_a_worker_serves_all_models_that_are_named_unless_it_names_its_own(
+    values: dict[str, Any], served: list[str]
+) -> None:
+    assert settings(**values).served_models == served
+
+
+@pytest.mark.parametrize(
+    ("worker", "warmed"),
+    [
+        ({}, ["a", "c"]),
+        ({"models": ["b"]}, ["b"]),
+        ({"pre_warming": {"enabled": False}}, []),
+        ({"pre_warming": {"models": []}}, []),
+        (
+            {
+                "pre_warming": {
+                    "models": [
+                        {"model": "a", "priority": "low"},
+                        {"model": "b"},
+                        {"model": "c", "priority": "high"},
+                        {"model": "d"},
+                    ]
+                }
+            },
+            ["c", "b", "d", "a"],
+        ),
+    ],
+)
+def test_models_are_warmed_by_priority_and_by_default_the_first_of_each_skill(
+    worker: dict[str, Any], warmed: list[str]
+) -> None:
+    assert settings(skills=TWO_SKILLS, worker=worker).pre_warmed_models == warmed
+
+
+def test_every_section_is_frozen_and_refuses_unknown_keys() -> None:
+    def sections(kind: type[Section]) -> list[type[Section]]:
+        return [found for child in kind.__subclasses__() for found in (child, *sections(child))]
+
+    assert len(sections(Section)) >= 20
+    for kind in sections(Section):
+        assert kind.model_config.get("frozen") is True
+        assert kind.model_config.get("extra") == "forbid"

@@ -1,0 +1,154 @@
+"""Log lines as records: on stderr, and over NATS."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from shared.bus import Bus, Message
+from shared.logs import LogStore, set_up_logging, to_log_record
+from shared.messages.codec import decode
+from shared.messages.logs import LogRecord, RecentLogs
+from shared.settings.tree import Logging
+from shared.subjects import LOG_ALL, RECENT_LOGS
+
+
+def line(message: str, level: int = logging.INFO, **fields: object) -> logging.LogRecord:
+    record = logging.LogRecord("test", level, __file__, 1, message, None, None)
+    record.created = 1_700_000_000.0625
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record
+
+
+@pytest.fixture
+def store() -> LogStore:
+    return LogStore("worker", "mac-1")
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """The root logger, put back as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield root
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+def test_a_record_has_time_level_origin_message_and_known_fields() -> None:
+    record = to_log_record(
+        line("hello", logging.WARNING, request_id="r", attempt=2, worker=None, unknown=1),
+        "controller",
+        "c-1",
+    )
+    assert record == LogRecord(
+        time="2023-11-14T22:13:20.062+00:00",
+        level="warning",
+        kind="controller",
+        id="c-1",
+        message="hello",
+        fields={"request_id": "r", "attempt": 2},
+    )
+
+
+def test_a_line_may_speak_for_another_kind() -> None:
+    assert to_log_record(line("x", kind="engine"), "worker", "mac-1").kind == "engine"
+
+
+def test_an_exception_stands_below_the_message() -> None:
+    record = line("it failed", logging.ERROR)
+    try:
+        raise ValueError("so it is")
+    except ValueError as error:
+        record.exc_info = (ValueError, error, error.__traceback__)
+    first, *rest = to_log_record(record, "worker", "w").message.splitlines()
+    assert first == "it failed"
+    assert rest[-1] == "ValueError: so it is"
+
+
+def test_json_lines_go_to_stderr_from_the_level_on(
+    root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(Logging(level="warning", format="json"), "worker", "mac-1")
+    logging.getLogger("worker.x").info("not this")
+    logging.getLogger("worker.x").warning("queue is %d", 5, extra={"client": "ada"})
+    lines = [json.loads(text) for text in capsys.readouterr().err.splitlines()]
+    assert [(entry["message"], entry["fields"]) for entry in lines] == [
+        ("queue is 5", {"client": "ada"})
+    ]
+    assert (lines[0]["kind"], lines[0]["id"], lines[0]["level"]) == ("worker", "mac-1", "warning")
+
+
+def test_text_lines_are_for_people(
+    root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(Logging(format="text"), "worker", "mac-1")
+    logging.getLogger("worker.x").info("hello")
+    assert capsys.readouterr().err.rstrip().endswith("INFO    hello")
+
+
+async def recent(bus: Bus, query: dict[str, object] | None = None) -> list[str]:
+    payload = json.dumps(query).encode() if query is not None else b""
+    answer = await bus.request(RECENT_LOGS, payload, timeout_s=10)
+    return [record.message for record in decode(RecentLogs, answer.payload).records]
+
+
+@pytest.mark.anyio
+async def test_recent_records_are_answered_by_request_and_limit(bus: Bus, store: LogStore) -> None:
+    for number in range(3):
+        store.emit(line(f"a{number}", request_id="a"))
+        store.emit(line(f"b{number}", request_id="b"))
+    await store.answer(bus)
+    assert await recent(bus) == ["a0", "b0", "a1", "b1", "a2", "b2"]
+    assert await recent(bus, {"limit": 2}) == ["a2", "b2"]
+    assert await recent(bus, {"limit": 2, "request_id": "a"}) == ["a1", "a2"]
+    assert await recent(bus, {"request_id": "c"}) == []
+
+
+@pytest.mark.anyio
+async def test_a_limit_of_none_at_all_gets_none(bus: Bus, store: LogStore) -> None:
+    store.emit(line("x"))
+    await store.answer(bus)
+    assert await recent(bus, {"limit": 0}) == []
+
+
+@pytest.mark.anyio
+async def test_only_the_last_thousand_records_are_kept(bus: Bus, store: LogStore) -> None:
+    for number in range(1001):
+        store.emit(line(str(number)))
+    await store.answer(bus)
+    kept = await recent(bus, {"limit": 5000})
+    assert (len(kept), kept[0], kept[-1]) == (1000, "1", "1000")
+
+
+@pytest.mark.anyio
+async def test_a_question_that_cannot_be_read_does_not_end_the_answers(
+    bus: Bus, store: LogStore
+) -> None:
+    store.emit(line("x"))
+    await store.answer(bus)
+    await bus.publish(RECENT_LOGS, b"nonsense", reply=bus.new_inbox())
+    assert await recent(bus) == ["x"]
+
+
+@pytest.mark.anyio
+async def test_new_records_are_published_once_each_under_kind_and_id(
+    bus: Bus, store: LogStore
+) -> None:
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    await bus.subscribe(LOG_ALL, messages.put)
+    store.emit(line("first"))
+    await store.publish_new(bus)
+    store.emit(line("second"))
+    await store.publish_new(bus)
+    await bus.publish("mlx.log.test.end", b"")
+    got = [await asyncio.wait_for(messages.get(), 10) for _ in range(3)]
+    assert [message.subject for message in got] == [
+        *["mlx.log.worker.mac-1"] * 2,
+        "mlx.log.test.end",
+    ]
+    records = [decode(LogRecord, message.payload).message for message in got[:2]]
+    assert records == ["first", "second"]

@@ -1,0 +1,130 @@
+"""The table of subjects, the functions that make them, and the inbox rule."""
+
+import importlib
+import pkgutil
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared import messages, subjects
+from shared.ids import BootId, ClientName, ControllerId, SkillName, WorkerId
+
+ADA = ClientName("ada")
+CHAT = SkillName("chat")
+MAC = WorkerId("mac-1")
+BOOT = BootId("b00t")
+CONTROLLER = ControllerId("c-1")
+
+MADE = {
+    "mlx.infer.<client>.<skill>": subjects.infer(ADA, CHAT),
+    "mlx.request.<client>.cancel": subjects.request(ADA, "cancel"),
+    "mlx.request.<client>.status": subjects.request(ADA, "status"),
+    "mlx.stream.<worker>.<client>.resend": subjects.resend(MAC, ADA),
+    "mlx.controller.<controller>.infer": subjects.controller_infer(CONTROLLER),
+    "mlx.worker.<worker>.infer": subjects.worker_infer(MAC),
+    "mlx.worker.<worker>.control.<verb>": subjects.worker_control(MAC, "load"),
+    "mlx.worker.<worker>.<boot>.alive": subjects.worker_alive(MAC, BOOT),
+    "mlx.event.worker.<worker>": subjects.worker_event(MAC),
+    "mlx.event.controller.<controller>": subjects.controller_event(CONTROLLER),
+    "mlx.event.request.<controller>": subjects.request_event(CONTROLLER),
+    "mlx.health.controller": subjects.HEALTH_CONTROLLERS,
+    "mlx.health.controller.<controller>": subjects.controller_health(CONTROLLER),
+    "mlx.health.worker.<worker>": subjects.worker_health(MAC),
+    "mlx.health.cluster": subjects.HEALTH_CLUSTER,
+    "mlx.log.<kind>.<id>": subjects.log("worker", MAC),
+    "mlx.logs.recent": subjects.RECENT_LOGS,
+}
+VALUES = {
+    "client": "ada", "skill": "chat", "worker": "mac-1", "boot": "b00t", "controller": "c-1",
+    "verb": "load", "kind": "worker", "id": "mac-1",
+}  # fmt: skip
+
+
+def filled(pattern: str) -> str:
+    return re.sub(r"<(\w+)>", lambda match: VALUES[match[1]], pattern)
+
+
+def matches(wildcard: str, subject: str) -> bool:
+    """Whether NATS delivers `subject` to a subscription of `wildcard` (`*` only)."""
+    wanted, given_ = wildcard.split("."), subject.split(".")
+    return len(wanted) == len(given_) and all(
+        w in ("*", g) for w, g in zip(wanted, given_, strict=True)
+    )
+
+
+def test_each_row_of_the_table_has_a_function_that_makes_it() -> None:
+    rows = {row.pattern for row in subjects.SUBJECTS} - {"<inbox>"}
+    assert rows == set(MADE)
+
+
+@pytest.mark.parametrize("pattern", MADE)
+def test_a_made_subject_is_its_row_with_the_names_filled_in(pattern: str) -> None:
+    assert MADE[pattern] == filled(pattern)
+
+
+def test_the_rows_name_types_of_shared_messages() -> None:
+    known = {"StreamMessage", "empty", "none"}
+    for module in pkgutil.iter_modules(messages.__path__):
+        known |= set(vars(importlib.import_module(f"shared.messages.{module.name}")))
+    named = [name for row in subjects.SUBJECTS for name in (row.message, row.answer)]
+    words = {name.removeprefix("a stream of ").removesuffix(", then the chunks") for name in named}
+    assert words - known == set()
+
+
+@pytest.mark.parametrize(
+    ("wildcard", "pattern"),
+    [
+        (subjects.INFER_ALL, "mlx.infer.<client>.<skill>"),
+        (subjects.REQUEST_ALL, "mlx.request.<client>.cancel"),
+        (subjects.WORKER_EVENT_ALL, "mlx.event.worker.<worker>"),
+        (subjects.CONTROLLER_EVENT_ALL, "mlx.event.controller.<controller>"),
+        (subjects.LOG_ALL, "mlx.log.<kind>.<id>"),
+    ],
+)
+def test_a_wildcard_hears_its_row_and_no_other(wildcard: str, pattern: str) -> None:
+    heard = {row for row, subject in MADE.items() if matches(wildcard, subject)}
+    same = {row for row in MADE if row.rsplit(".", 1)[0] == pattern.rsplit(".", 1)[0]}
+    assert heard == same
+
+
+def test_what_a_subject_names_is_read_back() -> None:
+    assert subjects.parse_infer(subjects.infer(ADA, CHAT)) == (ADA, CHAT)
+    assert subjects.parse_request(subjects.request(ADA, "status")) == (ADA, "status")
+    assert subjects.parse_worker_control(subjects.worker_control(MAC, "drain")) == "drain"
+
+
+@pytest.mark.parametrize(
+    ("reply", "open_rule", "strict_rule"),
+    [
+        ("_INBOX.ada.x1", True, True),
+        ("_INBOX.ada.x1.y2", True, True),
+        ("_INBOX.bob.x1", True, False),
+        ("_INBOX.adams.x1", True, False),
+        ("_INBOX.x1", True, False),
+        ("_INBOX.ada", True, False),
+        ("_INBOX.ada.", False, False),
+        ("_INBOX.", False, False),
+        ("_INBOX", False, False),
+        ("", False, False),
+        ("_INBOX.ada.*", False, False),
+        ("_INBOX.ada.>", False, False),
+        ("_INBOX.ada..x", False, False),
+        ("_INBOX.ada.x y", False, False),
+        ("_INBOX.ada.x\r\nPUB", False, False),
+        ("_inbox.ada.x", False, False),
+        ("mlx.worker.mac-1.infer", False, False),
+        ("$JS.API.STREAM.DELETE.x", False, False),
+        ("x_INBOX.ada.x", False, False),
+    ],
+)
+def test_streams_go_to_inboxes_only(reply: str, open_rule: bool, strict_rule: bool) -> None:
+    assert subjects.is_inbox(reply, ADA, strict=False) is open_rule
+    assert subjects.is_inbox(reply, ADA, strict=True) is strict_rule
+
+
+@given(st.text())
+def test_the_strict_rule_never_allows_what_the_open_rule_refuses(reply: str) -> None:
+    strict = subjects.is_inbox(reply, ADA, strict=True)
+    assert not strict or subjects.is_inbox(reply, ADA, strict=False)
