@@ -82,6 +82,13 @@ class Agent:
     async def run(self, stop: StopRequest) -> None:
         """Serve until asked to stop, then drain and close."""
         await self._subscribe()
+        try:
+            await self._serve(stop)
+        finally:  # also after a fault of our own: no engine outlives its agent
+            for engine in self._scheduler.engines:
+                engine.kill()
+
+    async def _serve(self, stop: StopRequest) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 *(tasks.create_task(engine.run()) for engine in self._scheduler.engines),
@@ -312,6 +319,8 @@ class Agent:
 
 async def _first_of(*stops: StopRequest) -> None:
     waiting = [asyncio.ensure_future(stop.wait()) for stop in stops]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for future in waiting:
-        future.cancel()
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waiting:
+            future.cancel()

@@ -237,7 +237,7 @@ class Scheduler:
         """Put the owner's event and the client's message of one output into `outgoing`."""
         mine = outgoing if outgoing is not None else Outgoing()
         messages = request.advance(choice, output)
-        if output.token_ids:
+        if output.token_ids or output.text:
             mine.events.append((request.owner, request.emitted(choice, output)))
         if choice.finished:
             self._by_sequence.pop(choice.sequence, None)

@@ -15,6 +15,7 @@ from shared.messages.codec import first_problem
 
 MAX_SEED = 2**53 - 1
 MAX_CHOICES = 128
+DEFAULT_MAX_TOKENS = 512
 MAX_STOP_STRINGS = 4
 
 Priority = Literal["high", "medium", "low"]
@@ -95,7 +96,9 @@ class InferenceRequest(_Edge):
     prompt: Prompt | None = None
     input: str | list[str] | None = None
 
-    max_tokens: int = Field(512, ge=1, le=2**31)
+    max_tokens: int | None = Field(
+        None, ge=1, le=2**31, description="512, or what the model's context has, when not given"
+    )
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, ge=0, le=1)
     top_k: int = Field(0, ge=0, le=2**31)

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from shared.errors import InvalidRequest, RequestError
+from shared.messages.request import DEFAULT_MAX_TOKENS
 from worker.engine.model import LoadedModel
 from worker.link.messages import Submit
 
@@ -38,16 +39,9 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     prompt_ids = _tokenise(order, model)
     if not prompt_ids:
         raise InvalidRequest("the prompt has no tokens", param=_param(order))
-    given = [*order.resumed_ids, *order.stop_token_ids, *map(int, order.sampling.logit_bias)]
-    if order.token_ids is not None:
-        given.extend(order.token_ids)
-    if given and (worst := max(given)) >= model.vocabulary_size:
-        raise InvalidRequest(
-            f"token id {worst} is outside the model's vocabulary of {model.vocabulary_size}",
-            param=_param(order) if worst in (order.token_ids or []) else None,
-        )
+    _check_vocabulary(order, model.vocabulary_size)
     context = model.max_context_tokens
-    if order.max_tokens > context:
+    if order.max_tokens is not None and order.max_tokens > context:
         raise RequestError(
             f"max_tokens: {order.max_tokens} is more than the model's context of {context} tokens",
             code="context_length_exceeded",
@@ -60,7 +54,24 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
             code="context_length_exceeded",
             param=_param(order),
         )
-    return PreparedSequence(order, prompt_ids, min(order.max_tokens, context - len(prompt_ids)))
+    wanted = order.max_tokens or DEFAULT_MAX_TOKENS
+    return PreparedSequence(order, prompt_ids, min(wanted, context - len(prompt_ids)))
+
+
+def _check_vocabulary(order: Submit, size: int) -> None:
+    """Raises InvalidRequest for an unknown token: MLX would read beyond its tables."""
+    given = {
+        "prompt": order.token_ids or [],
+        "stop_token_ids": order.stop_token_ids,
+        "logit_bias": [int(token) for token in order.sampling.logit_bias],
+        "resume.token_ids": order.resumed_ids,
+    }
+    for param, token_ids in given.items():
+        if (worst := max(token_ids, default=0)) >= size:
+            raise InvalidRequest(
+                f"{param}: token id {worst} is outside the model's vocabulary of {size}",
+                param=param,
+            )
 
 
 def _tokenise(order: Submit, model: LoadedModel) -> list[int]:

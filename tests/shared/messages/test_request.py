@@ -30,7 +30,7 @@ def test_defaults_are_openais_and_the_clusters() -> None:
     request = parse_request(orjson.dumps(HELLO))
     given_ = request.model_dump(exclude={"messages"}, exclude_none=True)
     assert given_ == {
-        "max_tokens": 512, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
+        "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
         "logit_bias": {}, "stop_token_ids": [], "n": 1, "stream": True, "multiplex": False,
         "priority": "medium", "timeout_ms": 120_000,

@@ -1,0 +1,28 @@
+"""Workers that the tests of one module share."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import RunningNats
+from tests.worker.running_agent import RunningAgent, running_agent
+
+
+@pytest.fixture(scope="module")
+async def agent(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[RunningAgent]:
+    """A worker with room for all."""
+    async with running_agent(nats_server.url, {"tiny": tiny_model}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def narrow(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[RunningAgent]:
+    """A worker that runs one sequence at a time and lets three requests wait."""
+    async with running_agent(
+        nats_server.url,
+        {"tiny": tiny_model},
+        continuous_batching={"max_batch_size": 1},
+        request_queue={"max_depth": 3},
+    ) as running:
+        yield running

@@ -1,0 +1,371 @@
+"""The engine's loop with a real model: sequences come, go together, and end."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.ids import ModelId
+from tests.models import CONTEXT_TOKENS
+from tests.worker.engine.running_engine import TINY, RunningEngine, outputs_of, running_engine
+from tests.worker.engine.samplings import GREEDY, sampling
+from worker.link.messages import (
+    EngineMeasured,
+    Fact,
+    ModelLoaded,
+    PrefillAdvanced,
+    SequenceStarted,
+    StepCompleted,
+    UnloadModel,
+)
+
+SEEDED = sampling(temperature=0.9, top_p=0.95, seed=12345)
+PENALISED = sampling(
+    temperature=0.8,
+    seed=7,
+    repetition_penalty=1.3,
+    presence_penalty=0.5,
+    frequency_penalty=0.4,
+    logit_bias={"65": -100.0},
+)
+_WAYS = pytest.mark.parametrize(
+    "way", [GREEDY, SEEDED, PENALISED], ids=["greedy", "seeded", "penalised"]
+)
+_LONG_PROMPT = "long " * 160
+ENDLESS = {"256": -100.0, "257": -100.0}
+"""A bias that keeps the tiny model from ending its answer."""
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> Iterator[RunningEngine]:
+    with running_engine(tiny_model) as running:
+        yield running
+
+
+def test_a_sequence_starts_comes_token_by_token_and_ends_at_max_tokens(
+    engine: RunningEngine,
+) -> None:
+    answer = engine.generate("Hi", max_tokens=10, sampling=sampling(logit_bias=ENDLESS))
+    assert [output.index for output in answer.outputs] == list(range(10))
+    assert all(len(output.token_ids) == 1 for output in answer.outputs)
+    assert answer.finish_reason == "length"
+    (started,) = [
+        fact
+        for fact in engine.facts()
+        if isinstance(fact, SequenceStarted) and fact.sequence == answer.outputs[0].sequence
+    ]
+    assert (started.prompt_tokens, started.cached_tokens) == (2, 0)
+
+
+def test_the_end_token_ends_a_sequence_and_is_neither_sent_nor_counted(
+    engine: RunningEngine,
+) -> None:
+    answer = engine.generate(sampling=sampling(logit_bias={"257": 100.0}))
+    assert (answer.token_ids, answer.text, answer.finish_reason) == ([], "", "stop")
+
+
+def test_the_end_of_the_context_ends_a_sequence_with_length(engine: RunningEngine) -> None:
+    answer = engine.generate(
+        "x" * (CONTEXT_TOKENS - 5),
+        max_tokens=CONTEXT_TOKENS,
+        sampling=sampling(logit_bias=ENDLESS),
+    )
+    assert (len(answer.token_ids), answer.finish_reason) == (5, "length")
+
+
+def test_a_sequence_joins_while_another_runs(engine: RunningEngine) -> None:
+    first = engine.order(max_tokens=600, sampling=sampling(logit_bias=ENDLESS))
+    second = engine.order("me too", max_tokens=5, sampling=sampling(logit_bias=ENDLESS))
+
+    def join_at_the_first_token(fact: Fact) -> bool:
+        if not outputs_of([fact], first.sequence):
+            return False
+        engine.give(second)
+        return True
+
+    engine.on_fact(join_at_the_first_token)
+    engine.give(first)
+    assert len(engine.answer(first.sequence).token_ids) == 600
+    assert len(engine.answer(second.sequence).token_ids) == 5
+    steps = [fact for fact in engine.facts() if isinstance(fact, StepCompleted)]
+    together = [
+        step
+        for step in steps
+        if {first.sequence, second.sequence} <= {output.sequence for output in step.outputs}
+    ]
+    assert len(together) == 5
+
+
+@_WAYS
+def test_eight_sequences_together_get_the_tokens_that_each_gets_alone(
+    engine: RunningEngine, way: Any
+) -> None:
+    prompts = ["a", "Hello", "What?", "x" * 100, "The capital", "{}", "你好", "y" * 33]
+    alone = [engine.generate(prompt, max_tokens=40, sampling=way) for prompt in prompts]
+    together = [
+        engine.answer(sequence)
+        for sequence in [engine.submit(p, max_tokens=40, sampling=way) for p in prompts]
+    ]
+    assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
+    assert [answer.text for answer in together] == [answer.text for answer in alone]
+    assert len({tuple(answer.token_ids) for answer in alone}) == len(prompts)
+
+
+@_WAYS
+def test_a_resumed_sequence_goes_on_exactly_as_the_undisturbed_one(
+    engine: RunningEngine, way: Any
+) -> None:
+    undisturbed = engine.generate("Go on", max_tokens=40, sampling=way)
+    for cut in (1, 2, 17, len(undisturbed.token_ids) - 1):
+        sent = "".join(output.text for output in undisturbed.outputs[:cut])
+        resumed = engine.generate(
+            "Go on",
+            max_tokens=40,
+            sampling=way,
+            resumed_ids=undisturbed.token_ids[:cut],
+            text_sent=len(sent),
+        )
+        assert resumed.outputs[0].index == cut
+        assert resumed.token_ids == undisturbed.token_ids[cut:]
+        assert sent + resumed.text == undisturbed.text
+        assert resumed.finish_reason == undisturbed.finish_reason
+
+
+def test_the_same_seed_draws_the_same_and_another_draws_otherwise(engine: RunningEngine) -> None:
+    def tokens(seed: int) -> list[int]:
+        return engine.generate(sampling=sampling(temperature=1.0, seed=seed)).token_ids
+
+    assert tokens(1) == tokens(1)
+    assert len({tuple(tokens(seed)) for seed in range(1, 9)}) == 8
+
+
+# Stops.
+
+
+def _letters() -> dict[str, float]:
+    """A bias towards lower-case letters: their tokens are in the order of the alphabet."""
+    return {str(token): 100.0 for token in range(64, 90)}
+
+
+def test_the_text_ends_just_before_a_stop_string(engine: RunningEngine) -> None:
+    way = sampling(temperature=1.0, seed=5, logit_bias=_letters())
+    whole = engine.generate(max_tokens=40, sampling=way)
+    assert whole.text.isascii() and whole.text.islower() and len(whole.text) == 40
+    for length in (1, 3, 8):
+        stop = whole.text[10 : 10 + length]
+        answer = engine.generate(max_tokens=40, sampling=way, stop=["never?", stop])
+        assert answer.text == whole.text[: whole.text.find(stop)]
+        assert answer.finish_reason == "stop"
+        assert answer.token_ids == whole.token_ids[: whole.text.find(stop) + length]
+
+
+def test_what_only_began_like_a_stop_string_is_sent_at_the_end(engine: RunningEngine) -> None:
+    way = sampling(temperature=1.0, seed=5, logit_bias=_letters())
+    whole = engine.generate(max_tokens=20, sampling=way)
+    answer = engine.generate(max_tokens=20, sampling=way, stop=[whole.text[-3:] + "?"])
+    assert (answer.text, answer.finish_reason) == (whole.text, "length")
+    assert answer.outputs[-1].text == whole.text[-3:]
+
+
+def test_a_stop_token_ends_a_sequence_and_is_neither_sent_nor_counted(
+    engine: RunningEngine,
+) -> None:
+    whole = engine.generate(sampling=SEEDED).token_ids
+    at = next(i for i in range(3, len(whole)) if whole[i] not in whole[:i])
+    answer = engine.generate(sampling=SEEDED, stop_token_ids=[whole[at]])
+    assert (answer.token_ids, answer.finish_reason) == (whole[:at], "stop")
+
+
+def test_a_sequence_resumed_behind_its_stop_string_ends_without_another_token(
+    engine: RunningEngine,
+) -> None:
+    way = sampling(temperature=1.0, seed=5, logit_bias=_letters())
+    whole = engine.generate(max_tokens=40, sampling=way)
+    stop = whole.text[10:12]
+    stopped = engine.generate(max_tokens=40, sampling=way, stop=[stop])
+    resumed = engine.generate(
+        max_tokens=40,
+        sampling=way,
+        stop=[stop],
+        resumed_ids=stopped.token_ids,
+        text_sent=len(stopped.text),
+    )
+    assert (resumed.token_ids, resumed.text, resumed.finish_reason) == ([], "", "stop")
+
+
+def test_a_sequence_resumed_with_all_its_tokens_ends_and_the_engine_lives(
+    tiny_model: Path,
+) -> None:
+    with running_engine(tiny_model) as mortal:
+        answer = mortal.generate(max_tokens=3, resumed_ids=[1, 2, 3], text_sent=3)
+        assert (answer.token_ids, answer.finish_reason) == ([], "length")
+
+
+def test_a_sequence_resumed_at_the_end_of_the_context_ends_with_length(
+    engine: RunningEngine,
+) -> None:
+    answer = engine.generate(
+        "x" * (CONTEXT_TOKENS - 5), max_tokens=CONTEXT_TOKENS, resumed_ids=[64] * 5, text_sent=5
+    )
+    assert (answer.token_ids, answer.text, answer.finish_reason) == ([], "", "length")
+
+
+# Cancelling.
+
+
+def test_cancelled_before_its_prompt_is_prepared_a_sequence_ends_without_a_token(
+    engine: RunningEngine,
+) -> None:
+    busy = engine.submit("x" * 200_000)  # keeps the preparing thread busy, then is refused
+    sequence = engine.submit()
+    engine.cancel(sequence)
+    answer = engine.answer(sequence)
+    assert engine.refusal(busy).code == "context_length_exceeded"
+    assert (answer.token_ids, answer.finish_reason) == ([], "cancelled")
+    started = [fact for fact in engine.facts() if isinstance(fact, SequenceStarted)]
+    assert sequence not in [fact.sequence for fact in started]
+
+
+def test_cancelled_during_prefill_a_sequence_ends_without_a_token(engine: RunningEngine) -> None:
+    order = engine.order(_LONG_PROMPT)
+
+    def cancel_at_the_first_progress(fact: Fact) -> bool:
+        if not isinstance(fact, PrefillAdvanced) or fact.sequence != order.sequence:
+            return False
+        engine.cancel(order.sequence)
+        return True
+
+    engine.on_fact(cancel_at_the_first_progress)
+    engine.give(order)
+    answer = engine.answer(order.sequence)
+    assert (answer.token_ids, answer.finish_reason) == ([], "cancelled")
+    assert engine.generate().token_ids, "others are served afterwards"
+
+
+def test_cancelled_while_decoding_a_sequence_ends_and_its_neighbours_do_not_notice(
+    engine: RunningEngine,
+) -> None:
+    way = sampling(temperature=0.9, seed=1, logit_bias=ENDLESS)
+    alone = engine.generate("neighbour", max_tokens=60, sampling=way)
+    leaving = engine.order(max_tokens=900, sampling=sampling(logit_bias=ENDLESS))
+
+    def cancel_at_the_fifth_token(fact: Fact) -> bool:
+        if not any(output.index == 4 for output in outputs_of([fact], leaving.sequence)):
+            return False
+        engine.cancel(leaving.sequence)
+        return True
+
+    engine.on_fact(cancel_at_the_fifth_token)
+    engine.give(leaving)
+    neighbour = engine.submit("neighbour", max_tokens=60, sampling=way)
+    cancelled = engine.answer(leaving.sequence)
+    assert (len(cancelled.token_ids), cancelled.finish_reason) == (5, "cancelled")
+    assert engine.answer(neighbour).token_ids == alone.token_ids
+
+
+def test_cancelling_an_unknown_or_finished_sequence_changes_nothing(
+    engine: RunningEngine,
+) -> None:
+    sequence = engine.submit(max_tokens=3)
+    engine.answer(sequence)
+    engine.cancel(sequence)
+    engine.cancel(999_999)
+    engine.generate()
+    ends = [o for o in outputs_of(engine.facts(), sequence) if o.finish_reason is not None]
+    assert len(ends) == 1
+
+
+# What is reported.
+
+
+def test_prefill_progress_rises_to_the_end_in_chunks(engine: RunningEngine) -> None:
+    sequence = engine.submit(_LONG_PROMPT, max_tokens=1)
+    engine.answer(sequence)
+    progress = [
+        (fact.done, fact.total)
+        for fact in engine.facts()
+        if isinstance(fact, PrefillAdvanced) and fact.sequence == sequence
+    ]
+    assert len(progress) > 3
+    assert all(total == len(_LONG_PROMPT) for _, total in progress)
+    assert all(a < b <= len(_LONG_PROMPT) for (a, _), (b, _) in itertools.pairwise(progress))
+
+
+def test_logprobs_name_each_token_and_the_greedy_token_is_the_likeliest(
+    engine: RunningEngine,
+) -> None:
+    way = sampling(logprobs=4, logit_bias=ENDLESS)
+    answer = engine.generate(max_tokens=8, sampling=way)
+    for output in answer.outputs:
+        assert output.logprobs is not None
+        ((entry),) = output.logprobs
+        assert set(entry) == {"token_id", "token", "logprob", "top"}
+        assert [entry["token_id"]] == output.token_ids
+        top = entry["top"]
+        assert len(top) == 4
+        assert top[0]["token_id"] == entry["token_id"]
+        assert top[0]["logprob"] == entry["logprob"] <= 0
+        assert [t["logprob"] for t in top] == sorted((t["logprob"] for t in top), reverse=True)
+    assert (
+        answer.token_ids
+        == engine.generate(max_tokens=8, sampling=sampling(logit_bias=ENDLESS)).token_ids
+    )
+
+
+def test_logprobs_0_gives_the_token_alone_and_none_gives_nothing(engine: RunningEngine) -> None:
+    answer = engine.generate(max_tokens=4, sampling=sampling(logprobs=0, logit_bias=ENDLESS))
+    entries = [entry for output in answer.outputs for entry in output.logprobs or []]
+    assert [set(entry) for entry in entries] == [{"token_id", "token", "logprob"}] * 4
+    plain = engine.generate(max_tokens=4, sampling=sampling(logit_bias=ENDLESS))
+    assert all(output.logprobs is None for output in plain.outputs)
+
+
+def test_an_idle_engine_measures_itself(engine: RunningEngine) -> None:
+    seen = len(engine.facts())
+    measured = engine.wait(
+        lambda facts: next((f for f in facts[seen:] if isinstance(f, EngineMeasured)), None)
+    )
+    assert measured.active_sequences == 0
+    assert measured.active_memory_bytes > 0
+
+
+# Orders that cannot be carried out.
+
+
+def test_a_sequence_for_an_unknown_model_is_refused(engine: RunningEngine) -> None:
+    assert engine.refusal(engine.submit(model=ModelId("none"))).code == "model_unavailable"
+
+
+def test_a_prompt_that_cannot_be_prepared_is_refused_and_the_engine_goes_on(
+    engine: RunningEngine,
+) -> None:
+    refused = engine.refusal(engine.submit(None, token_ids=[10**6]))
+    assert (refused.code, refused.param) == ("invalid_request", "prompt")
+    broken = engine.refusal(engine.submit(None, messages=[{"no role": "at all"}]))
+    assert broken.code == "request_failed"
+    assert engine.generate().token_ids
+
+
+def test_unloading_a_model_cancels_its_sequences_and_leaves_the_others(
+    engine: RunningEngine, tiny_model: Path
+) -> None:
+    other = ModelId("other")
+    assert isinstance(engine.load(tiny_model, other), ModelLoaded)
+    order = engine.order(model=other, max_tokens=900, sampling=sampling(logit_bias=ENDLESS))
+
+    def unload_at_the_first_token(fact: Fact) -> bool:
+        if not outputs_of([fact], order.sequence):
+            return False
+        engine.give(UnloadModel(other))
+        return True
+
+    engine.on_fact(unload_at_the_first_token)
+    engine.give(order)
+    assert engine.answer(order.sequence).finish_reason == "cancelled"
+    assert engine.refusal(engine.submit(model=other)).code == "model_unavailable"
+    assert engine.generate(model=TINY).token_ids
+    assert isinstance(engine.load(tiny_model, other), ModelLoaded)
+    assert engine.generate(model=other).token_ids == engine.generate().token_ids
+    engine.give(UnloadModel(other))

@@ -1,0 +1,121 @@
+"""The real engine process and what it reported; also a program whose death orphans one.
+
+`python -m tests.worker.engine_owner MODEL_FOLDER` starts an engine, prints its pid, loads the
+model, begins a prefill that takes long, says so, and waits to be killed.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from shared.changes import Changes
+from shared.ids import ModelId
+from shared.settings.tree import Engines
+from tests.worker.engine.samplings import GREEDY
+from worker.engine_process import EngineProcess
+from worker.link.messages import (
+    EngineStarted,
+    Fact,
+    LoadModel,
+    ModelLoaded,
+    Output,
+    SequenceStarted,
+    StepCompleted,
+    Submit,
+)
+
+TINY = ModelId("tiny")
+_LIMIT_S = 30
+
+F = TypeVar("F", bound=Fact)
+
+
+class EngineOwner:
+    """Owns one `EngineProcess`, as the agent does."""
+
+    def __init__(self, *, chunk_tokens: int, retry_after_failure_s: float, **engines: Any) -> None:
+        self.facts: list[Fact] = []
+        self.losses: list[str] = []
+        self.changes = Changes()
+        self.process = EngineProcess(
+            0,
+            Engines(**engines),
+            ["--max-batch-size", "8", "--prefill-chunk-tokens", str(chunk_tokens)],
+            2,
+            retry_after_failure_s=retry_after_failure_s,
+            on_fact=self._on_fact,
+            on_lost=self._on_lost,
+        )
+
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(_LIMIT_S):
+            await self.changes.wait_until(condition)
+
+    async def wait_fact(self, kind: type[F], count: int = 1) -> F:
+        """The `count`-th fact of a kind."""
+        await self.wait(lambda: len(self.of_kind(kind)) >= count)
+        return self.of_kind(kind)[count - 1]
+
+    def of_kind(self, kind: type[F]) -> list[F]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    def outputs(self, sequence: int) -> list[Output]:
+        steps = self.of_kind(StepCompleted)
+        return [o for step in steps for o in step.outputs if o.sequence == sequence]
+
+    def submit(self, sequence: int, token_ids: list[int], max_tokens: int) -> None:
+        self.process.send(Submit(sequence, TINY, None, None, token_ids, max_tokens, [], [], GREEDY))
+
+    async def generate(self, sequence: int) -> list[int]:
+        """The tokens of a short answer."""
+        self.submit(sequence, [1, 2, 3], 8)
+
+        def ended() -> bool:
+            return any(output.finish_reason for output in self.outputs(sequence))
+
+        await self.wait(ended)
+        return [token for output in self.outputs(sequence) for token in output.token_ids]
+
+    async def _on_fact(self, _: EngineProcess, fact: Fact) -> None:
+        self.facts.append(fact)
+        self.changes.notify()
+
+    def _on_lost(self, _: EngineProcess, reason: str) -> None:
+        self.losses.append(reason)
+        self.changes.notify()
+
+
+@asynccontextmanager
+async def owned_engine(
+    *, chunk_tokens: int = 512, retry_after_failure_s: float = 60, **engines: Any
+) -> AsyncIterator[EngineOwner]:
+    """A running engine; `engines` are keys of the settings' section."""
+    owner = EngineOwner(
+        chunk_tokens=chunk_tokens, retry_after_failure_s=retry_after_failure_s, **engines
+    )
+    running = asyncio.create_task(owner.process.run())
+    try:
+        yield owner
+    finally:
+        await owner.process.stop()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def _begin_a_long_prefill(folder: str) -> None:
+    async with owned_engine(chunk_tokens=8192) as owner:
+        await owner.wait_fact(EngineStarted)
+        print(owner.process.pid, flush=True)
+        owner.process.send(LoadModel(TINY, folder))
+        loaded = await owner.wait_fact(ModelLoaded)
+        owner.submit(1, [1] * (loaded.max_context_tokens - 1), 1)
+        await owner.wait_fact(SequenceStarted)
+        print("prefill", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_begin_a_long_prefill(sys.argv[1]))

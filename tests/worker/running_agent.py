@@ -1,0 +1,279 @@
+"""A real agent with a real engine, and a controller and client played by the test."""
+
+import asyncio
+import itertools
+import os
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+import psutil
+from pydantic import BaseModel
+
+from shared import subjects
+from shared.bus import Bus, Message
+from shared.changes import Changes
+from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
+from shared.logs import LogStore
+from shared.messages.codec import decode, encode
+from shared.messages.control import CancelRequest, ControlReply
+from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply
+from shared.messages.events import RequestEvent, RequestEvents, WorkerEvent, WorkerReport
+from shared.messages.health import WorkerHealth
+from shared.messages.request import InferenceRequest
+from shared.messages.stream import ChoiceOutput, Chunk, Done, Failed, Status, StreamMessage
+from shared.messages.stream import decode as decode_stream
+from shared.service import StopRequest
+from shared.settings import ClusterSettings
+from worker.agent import Agent
+
+CLIENT = ClientName("local")
+OWNER = ControllerId("by-hand")
+TINY = ModelId("tiny")
+ENDLESS = {"256": -100.0, "257": -100.0}
+"""A bias that keeps the tiny model from ending its answer."""
+LIMIT_S = 30
+
+E = TypeVar("E", bound=BaseModel)
+_numbers = itertools.count(1)
+
+
+class Wire:
+    """Everything that passes over NATS, in one order, as one connection gets it."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.log: list[Message] = []
+        self._by_subject: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._changes = Changes()
+
+    async def listen(self) -> None:
+        # One subscription for all: only within one is the order of callbacks certain. Not
+        # ">", which would leave no subject without a responder.
+        await self.bus.subscribe("mlx.event.>", self._record)
+
+    def new_inbox(self) -> str:
+        """An inbox that `log` holds too; that it lies under _INBOX the controller checks."""
+        return f"mlx.event.inbox.{next(_numbers)}"
+
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await self._changes.wait_until(condition)
+
+    def on(self, subject: str) -> list[bytes]:
+        return self._by_subject[subject]
+
+    def events(self, owner: ControllerId = OWNER) -> list[RequestEvent]:
+        bodies = [decode(RequestEvents, p) for p in self.on(subjects.request_event(owner))]
+        return [event for body in bodies for event in body.events]
+
+    async def _record(self, message: Message) -> None:
+        self.log.append(message)
+        self._by_subject[message.subject].append(message.payload)
+        self._changes.notify()
+
+
+class ClientStream:
+    """What the client of one request got."""
+
+    def __init__(self, wire: Wire, dispatch: Dispatch) -> None:
+        self._wire = wire
+        self._seen = 0
+        self._messages: list[StreamMessage] = []
+        self.dispatch = dispatch
+
+    @property
+    def messages(self) -> list[StreamMessage]:
+        payloads = self._wire.on(self.dispatch.reply)
+        new = [m for payload in payloads[self._seen :] for m in decode_stream(payload)]
+        self._seen = len(payloads)
+        self._messages += [m for m in new if m.request_id == self.dispatch.request_id]
+        return self._messages
+
+    @property
+    def statuses(self) -> list[str]:
+        return [message.status for message in self.messages if isinstance(message, Status)]
+
+    @property
+    def ends(self) -> list[Done | Failed]:
+        return [message for message in self.messages if isinstance(message, Done | Failed)]
+
+    def outputs(self, choice: int = 0) -> list[ChoiceOutput]:
+        found: list[ChoiceOutput] = []
+        for message in self.messages:
+            if isinstance(message, Chunk):
+                found.append(message.output)
+            elif isinstance(message, Done):
+                found.extend(message.outputs)
+        return [output for output in found if output.choice == choice]
+
+    def token_ids(self, choice: int = 0) -> list[int]:
+        return [token for output in self.outputs(choice) for token in output.token_ids]
+
+    def text(self, choice: int = 0) -> str:
+        return "".join(output.text for output in self.outputs(choice))
+
+    async def until(self, condition: Callable[["ClientStream"], bool]) -> None:
+        await self._wire.wait(lambda: condition(self))
+
+    async def started(self) -> None:
+        """Return once the first token is there."""
+        await self.until(lambda stream: bool(stream.token_ids()))
+
+    async def done(self) -> Done:
+        """The good end; fails on a bad one."""
+        await self.until(lambda stream: bool(stream.ends))
+        end = self.ends[0]
+        assert isinstance(end, Done), end
+        return end
+
+    async def failed(self) -> Failed:
+        await self.until(lambda stream: bool(stream.ends))
+        end = self.ends[0]
+        assert isinstance(end, Failed), end
+        return end
+
+
+class RunningAgent:
+    """An agent as its controllers and clients see it."""
+
+    def __init__(self, agent: Agent, wire: Wire, stop: StopRequest, life: asyncio.Task[None]):
+        self.agent = agent
+        self.id = agent.id
+        self.wire = wire
+        self.stop = stop
+        self.life = life
+
+    def dispatch(self, *, model: ModelId = TINY, **fields: Any) -> Dispatch:
+        """One dispatch; `fields` are those of `Dispatch` or else of the request."""
+        own: dict[str, Any] = {
+            "request_id": RequestId(f"request-{next(_numbers)}"),
+            "reply": self.wire.new_inbox(),
+            "attempt": 0,
+            "seed": 1,
+            "elapsed_ms": 0.0,
+        }
+        own.update({name: fields.pop(name) for name in list(fields) if name in own})
+        if "messages" not in fields:
+            fields.setdefault("prompt", "Hello")
+        body = {"max_tokens": 12, "temperature": 0, "logit_bias": ENDLESS, **fields}
+        request = InferenceRequest.model_validate(body)
+        skill = SkillName("chat")
+        return Dispatch(client=CLIENT, skill=skill, model=model, request=request, **own)
+
+    async def send(self, *dispatches: Dispatch) -> DispatchReply:
+        batch = encode(DispatchBatch(owner=OWNER, dispatches=list(dispatches)))
+        answer = await self.wire.bus.request(
+            subjects.worker_infer(self.id), batch, timeout_s=LIMIT_S
+        )
+        return decode(DispatchReply, answer.payload)
+
+    async def start(self, **fields: Any) -> ClientStream:
+        """Dispatch one request, which must be taken."""
+        dispatch = self.dispatch(**fields)
+        reply = await self.send(dispatch)
+        assert reply.results[0].refusal is None, reply
+        return ClientStream(self.wire, dispatch)
+
+    def stream(self, dispatch: Dispatch) -> ClientStream:
+        return ClientStream(self.wire, dispatch)
+
+    async def refusal_code(self, **fields: Any) -> str | None:
+        (result,) = (await self.send(self.dispatch(**fields))).results
+        return result.refusal.code if result.refusal else None
+
+    async def control(self, verb: str, order: BaseModel | bytes) -> ControlReply:
+        payload = order if isinstance(order, bytes) else encode(order)
+        subject = subjects.worker_control(self.id, verb)
+        answer = await self.wire.bus.request(subject, payload, timeout_s=LIMIT_S)
+        return decode(ControlReply, answer.payload)
+
+    async def cancel(self, stream: ClientStream, **fields: Any) -> ControlReply:
+        order = CancelRequest(request_id=stream.dispatch.request_id, client=CLIENT, **fields)
+        return await self.control("cancel", order)
+
+    async def cancel_all(self, *streams: ClientStream) -> None:
+        """Cancel one after another, each once the one before has ended."""
+        for stream in streams:
+            await self.cancel(stream)
+            await stream.done()
+
+    async def health(self) -> WorkerHealth:
+        subject = subjects.worker_health(self.id)
+        answer = await self.wire.bus.request(subject, b"", timeout_s=LIMIT_S)
+        return decode(WorkerHealth, answer.payload)
+
+    async def settle(self) -> None:
+        """Return once everything the agent has published so far is in the log."""
+        inbox = self.wire.new_inbox()
+        await self.wire.bus.publish(subjects.worker_health(self.id), b"", reply=inbox)
+        await self.wire.wait(lambda: bool(self.wire.on(inbox)))
+
+    def reports(self) -> list[tuple[str, WorkerReport]]:
+        """The type and state of every event so far."""
+        events = [decode(WorkerEvent, p) for p in self.wire.on(subjects.worker_event(self.id))]
+        return [(event.type, event.worker) for event in events]
+
+    async def until_reported(self, condition: Callable[[WorkerReport], bool]) -> None:
+        """Return once the last event shows such a state."""
+        await self.wire.wait(lambda: bool(self.reports()) and condition(self.reports()[-1][1]))
+
+
+@asynccontextmanager
+async def running_agent(
+    nats_url: str, models: dict[str, Path], *, wait: str = "ready", **settings: Any
+) -> AsyncIterator[RunningAgent]:
+    """An agent that serves `models`, once its state is `wait`.
+
+    `settings` are keys of the settings' section `worker`; `controller` is a section of its own.
+    """
+    controller = settings.pop("controller", {})
+    tree = ClusterSettings.model_validate(
+        {
+            "nats": {"servers": [nats_url]},
+            "skills": {"chat": list(models)},
+            "models": {name: {"path": str(path)} for name, path in models.items()},
+            "controller": {"failover": {"heartbeat_interval_ms": 100}, **controller},
+            "worker": settings,
+        }
+    )
+    worker = WorkerId(f"worker-{next(_numbers)}")
+    ours = await Bus.connect(tree.nats, name="by hand", wait_s=5)
+    theirs = await Bus.connect(tree.nats, name="worker", wait_s=5)
+    wire = Wire(ours)
+    await wire.listen()
+    stop = StopRequest()
+    agent = Agent(tree, theirs, worker, LogStore("worker", worker))
+    life = asyncio.create_task(agent.run(stop))
+    running = RunningAgent(agent, wire, stop, life)
+    try:
+        await running.until_reported(lambda report: report.state == wait)
+        yield running
+    finally:
+        stop.request(in_haste=True)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await life
+        finally:
+            left = _kill_engines(agent)
+            await theirs.close()
+            await ours.close()
+    assert left == [], "engines outlived their agent"
+
+
+def _kill_engines(agent: Agent) -> list[int]:
+    """The engines that still ran; without them the event loop would wait for their end."""
+    killed = []
+    for engine in agent.report().engines:
+        with suppress(psutil.NoSuchProcess):
+            if engine.pid is not None and psutil.Process(engine.pid).ppid() == os.getpid():
+                psutil.Process(engine.pid).kill()
+                killed.append(engine.pid)
+    return killed
+
+
+def as_json(payload: bytes) -> Any:
+    return orjson.loads(payload)

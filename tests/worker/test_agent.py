@@ -1,0 +1,344 @@
+"""A worker's life: it joins, loads, loses engines and gets them back, drains and leaves."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shared import subjects
+from shared.bus import Bus
+from shared.errors import NoResponders
+from shared.ids import BootId, ControllerId, ModelId, RequestId
+from shared.messages.control import (
+    CancelRequest,
+    DrainWorker,
+    ListRequests,
+    LoadModel,
+    UnloadModel,
+)
+from shared.messages.events import RequestFailed, WorkerReport
+from shared.messages.stream import Failed
+from tests.processes import NatsProcess, RunningNats
+from tests.worker.running_agent import CLIENT, LIMIT_S, OWNER, RunningAgent, running_agent
+
+pytestmark = pytest.mark.anyio
+
+_LONG = 900
+_QUICK = {"restart_delay_ms": 10}
+
+
+def _kill_engine(agent: RunningAgent, index: int = 0) -> int:
+    pid = agent.agent.report().engines[index].pid
+    assert pid is not None
+    psutil.Process(pid).send_signal(signal.SIGKILL)
+    return pid
+
+
+def _model(report: WorkerReport, model: str) -> str:
+    return next(status.state for status in report.models if status.id == model)
+
+
+# Joining, and what is told.
+
+
+async def test_a_worker_joins_while_warming_and_then_is_ready(agent: RunningAgent) -> None:
+    events = agent.reports()
+    assert [kind for kind, _ in events].count("joined") == 1
+    kind, first = events[0]
+    assert (kind, first.state, first.id) == ("joined", "warming", agent.id)
+    states = [report.state for _, report in events]
+    assert set(states) == {"warming", "ready"} and states == sorted(states, reverse=True)
+
+
+async def test_a_worker_that_registers_when_complete_is_not_heard_of_before(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    warming = {"register_when": "complete"}
+    async with running_agent(nats_server.url, {"tiny": tiny_model}, pre_warming=warming) as late:
+        kind, first = late.reports()[0]
+        assert (kind, first.state, _model(first, "tiny")) == ("joined", "ready", "warm")
+
+
+async def test_health_tells_state_models_engines_and_hardware(agent: RunningAgent) -> None:
+    health = await agent.health()
+    assert health.live and health.ready
+    report = health.worker
+    assert (report.id, report.boot_id, report.state) == (agent.id, agent.agent.boot_id, "ready")
+    (model,) = report.models
+    assert (model.id, model.state, model.error) == ("tiny", "warm", None)
+    (engine,) = report.engines
+    assert engine.state == "running" and engine.pid is not None
+    assert psutil.Process(engine.pid).is_running()
+    assert report.memory_bytes > engine.memory_bytes > 0
+    assert report.hardware.accelerator in ("cpu", "metal", "cuda")
+    assert report.hardware.cores >= 1
+
+
+async def test_a_boot_answers_its_own_probe_and_no_other_boots(agent: RunningAgent) -> None:
+    bus = agent.wire.bus
+    own = subjects.worker_alive(agent.id, agent.agent.boot_id)
+    await bus.request(own, b"", timeout_s=LIMIT_S)
+    with pytest.raises(NoResponders):
+        await bus.request(subjects.worker_alive(agent.id, BootId("old")), b"", timeout_s=LIMIT_S)
+
+
+async def test_finished_and_failed_requests_are_counted(agent: RunningAgent) -> None:
+    before = (await agent.health()).worker
+    await (await agent.start()).done()
+    await (await agent.start(prompt=[10**6])).failed()
+    after = (await agent.health()).worker
+    assert after.completed_requests == before.completed_requests + 1
+    assert after.failed_requests == before.failed_requests + 1
+    assert (after.active_requests, after.queued_requests) == (0, 0)
+
+
+# Control.
+
+
+async def test_the_requests_of_an_owner_are_listed(agent: RunningAgent) -> None:
+    stream = await agent.start(max_tokens=_LONG)
+    await stream.started()
+    for owner, count in ((OWNER, 1), (None, 1), (ControllerId("another"), 0)):
+        reply = await agent.control("requests", ListRequests(owner=owner))
+        assert reply.ok and len(reply.requests) == count
+    (running,) = (await agent.control("requests", ListRequests())).requests
+    assert (running.request_id, running.owner) == (stream.dispatch.request_id, OWNER)
+    assert running.tokens > 0
+    await agent.cancel(stream)
+    await stream.done()
+
+
+async def test_cancelling_what_is_not_here_is_answered_with_no(agent: RunningAgent) -> None:
+    order = CancelRequest(request_id=RequestId("nobody"), client=CLIENT)
+    assert not (await agent.control("cancel", order)).ok
+
+
+@pytest.mark.parametrize(
+    ("verb", "payload", "code"),
+    [
+        ("cancel", b"no JSON", "invalid_request"),
+        ("cancel", b"{}", "invalid_request"),
+        ("dance", b"{}", "invalid_request"),
+        ("load", b'{"model": "none"}', "unknown_model"),
+    ],
+)
+async def test_a_bad_order_is_answered_with_its_fault(
+    agent: RunningAgent, verb: str, payload: bytes, code: str
+) -> None:
+    reply = await agent.control(verb, payload)
+    assert (reply.ok, reply.code) == (False, code)
+    assert reply.message
+
+
+async def test_loading_what_is_loaded_is_fine_and_unloading_is_not_served_yet(
+    agent: RunningAgent,
+) -> None:
+    tiny = ModelId("tiny")
+    assert (await agent.control("load", LoadModel(model=tiny))).ok
+    assert (await agent.control("unload", UnloadModel(model=tiny))).code == "not_supported"
+    await (await agent.start()).done()
+
+
+async def test_a_dispatch_that_cannot_be_read_disturbs_nothing(agent: RunningAgent) -> None:
+    await agent.wire.bus.publish(subjects.worker_infer(agent.id), b"\xff not a batch")
+    await (await agent.start()).done()
+
+
+# Models.
+
+
+async def test_a_model_is_loaded_when_first_asked_for(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    models = {"tiny": tiny_model, "spare": tiny_model}
+    async with running_agent(nats_server.url, models) as agent:
+        assert _model((await agent.health()).worker, "spare") == "available"
+        stream = await agent.start(model=ModelId("spare"))
+        assert "loading" in stream.statuses or await stream.done()
+        await stream.done()
+        assert "loading" in stream.statuses
+        assert _model((await agent.health()).worker, "spare") == "warm"
+
+
+async def test_a_broken_model_fails_its_requests_with_its_path_until_it_is_repaired(
+    nats_server: RunningNats, tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "broken"
+    shutil.copytree(tiny_model, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"broken")
+    broken = ModelId("broken")
+    async with running_agent(nats_server.url, {"tiny": tiny_model, "broken": folder}) as agent:
+        failed = await (await agent.start(model=broken)).failed()
+        assert failed.error.code == "model_unavailable"
+        assert str(folder) in failed.error.message
+        assert await agent.refusal_code(model=broken) == "model_unavailable"
+        await (await agent.start()).done()
+
+        shutil.copy(tiny_model / "model.safetensors", weights)
+        assert (await agent.control("load", LoadModel(model=broken))).ok
+        await (await agent.start(model=broken)).done()
+
+
+# Engines that die.
+
+
+async def test_a_killed_engine_ends_each_of_its_streams_once_and_the_worker_serves_again(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    async with running_agent(
+        nats_server.url,
+        {"tiny": tiny_model},
+        engines=_QUICK,
+        continuous_batching={"max_batch_size": 4},
+    ) as agent:
+        whole = await agent.start()
+        await whole.done()
+        streams = [await agent.start(max_tokens=_LONG, stream=n != 3) for n in range(4)]
+        waiting = await agent.start()
+        for stream in streams[:3]:
+            await stream.started()
+        killed = _kill_engine(agent)
+        for stream in streams:
+            failed = await stream.failed()
+            assert (failed.error.code, failed.error.retryable) == ("engine_crashed", True)
+            assert "signal 9" in failed.error.message
+
+        await waiting.done()
+        assert waiting.text() == whole.text(), "what waited is served by the next engine"
+        again = await agent.start()
+        await again.done()
+        assert again.text() == whole.text()
+        await agent.settle()
+        assert [len(stream.ends) for stream in streams] == [1] * 4
+        assert all(isinstance(stream.messages[-1], Failed) for stream in streams)
+        lost = [e for e in agent.wire.events() if isinstance(e, RequestFailed)]
+        assert {event.request_id for event in lost} == {s.dispatch.request_id for s in streams}
+        (engine,) = (await agent.health()).worker.engines
+        assert engine.restarts == 1 and engine.pid != killed
+
+
+async def test_of_two_engines_only_the_dead_ones_streams_end(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    async with running_agent(
+        nats_server.url, {"tiny": tiny_model}, engines={"count": 2, **_QUICK}
+    ) as agent:
+        await agent.until_reported(
+            lambda report: [engine.state for engine in report.engines] == ["running"] * 2
+        )
+        warm = agent.agent._scheduler.models[ModelId("tiny")]
+        await agent.wire.wait(lambda: warm.engines == {0, 1})
+        streams = [await agent.start(max_tokens=_LONG) for _ in range(2)]
+        for stream in streams:
+            await stream.started()
+        _kill_engine(agent, 0)
+        await agent.wire.wait(lambda: any(stream.ends for stream in streams))
+        (dead,) = [stream for stream in streams if stream.ends]
+        (alive,) = [stream for stream in streams if not stream.ends]
+        assert (await dead.failed()).error.code == "engine_crashed"
+        done = await alive.done()
+        assert done.usage.completion_tokens == _LONG
+
+
+async def test_past_the_restart_limit_a_worker_is_unhealthy_until_an_engine_runs_again(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    async with running_agent(
+        nats_server.url,
+        {"tiny": tiny_model},
+        engines={"max_restarts": 0, **_QUICK},
+        controller={"circuit_breaker": {"recovery_timeout_ms": 500}},
+    ) as agent:
+        _kill_engine(agent)
+        await agent.until_reported(lambda report: report.state == "unhealthy")
+        assert await agent.refusal_code() == "engine_crashed"
+        assert not (await agent.health()).ready
+        await agent.until_reported(lambda report: report.state == "ready")
+        await (await agent.start()).done()
+
+
+async def test_what_waits_for_an_engine_that_will_not_come_back_ends_too(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    async with running_agent(
+        nats_server.url,
+        {"tiny": tiny_model},
+        engines={"max_restarts": 0, **_QUICK},
+        continuous_batching={"max_batch_size": 1},
+    ) as agent:
+        running = await agent.start(max_tokens=_LONG)
+        waiting = await agent.start()
+        await running.started()
+        _kill_engine(agent)
+        for stream in (running, waiting):
+            assert (await stream.failed()).error.code == "engine_crashed"
+        await agent.settle()
+        assert (len(running.ends), len(waiting.ends)) == (1, 1)
+
+
+# Leaving.
+
+
+async def test_a_draining_worker_takes_nothing_new_ends_its_streams_and_leaves(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    async with running_agent(nats_server.url, {"tiny": tiny_model}) as agent:
+        stream = await agent.start(max_tokens=_LONG)
+        await stream.started()
+        assert (await agent.control("drain", DrainWorker())).ok
+        await agent.until_reported(lambda report: report.state == "draining")
+        assert await agent.refusal_code() == "draining"
+        done = await stream.done()
+        assert done.usage.completion_tokens == _LONG
+        await agent.wire.wait(lambda: agent.reports()[-1][0] == "left")
+        await agent.life
+        assert agent.reports()[-1][1].state == "stopped"
+
+
+async def test_past_its_drain_timeout_a_worker_ends_what_still_runs_with_an_error(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    async with running_agent(nats_server.url, {"tiny": tiny_model}, drain_timeout_ms=1) as agent:
+        stream = await agent.start(max_tokens=_LONG)
+        await stream.started()
+        agent.stop.request()
+        await agent.life
+        await agent.wire.wait(lambda: agent.reports()[-1][0] == "left")
+        failed = await stream.failed()
+        assert (failed.error.code, failed.error.retryable) == ("draining", True)
+        assert len(stream.ends) == 1
+
+
+async def test_stopped_in_haste_a_worker_tells_its_clients_stops_its_engines_and_leaves(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    async with running_agent(nats_server.url, {"tiny": tiny_model}) as agent:
+        stream = await agent.start(max_tokens=_LONG)
+        await stream.started()
+        pid = agent.agent.report().engines[0].pid
+        assert pid is not None
+        engine = psutil.Process(pid)
+        agent.stop.request(in_haste=True)
+        await agent.life
+        assert not engine.is_running()
+        assert (await stream.failed()).error.code == "draining"
+        await agent.wire.wait(lambda: agent.reports()[-1][0] == "left")
+
+
+async def test_a_worker_that_lost_nats_for_a_moment_says_so_and_serves_again(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with NatsProcess(tmp_path) as server:
+        async with running_agent(server.url, {"tiny": tiny_model}) as agent:
+            buses: list[Bus] = [agent.wire.bus, agent.agent._bus]
+            server.kill()
+            for bus in buses:
+                await bus.wait_lost()
+            server.start()
+            for bus in buses:
+                await bus.wait_connected()
+            await agent.until_reported(lambda report: report.state == "ready")
+            await (await agent.start()).done()

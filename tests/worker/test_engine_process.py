@@ -1,0 +1,149 @@
+"""The engine process as its owner sees it: alive, killed, orphaned."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import wait_until_gone
+from tests.worker.engine_owner import TINY, EngineOwner, owned_engine
+from worker.engine_process import EngineState
+from worker.link.messages import EngineStarted, LoadModel, ModelFailed, ModelLoaded
+
+pytestmark = pytest.mark.anyio
+
+
+def _kill(owner: EngineOwner) -> psutil.Process:
+    assert owner.process.pid is not None
+    process = psutil.Process(owner.process.pid)
+    process.send_signal(signal.SIGKILL)
+    return process
+
+
+async def _load(owner: EngineOwner, folder: Path) -> ModelLoaded:
+    """Load a model on the engine's present life."""
+    await owner.wait(lambda: owner.process.state == "running")
+    seen = len(owner.of_kind(ModelLoaded))
+    owner.process.send(LoadModel(TINY, str(folder)))
+    return await owner.wait_fact(ModelLoaded, seen + 1)
+
+
+def _state(owner: EngineOwner) -> EngineState:
+    return owner.process.state
+
+
+async def test_an_engine_starts_loads_generates_and_ends_when_asked(tiny_model: Path) -> None:
+    async with owned_engine() as owner:
+        started = await owner.wait_fact(EngineStarted)
+        assert owner.facts[0] == started
+        assert (started.threads, owner.process.state) == (2, "running")
+        assert started.blas != "reference"
+        assert set(started.versions) == {"mlx", "mlx-lm"}
+
+        await _load(owner, tiny_model)
+        assert len(await owner.generate(1)) == 8
+
+        assert owner.process.pid is not None
+        process = psutil.Process(owner.process.pid)
+        await owner.process.stop()
+        assert not process.is_running()
+        assert owner.losses == []
+
+
+async def test_a_killed_engine_is_reported_with_its_signal_and_started_again(
+    tiny_model: Path,
+) -> None:
+    async with owned_engine(restart_delay_ms=10) as owner:
+        await _load(owner, tiny_model)
+        before = await owner.generate(1)
+        killed = _kill(owner)
+        await owner.wait(lambda: len(owner.losses) == 1)
+        assert "signal 9" in owner.losses[0]
+        assert _state(owner) == "restarting"
+
+        await owner.wait_fact(EngineStarted, 2)
+        assert owner.process.pid != killed.pid
+        assert (_state(owner), owner.process.restarts) == ("running", 1)
+        await _load(owner, tiny_model)
+        assert await owner.generate(2) == before
+
+
+async def test_past_its_restart_limit_an_engine_has_failed_until_the_next_attempt() -> None:
+    async with owned_engine(
+        max_restarts=0, restart_delay_ms=10, retry_after_failure_s=0.05
+    ) as owner:
+        await owner.wait_fact(EngineStarted)
+        _kill(owner)
+        await owner.wait(lambda: len(owner.losses) == 1)
+        assert _state(owner) == "failed"
+        await owner.wait_fact(EngineStarted, 2)
+        assert _state(owner) == "running"
+
+
+async def test_an_engine_that_does_not_start_in_time_is_killed_and_reported() -> None:
+    async with owned_engine(startup_timeout_ms=1, max_restarts=0) as owner:
+        await owner.wait(lambda: len(owner.losses) == 1)
+        assert "signal 9" in owner.losses[0]
+        assert owner.of_kind(EngineStarted) == []
+
+
+async def test_an_engine_that_does_not_stop_in_time_is_killed(demo_folder: Path) -> None:
+    async with owned_engine(chunk_tokens=8192, shutdown_timeout_ms=100) as owner:
+        loaded = await _load(owner, demo_folder)
+        owner.submit(1, [1] * (loaded.max_context_tokens - 1), 1)  # seconds without a look at us
+        assert owner.process.pid is not None
+        process = psutil.Process(owner.process.pid)
+        await owner.process.stop()
+        assert not process.is_running()
+        assert owner.outputs(1) == [], "it ended by itself: the prefill was too short"
+
+
+async def test_an_engine_ignores_the_signals_that_a_terminal_sends_to_all(
+    tiny_model: Path,
+) -> None:
+    async with owned_engine() as owner:
+        await owner.wait_fact(EngineStarted)
+        assert owner.process.pid is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            psutil.Process(owner.process.pid).send_signal(number)
+        await _load(owner, tiny_model)
+        assert owner.losses == []
+
+
+async def test_a_model_that_fails_to_load_leaves_the_engine_running(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    async with owned_engine() as owner:
+        await owner.wait_fact(EngineStarted)
+        owner.process.send(LoadModel(TINY, str(tmp_path)))
+        failed = await owner.wait_fact(ModelFailed)
+        assert str(tmp_path) in failed.message
+        await _load(owner, tiny_model)
+        assert owner.losses == []
+
+
+@pytest.mark.parametrize("moment", ["loading", "prefill"])
+def test_an_engine_leaves_when_its_owner_is_killed_even_in_a_long_prefill(
+    demo_folder: Path, moment: str
+) -> None:
+    command = [sys.executable, "-m", "tests.worker.engine_owner", str(demo_folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        engine = psutil.Process(int(owner.stdout.readline()))
+        if moment == "prefill":
+            assert owner.stdout.readline() == "prefill\n"
+        assert engine.is_running()
+        owner.kill()
+    # The prefill alone would take several times as long.
+    assert wait_until_gone([engine], limit_s=4) == []
+
+
+async def test_stopping_an_engine_that_never_started_is_no_error() -> None:
+    owner = EngineOwner(chunk_tokens=512, retry_after_failure_s=1)
+    async with asyncio.timeout(5):
+        await owner.process.stop()
+    assert owner.process.pid is None
