@@ -5,6 +5,7 @@ import sysconfig
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Before anything imports MLX: its own BLAS is 30 times slower on Linux.
@@ -23,6 +24,10 @@ from tests.processes import (  # noqa: E402
     cluster_process,
 )
 from worker import demo_model  # noqa: E402
+
+# These machines are shared: how long one example takes says nothing.
+hypothesis.settings.register_profile("shared-machine", deadline=None)
+hypothesis.settings.load_profile("shared-machine")
 
 for name in [name for name in os.environ if name.startswith("CLUSTER_")]:
     del os.environ[name]  # the developer's own settings are not the tests'
