@@ -78,13 +78,7 @@ class Dispatcher:
         """Tell the worker of the present attempt to stop it."""
         if request.worker is None:
             return
-        order = CancelRequest(
-            request_id=request.request_id,
-            client=request.client,
-            attempt=request.attempt,
-            silent=silent,
-        )
-        await self._send_cancel(request.worker, order)
+        await self._cancel_attempt(request.worker, request, silent=silent)
 
     async def _ask(self, worker: WorkerId, boot_id: BootId, dispatch: Dispatch) -> Refusal | None:
         """Dispatch to one worker and wait for its ack; None when it took the request."""
@@ -95,7 +89,7 @@ class Dispatcher:
             return Refusal(code="worker_lost", message=f"worker {worker} is not there")
         except RequestTimedOut:
             # It may have taken the request all the same: that attempt must not go on.
-            await self._drop_attempt(worker, dispatch)
+            await self._cancel_attempt(worker, dispatch, silent=True)
             return Refusal(code="worker_lost", message=f"worker {worker} does not answer")
         except (BusError, DecodeError) as error:
             return Refusal(code="internal_error", message=error.message)
@@ -127,17 +121,16 @@ class Dispatcher:
             if not self._awaited[boot_id]:
                 del self._awaited[boot_id]
 
-    async def _drop_attempt(self, worker: WorkerId, dispatch: Dispatch) -> None:
-        order = CancelRequest(
-            request_id=dispatch.request_id,
-            client=dispatch.client,
-            attempt=dispatch.attempt,
-            silent=True,
-        )
-        await self._send_cancel(worker, order)
-
-    async def _send_cancel(self, worker: WorkerId, order: CancelRequest) -> None:
+    async def _cancel_attempt(
+        self, worker: WorkerId, attempt: Dispatch | OwnedRequest, *, silent: bool
+    ) -> None:
         """Best effort: where it gets lost, attempt numbers fence what still comes."""
+        order = CancelRequest(
+            request_id=attempt.request_id,
+            client=attempt.client,
+            attempt=attempt.attempt,
+            silent=silent,
+        )
         try:
             await self._bus.publish(subjects.worker_control(worker, order.verb), encode(order))
         except BusError as error:

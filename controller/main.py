@@ -19,7 +19,7 @@ from shared.cli.options import (
 )
 from shared.ids import ControllerId, name_from
 from shared.logs import LogStore, set_up_logging
-from shared.service import StopRequest, run_service, unless_stopped
+from shared.service import StopRequest, run_on_bus, run_service
 from shared.settings import ClusterSettings
 
 _HELP = """Route requests of a cluster to its workers.
@@ -59,11 +59,7 @@ def main(
 async def _serve(
     settings: ClusterSettings, identity: ControllerId, logs: LogStore, stop: StopRequest
 ) -> int:
-    bus = await unless_stopped(stop, Bus.connect(settings.nats, name=f"controller {identity}"))
-    if bus is None:
-        return 0
-    try:
+    async def work(bus: Bus) -> None:
         await Controller(settings, bus, identity, logs).run(stop)
-    finally:
-        await bus.close()
-    return 0
+
+    return await run_on_bus(stop, settings.nats, f"controller {identity}", work)

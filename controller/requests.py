@@ -14,7 +14,6 @@ from shared.bus import Bus, Message, Subscription
 from shared.changes import Changes
 from shared.errors import (
     BusError,
-    ClusterError,
     DecodeError,
     RequestError,
     Unavailable,
@@ -24,13 +23,17 @@ from shared.messages.codec import decode, encode
 from shared.messages.control import RequestQuery, RequestStateName
 from shared.messages.dispatch import ForwardedRequest
 from shared.messages.events import RequestEvents, RequestFailed, RequestFinished, TokensEmitted
-from shared.messages.stream import StreamError, StreamMessage, encode_multiplexed
+from shared.messages.stream import (
+    KEEP_ALIVE_S,
+    StreamError,
+    StreamMessage,
+    encode_multiplexed,
+)
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings
 
 logger = logging.getLogger(__name__)
 
-_KEEP_ALIVE_S = 1.5
 _GRACE_S = 5.0
 """A worker ends its requests at their deadline; this much later the controller does."""
 
@@ -114,7 +117,7 @@ class Requests:
             await self._fail(
                 request, StreamError.of("deadline_exceeded", f"timeout_ms of {timeout_ms} passed")
             )
-        elif request.state != "running" and now - request.last_sent_at >= _KEEP_ALIVE_S:
+        elif request.state != "running" and now - request.last_sent_at >= KEEP_ALIVE_S:
             await self._send(request, request.waiting_message())
 
     async def _on_infer(self, message: Message) -> None:
@@ -187,9 +190,6 @@ class Requests:
             await self._dispatcher.dispatch(request)
         except Unavailable as error:
             await self._fail(request, stream_error(error))
-            return
-        except ClusterError as error:
-            await self._fail(request, StreamError.of("internal_error", error.message))
             return
         except Exception as error:  # one request fails, not the controller
             logger.exception("dispatch failed", extra=_about(request))

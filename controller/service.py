@@ -28,7 +28,6 @@ from shared.version import VERSION
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-_LOG_INTERVAL_S = 0.2
 _DRAIN_S = 10.0
 
 
@@ -57,7 +56,7 @@ class Controller:
                 tasks.create_task(self._requests.run()),
                 tasks.create_task(self._heartbeat()),
                 tasks.create_task(self._tick()),
-                tasks.create_task(self._publish_logs()),
+                tasks.create_task(self._logs.run(self._bus)),
             ]
             await self._subscribe()
             await self._change_state("ready")
@@ -136,11 +135,6 @@ class Controller:
             await asyncio.sleep(self._interval_s)
             if self.state != "starting":
                 await self._publish_event("heartbeat")
-
-    async def _publish_logs(self) -> None:
-        while True:
-            await asyncio.sleep(_LOG_INTERVAL_S)
-            await self._logs.publish_new(self._bus)
 
     async def _tick(self) -> None:
         """Notice silence: of workers, and towards clients."""

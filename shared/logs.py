@@ -3,6 +3,7 @@
 A line's fields come from `extra={"request_id": ..., "model": ...}`; `FIELDS` lists them.
 """
 
+import asyncio
 import logging
 import sys
 from collections import deque
@@ -17,6 +18,7 @@ from shared.settings.tree import Logging
 
 FIELDS = ("request_id", "client", "model", "worker", "controller", "attempt", "engine", "code")
 _KEPT_RECORDS = 1000
+_PUBLISH_INTERVAL_S = 0.2
 _LEVELS: dict[int, LogLevel] = {
     logging.DEBUG: "debug",
     logging.INFO: "info",
@@ -58,6 +60,12 @@ class LogStore(logging.Handler):
             await bus.publish(message.reply, encode(RecentLogs(records=records)))
 
         await bus.subscribe(subjects.RECENT_LOGS, handle)
+
+    async def run(self, bus: Bus) -> None:
+        """Publish what is logged, a few times a second, until cancelled."""
+        while True:
+            await asyncio.sleep(_PUBLISH_INTERVAL_S)
+            await self.publish_new(bus)
 
     async def publish_new(self, bus: Bus) -> None:
         """Publish what was logged since the last call. Drops it when NATS is away: `answer`

@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from shared.bus import Bus
+from shared.settings.tree import Nats
+
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -47,6 +50,20 @@ async def unless_stopped(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T |
     finally:
         stopped.cancel()
         task.cancel()
+
+
+async def run_on_bus(
+    stop: StopRequest, settings: Nats, name: str, work: Callable[[Bus], Awaitable[None]]
+) -> int:
+    """Connect, however long that takes, run `work`, and close; 0 also when stopped before."""
+    bus = await unless_stopped(stop, Bus.connect(settings, name=name))
+    if bus is None:
+        return 0
+    try:
+        await work(bus)
+    finally:
+        await bus.close()
+    return 0
 
 
 def run_service(work: Callable[[StopRequest], Awaitable[int]]) -> int:

@@ -190,7 +190,7 @@ class ActiveRequest:
         return self.dispatch.request_id, self.dispatch.attempt, self.worker
 
     def _whole(self) -> tuple[ChoiceOutput, ...]:
-        return tuple(_joined(choice.outputs) for choice in self.choices)
+        return tuple(ChoiceOutput.joined(choice.outputs) for choice in self.choices)
 
     def _done(self, outputs: tuple[ChoiceOutput, ...]) -> Done:
         self.ended = True
@@ -208,16 +208,3 @@ class ActiveRequest:
             ttft_ms=round((first - self.received_at) * 1000 + elapsed_ms, 2),
             decode_ms=round((now - first) * 1000, 2),
         )
-
-
-def _joined(outputs: list[ChoiceOutput]) -> ChoiceOutput:
-    """All outputs of one choice as one."""
-    logprobs = [entry for output in outputs for entry in output.logprobs or []]
-    return ChoiceOutput(
-        choice=outputs[0].choice,
-        index=outputs[0].index,
-        token_ids=[token for output in outputs for token in output.token_ids],
-        text="".join(output.text for output in outputs),
-        logprobs=logprobs or None,
-        finish_reason=outputs[-1].finish_reason,
-    )

@@ -43,7 +43,6 @@ from worker.scheduler import Scheduler
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-_LOG_INTERVAL_S = 0.2
 _DEFAULT_PREFILL_CHUNK_TOKENS = 512
 
 
@@ -95,7 +94,7 @@ class Agent:
                 tasks.create_task(self._publisher.run()),
                 tasks.create_task(self._heartbeat()),
                 tasks.create_task(self._tick()),
-                tasks.create_task(self._publish_logs()),
+                tasks.create_task(self._logs.run(self._bus)),
                 tasks.create_task(self._warm_up()),
             ]
             self._bus.on_reconnect.append(self._announce_state)
@@ -192,11 +191,6 @@ class Agent:
         while True:
             await asyncio.sleep(_TICK_S)
             self._scheduler.tick()
-
-    async def _publish_logs(self) -> None:
-        while True:
-            await asyncio.sleep(_LOG_INTERVAL_S)
-            await self._logs.publish_new(self._bus)
 
     # Engines.
 

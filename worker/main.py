@@ -21,7 +21,7 @@ from shared.cli.options import (
 from shared.errors import NoResponders, RequestTimedOut, SettingsError
 from shared.ids import WorkerId
 from shared.logs import LogStore, set_up_logging
-from shared.service import StopRequest, run_service, unless_stopped
+from shared.service import StopRequest, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.tree import DEMO_MODEL
 from worker import demo_model
@@ -83,15 +83,11 @@ def main(
 async def _serve(
     settings: ClusterSettings, identity: WorkerId, logs: LogStore, stop: StopRequest
 ) -> int:
-    bus = await unless_stopped(stop, Bus.connect(settings.nats, name=f"worker {identity}"))
-    if bus is None:
-        return 0
-    try:
+    async def work(bus: Bus) -> None:
         await _refuse_double(bus, identity)
         await Agent(settings, bus, identity, logs).run(stop)
-    finally:
-        await bus.close()
-    return 0
+
+    return await run_on_bus(stop, settings.nats, f"worker {identity}", work)
 
 
 async def _refuse_double(bus: Bus, identity: WorkerId) -> None:

@@ -14,7 +14,7 @@ from shared.errors import ModelError
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
 from shared.messages.events import RequestFailed, RequestFinished
-from shared.messages.stream import Done, StreamError
+from shared.messages.stream import KEEP_ALIVE_S, Done, StreamError
 from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
 from worker.engine_process import EngineProcess
@@ -36,8 +36,6 @@ from worker.request_queue import RequestQueue
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 1.5
-"""A stream hears something at least every 2 s."""
 _RATE_WINDOW_S = 5.0
 
 

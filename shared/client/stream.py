@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -136,7 +136,7 @@ class Stream:
         return Completion(
             request_id=self.request_id,
             worker=self.worker,
-            choices=tuple(_join(parts[choice]) for choice in sorted(parts)),
+            choices=tuple(ChoiceOutput.joined(parts[choice]) for choice in sorted(parts)),
             usage=self.usage,
             timings=self.timings,
         )
@@ -198,14 +198,3 @@ class Stream:
         if not self._assembler.done and self._bus.connected:
             query = orjson.dumps({"request_id": self.request_id})
             await self._bus.publish(subjects.request(self._client, "cancel"), query)
-
-
-def _join(outputs: list[ChoiceOutput]) -> ChoiceOutput:
-    logprobs = [entry for output in outputs for entry in output.logprobs or []]
-    return replace(
-        outputs[-1],
-        index=0,
-        token_ids=[token for output in outputs for token in output.token_ids],
-        text="".join(output.text for output in outputs),
-        logprobs=logprobs or None,
-    )

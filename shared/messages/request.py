@@ -202,14 +202,6 @@ def claimed_request_id(payload: bytes) -> RequestId | None:
     return RequestId(value) if isinstance(value, str) and 0 < len(value) <= 128 else None
 
 
-def wants_stream(payload: bytes) -> bool:
-    """Whether a request that may be invalid asked for a stream (the default)."""
-    try:
-        return orjson.loads(payload).get("stream", True) is not False
-    except (orjson.JSONDecodeError, AttributeError):
-        return True
-
-
 def _invalid(error: ValidationError) -> InvalidRequest:
     problem = error.errors(include_url=False)[0]
     location = problem["loc"]

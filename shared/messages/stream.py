@@ -3,7 +3,8 @@
 Plain slotted dataclasses: a worker makes one for each token of each stream.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import orjson
@@ -15,6 +16,10 @@ from shared.messages.codec import decode_object
 StatusName = Literal[
     "accepted", "queued", "loading", "prefill", "preempted", "migrating", "running"
 ]
+KEEP_ALIVE_S = 1.5
+"""Whoever holds a request sends a status after so long without a message: a stream hears
+something at least every 2 s."""
+
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 
 _STATUSES = frozenset(get_args(StatusName))
@@ -76,6 +81,18 @@ class ChoiceOutput:
     finish_reason: FinishReason | None = None
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
+
+    @staticmethod
+    def joined(outputs: Sequence["ChoiceOutput"]) -> "ChoiceOutput":
+        """All outputs of one choice, in order and at least one, as one."""
+        logprobs = [entry for output in outputs for entry in output.logprobs or []]
+        return replace(
+            outputs[-1],
+            index=outputs[0].index,
+            token_ids=[token for output in outputs for token in output.token_ids],
+            text="".join(output.text for output in outputs),
+            logprobs=logprobs or None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

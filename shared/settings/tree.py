@@ -263,10 +263,6 @@ class ClusterSettings(BaseSettings):
     worker: Worker = Worker()
     logging: Logging = Logging()
 
-    def models_of(self, skill: SkillName) -> list[ModelId]:
-        """The skill's models in order of preference; empty for an unknown skill."""
-        return self.skills.get(skill, [])
-
     @property
     def served_models(self) -> list[ModelId]:
         """What a worker serves: by default every model that skills or aliases name."""

@@ -16,7 +16,6 @@ from shared.messages.request import (
     claimed_request_id,
     default_seed,
     parse_request,
-    wants_stream,
 )
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
@@ -211,7 +210,6 @@ def check_parse(payload: bytes) -> None:
         assert len(request.fingerprint()) == 64
     claimed = claimed_request_id(payload)
     assert claimed is None or 0 < len(claimed) <= 128
-    assert wants_stream(payload) in (True, False)
 
 
 @given(st.binary())
@@ -261,18 +259,15 @@ def test_the_default_seed_differs_between_clients_and_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "claimed", "streams"),
+    ("payload", "claimed"),
     [
-        (b'{"request_id": "r", "stream": false, "bad": 1}', "r", False),
-        (b'{"request_id": 5}', None, True),
-        (b'{"request_id": ""}', None, True),
-        (b'{"stream": "no"}', None, True),
-        (b"[]", None, True),
-        (b"{", None, True),
+        (b'{"request_id": "r", "stream": false, "bad": 1}', "r"),
+        (b'{"request_id": 5}', None),
+        (b'{"request_id": ""}', None),
+        (b'{"stream": "no"}', None),
+        (b"[]", None),
+        (b"{", None),
     ],
 )
-def test_an_invalid_request_still_tells_its_id_and_whether_it_streams(
-    payload: bytes, claimed: str | None, streams: bool
-) -> None:
+def test_an_invalid_request_still_tells_its_id(payload: bytes, claimed: str | None) -> None:
     assert claimed_request_id(payload) == claimed
-    assert wants_stream(payload) is streams

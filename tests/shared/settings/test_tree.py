@@ -18,8 +18,7 @@ TWO_SKILLS = {"chat": ["a", "b"], "code": ["c", "a"]}
 
 def test_a_skill_has_its_models_in_order_of_preference() -> None:
     made = settings(skills=TWO_SKILLS)
-    assert made.models_of(SkillName("code")) == ["c", "a"]
-    assert made.models_of(SkillName("draw")) == []
+    assert made.skills[SkillName("code")] == ["c", "a"]
 
 
 @pytest.mark.parametrize(
