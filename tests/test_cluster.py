@@ -1,6 +1,7 @@
 """A whole cluster, asked as its users ask it."""
 
 import asyncio
+from typing import Any
 
 import nats
 import orjson
@@ -19,6 +20,23 @@ async def test_the_real_model_knows_the_capital_of_france(demo_cluster: ClusterP
         text = "".join([chunk.text async for chunk in stream])
     assert text == "The capital of France is Paris."
     assert stream.usage is not None and stream.usage.completion_tokens == 7
+
+
+async def test_a_stream_that_broke_off_can_be_resumed_by_its_client(
+    tiny_cluster: ClusterProcess,
+) -> None:
+    async with connect(tiny_cluster.url) as cluster:
+        asked: dict[str, Any] = {"prompt": "Once", "max_tokens": 20, "seed": 5}
+        whole = await cluster.generate(**asked)
+        begun = [chunk async for chunk in cluster.stream(**asked)][:8]
+        token_ids = [token for chunk in begun for token in chunk.token_ids]
+        text = "".join(chunk.text for chunk in begun)
+        rest = await cluster.generate(
+            **asked, resume={"token_ids": token_ids, "text_sent": len(text)}
+        )
+    assert token_ids + rest.token_ids == whole.token_ids
+    assert text + rest.text == whole.text
+    assert rest.choices[0].index == len(token_ids)
 
 
 async def test_sixteen_streams_through_two_workers_come_whole_and_in_order(

@@ -67,12 +67,15 @@ def main(
     if fetch is not None:
         _fetch(fetch)
         return
-    flags: dict[str, Any] = {}
+    section: dict[str, Any] = {}
     if worker_id is not None:
-        flags["id"] = worker_id
+        section["id"] = worker_id
     if models:
-        flags["models"] = list(models)
-    settings = read_settings(config, nats, token, {"worker": flags} if flags else None)
+        section["models"] = list(models)
+    flags: dict[str, Any] = {"worker": section} if section else {}
+    if as_json:
+        flags["logging"] = {"format": "json"}
+    settings = read_settings(config, nats, token, flags)
     if check:
         sys.exit(_check(settings, as_json=as_json))
     identity = WorkerId(settings.worker.id) if settings.worker.id else stable_worker_id()

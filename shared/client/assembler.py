@@ -27,8 +27,10 @@ class Assembler:
         done: the end has come; `usage` and `timings` are set unless it was an error.
     """
 
-    def __init__(self, request_id: RequestId) -> None:
+    def __init__(self, request_id: RequestId, *, first_index: int = 0) -> None:
+        """`first_index` is that of the first token to come, above 0 for a resumed stream."""
         self.request_id = request_id
+        self._first_index = first_index
         self.status: StatusName | None = None
         self.progress: float | None = None
         self.seed: int | None = None
@@ -74,7 +76,7 @@ class Assembler:
                 raise message.error.to_exception()
 
     def _new(self, output: ChoiceOutput) -> list[ChoiceOutput]:
-        expected = self._next_index.get(output.choice, 0)
+        expected = self._next_index.get(output.choice, self._first_index)
         end = output.index + len(output.token_ids)
         if output.index > expected:
             self.done = True

@@ -84,8 +84,15 @@ class Cluster:
                 f"the request has {len(payload)} bytes; this cluster takes {limit}",
                 code="payload_too_large",
             )
-        parse_request(payload)
-        return Stream(self.bus, self.client, SkillName(skill), request_id, payload)
+        resume = parse_request(payload).resume
+        return Stream(
+            self.bus,
+            self.client,
+            SkillName(skill),
+            request_id,
+            payload,
+            first_index=len(resume.token_ids) if resume else 0,
+        )
 
     async def generate(
         self, content: Content | None = None, *, skill: str = "chat", **fields: Any

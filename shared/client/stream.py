@@ -64,12 +64,14 @@ class Stream:
         skill: SkillName,
         request_id: RequestId,
         payload: bytes,
+        *,
+        first_index: int = 0,
     ) -> None:
         self._bus = bus
         self._client = client
         self._skill = skill
         self._payload = payload
-        self._assembler = Assembler(request_id)
+        self._assembler = Assembler(request_id, first_index=first_index)
         self._arrived: asyncio.Queue[Message] = asyncio.Queue()
         self._subscription: Subscription | None = None
         self._inbox = ""

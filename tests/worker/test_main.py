@@ -144,3 +144,16 @@ async def test_a_second_worker_of_the_same_name_is_refused_and_the_first_goes_on
         if first.returncode is None:
             first.kill()
             await first.wait()
+
+
+def test_with_json_a_worker_logs_json_lines(scripts: Path) -> None:
+    with subprocess.Popen(
+        [scripts / "worker", "--json", "--nats", "nats://127.0.0.1:1", "--id", "j"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CLUSTER__LOGGING__FORMAT": "text"},
+    ) as process:
+        assert process.stderr is not None
+        line = json.loads(process.stderr.readline())
+        process.terminate()
+    assert line["kind"] == "worker" and "cannot reach NATS" in line["message"]
