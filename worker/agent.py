@@ -201,6 +201,7 @@ class Agent:
             *("--max-batch-size", str(batching.max_batch_size if batching.enabled else 1)),
             "--prefill-chunk-tokens",
             str(_DEFAULT_PREFILL_CHUNK_TOKENS if chunk == "auto" else chunk),
+            *("--max-decode-stall-ms", str(batching.max_decode_stall_ms)),
         ]
 
     async def _on_fact(self, engine: EngineProcess, fact: Fact) -> None:

@@ -33,16 +33,21 @@ F = TypeVar("F", bound=Fact)
 
 
 class EngineOwner:
-    """Owns one `EngineProcess`, as the agent does."""
+    """Owns one `EngineProcess`, as the agent does. Takes facts in while `reading` is set."""
 
     def __init__(self, *, chunk_tokens: int, retry_after_failure_s: float, **engines: Any) -> None:
         self.facts: list[Fact] = []
         self.losses: list[str] = []
         self.changes = Changes()
+        self.reading = asyncio.Event()
+        self.reading.set()
         self.process = EngineProcess(
             0,
             Engines(**engines),
-            ["--max-batch-size", "8", "--prefill-chunk-tokens", str(chunk_tokens)],
+            [
+                *("--max-batch-size", "8", "--max-decode-stall-ms", "500"),
+                *("--prefill-chunk-tokens", str(chunk_tokens)),
+            ],
             2,
             retry_after_failure_s=retry_after_failure_s,
             on_fact=self._on_fact,
@@ -81,6 +86,7 @@ class EngineOwner:
     async def _on_fact(self, _: EngineProcess, fact: Fact) -> None:
         self.facts.append(fact)
         self.changes.notify()
+        await self.reading.wait()
 
     def _on_lost(self, _: EngineProcess, reason: str) -> None:
         self.losses.append(reason)

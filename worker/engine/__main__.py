@@ -14,6 +14,7 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--max-batch-size", type=int, required=True)
     parser.add_argument("--prefill-chunk-tokens", type=int, required=True)
+    parser.add_argument("--max-decode-stall-ms", type=int, required=True)
     arguments = parser.parse_args()
 
     # The agent decides when we end: by an order, by closing the socket, or by killing us.
@@ -23,8 +24,9 @@ def main() -> None:
 
     # Only now may MLX be imported.
     from worker.engine.channel import Channel
-    from worker.engine.device import device_name, memory_limit_bytes
+    from worker.engine.device import device_name, memory_limit_bytes, raise_wired_limit
     from worker.engine.loop import Engine
+    from worker.engine.pulse import start_pulse
     from worker.link.messages import EngineStarted, Order
 
     def give(order: Order) -> None:
@@ -36,7 +38,9 @@ def main() -> None:
         channel.wait_for_room,
         max_batch_size=arguments.max_batch_size,
         prefill_chunk_tokens=arguments.prefill_chunk_tokens,
+        max_decode_stall_s=arguments.max_decode_stall_ms / 1000,
     )
+    raise_wired_limit()
     name, accelerator = device_name()
     channel.send(
         EngineStarted(
@@ -49,6 +53,7 @@ def main() -> None:
         )
     )
     channel.start()
+    start_pulse(channel.send, lambda: engine.stuck_s)
     engine.run()
     channel.close()
 

@@ -1,109 +1,89 @@
-"""Continuous batching of one model: the one module that touches mlx-lm's generator.
+"""Continuous batching of one model: prompts wait, are prefilled, and decode together.
 
-Sequences join and leave at every step. `BatchGenerator` is composed, never patched: its
-samplers and processors are ours (`sampling`), its stop sequences the end tokens.
+Sequences join and leave between any two steps.
 """
 
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections import deque
 
-import mlx.core as mx
-from mlx_lm.generate import BatchGenerator, StopSequences
-
+from worker.engine.decoding import DecodeBatch, DecodingRow, Token
 from worker.engine.model import LoadedModel
+from worker.engine.prefill import PrefillGroup, Progress
 from worker.engine.prompt import PreparedSequence
-from worker.engine.sampling import make_processors, make_sampler
-
-PREFILL_CHUNK_TOKENS = 512
-_PREFILL_ROWS = 8
-"""Prompts prefilled together, mlx-lm's default. With 1 each join costs two decode steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One new token of a sequence.
-
-    Attributes:
-        token_id: None when the sequence ended with an end token, which nobody gets to see.
-        logprobs: [V] log-probabilities the token was drawn from, not yet on the host.
-    """
-
-    sequence: int
-    token_id: int | None
-    finish_reason: str | None
-    logprobs: mx.array
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """`done` of `total` prompt tokens of a sequence are in the KV cache."""
-
-    sequence: int
-    done: int
-    total: int
+from worker.engine.sampling import SampledRow
 
 
 class Batch:
     """All sequences of one model. Every method belongs to the engine thread."""
 
     def __init__(self, model: LoadedModel, *, max_size: int, prefill_chunk_tokens: int) -> None:
-        self._generator = BatchGenerator(
-            model.network,
-            completion_batch_size=max_size,
-            prefill_batch_size=_PREFILL_ROWS,
-            prefill_step_size=prefill_chunk_tokens,
-        )
+        self._network = model.network
         self._end_ids = model.end_ids
-        self._end_only = StopSequences([(token,) for token in model.end_ids])
-        self._sequences: dict[int, int] = {}  # the generator's uid -> our sequence
-        self._uids: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._sequences)
+        self._max_size = max_size
+        self._chunk_tokens = prefill_chunk_tokens
+        self._waiting: deque[PreparedSequence] = deque()
+        self._group: PrefillGroup | None = None
+        self._decoding = DecodeBatch(model.network)
 
     def add(self, prepared: PreparedSequence) -> None:
-        """Queue a sequence for prefill; it joins the batch at one of the next steps."""
-        order = prepared.order
-        position = len(order.resumed_ids)
-        (uid,) = self._generator.insert(
-            [[*prepared.prompt_ids, *order.resumed_ids]],
-            max_tokens=[prepared.max_tokens - position],
-            samplers=[make_sampler(order.sampling, position)],
-            logits_processors=[make_processors(order.sampling, len(prepared.prompt_ids))],
-            stop_sequences=[self._stops(order.stop_token_ids)],
-        )
-        self._sequences[uid] = order.sequence
-        self._uids[order.sequence] = uid
+        """Queue a sequence for prefill."""
+        self._waiting.append(prepared)
 
     def remove(self, sequence: int) -> None:
         """Drop a sequence between two steps; unknown ones are ignored."""
-        uid = self._uids.pop(sequence, None)
-        if uid is not None:
-            del self._sequences[uid]
-            self._generator.remove([uid])
+        self._waiting = deque(s for s in self._waiting if s.order.sequence != sequence)
+        if self._group is not None:
+            self._group.remove(sequence)
+            if not self._group.sequences:
+                self._group = None
+        self._decoding.remove(sequence)
 
-    def step(self) -> tuple[list[Token], list[Progress]]:
-        """One decode step for all sequences and one chunk of prefill."""
-        prefills, responses = self._generator.next()
-        progress = [
-            Progress(self._sequences[prefill.uid], *prefill.progress) for prefill in prefills
-        ]
-        return [self._token(response) for response in responses], progress
+    def decode(self) -> list[Token]:
+        """One step of all that decode: the tokens of the step before."""
+        return self._decoding.step() if self._decoding.busy else []
 
-    def close(self) -> None:
-        """Give the wired memory back."""
-        self._generator.close()
+    def prefill(self, max_stall_s: float) -> list[Progress]:
+        """Prefill for about `max_stall_s` while others wait to decode; at least one chunk."""
+        started = time.perf_counter()
+        nobody_decodes = not self._decoding.busy
+        progress: list[Progress] = []
+        while self._group is not None or (self._waiting and self._room > 0):
+            progress += self._prefill_chunk()
+            if nobody_decodes and self._decoding.busy:
+                break  # the first tokens come before the next prompt
+            if time.perf_counter() - started >= max_stall_s:
+                break
+        return progress
 
-    def _stops(self, stop_token_ids: list[int]) -> StopSequences:
-        if not stop_token_ids:
-            return self._end_only
-        return StopSequences([(token,) for token in {*self._end_ids, *stop_token_ids}])
+    @property
+    def _room(self) -> int:
+        return self._max_size - len(self._decoding)
 
-    def _token(self, response: Any) -> Token:
-        sequence = self._sequences[response.uid]
-        reason = response.finish_reason
-        if reason is not None:
-            del self._sequences[response.uid]
-            del self._uids[sequence]
-        token_id = None if reason == "stop" else response.token
-        return Token(sequence, token_id, reason, response.logprobs)
+    def _prefill_chunk(self) -> list[Progress]:
+        if self._group is None:
+            self._group = PrefillGroup(self._network, self._next_group())
+        group = self._group
+        progress = group.advance(self._chunk_tokens)
+        if group.complete:
+            rows = [self._row(prepared) for prepared in group.sequences]
+            self._decoding.add(rows, group.cache, group.inputs)
+            self._group = None
+        return progress
+
+    def _next_group(self) -> list[PreparedSequence]:
+        """The first that waits, and others of its length as far as they fit into one chunk."""
+        length = len(self._waiting[0].all_ids)
+        room = min(self._room, max(1, self._chunk_tokens // length))
+        group = [prepared for prepared in self._waiting if len(prepared.all_ids) == length][:room]
+        chosen = {prepared.order.sequence for prepared in group}
+        self._waiting = deque(s for s in self._waiting if s.order.sequence not in chosen)
+        return group
+
+    def _row(self, prepared: PreparedSequence) -> DecodingRow:
+        order = prepared.order
+        return DecodingRow(
+            sequence=order.sequence,
+            left=prepared.max_tokens - len(order.resumed_ids),
+            ends=self._end_ids | set(order.stop_token_ids),
+            sampled=SampledRow(order.sampling, prepared.prompt_ids, order.resumed_ids),
+        )

@@ -22,5 +22,12 @@ def memory_limit_bytes() -> int:
     return int(recommended or psutil.virtual_memory().total)
 
 
+def raise_wired_limit() -> None:
+    """Let Metal keep as much memory wired as the device recommends, for this whole process:
+    weights that are paged out make every step slow."""
+    if mx.metal.is_available():
+        mx.set_wired_limit(memory_limit_bytes())
+
+
 def _info() -> dict[str, Any]:
     return dict(mx.device_info())

@@ -9,8 +9,9 @@ import mlx.core as mx
 
 from shared.errors import ClusterError, ModelError
 from shared.ids import ModelId
-from worker.engine.batch import Batch, Progress
+from worker.engine.batch import Batch
 from worker.engine.model import LoadedModel, load_model
+from worker.engine.prefill import Progress
 from worker.engine.prompt import PreparedSequence, prepare
 from worker.engine.sequence import Sequence
 from worker.link.messages import (
@@ -51,11 +52,13 @@ class Engine:
         *,
         max_batch_size: int,
         prefill_chunk_tokens: int,
+        max_decode_stall_s: float,
     ) -> None:
         self._send = send
         self._wait_for_room = wait_for_room
         self._max_batch_size = max_batch_size
         self._prefill_chunk_tokens = prefill_chunk_tokens
+        self._max_decode_stall_s = max_decode_stall_s
         self._inbox: queue.SimpleQueue[Order | PreparedSequence | SequenceRefused] = (
             queue.SimpleQueue()
         )
@@ -67,6 +70,13 @@ class Engine:
         self._cancelled_early: set[int] = set()  # always a part of _preparing
         self._step_ms = 0.0
         self._measured_at = 0.0
+        self._turned_at: float | None = None  # None while there is nothing to do
+
+    @property
+    def stuck_s(self) -> float:
+        """How long the loop has been in its present step; any thread may ask."""
+        turned_at = self._turned_at
+        return time.monotonic() - turned_at if turned_at is not None else 0.0
 
     def give(self, order: Order) -> None:
         """Hand the engine an order; prompts are tokenised on a thread of their own first."""
@@ -84,15 +94,17 @@ class Engine:
         while running:
             running = self._take_orders()
             if self._sequences:
+                self._turned_at = None
                 self._wait_for_room()
+                self._turned_at = time.monotonic()
                 self._step()
             self._measure()
-        for batch in self._batches.values():
-            batch.close()
+            self._turned_at = None
 
     def _take_orders(self) -> bool:
         """Carry out what has arrived; wait for something only while there is nothing to do."""
         for item in self._arrived():
+            self._turned_at = time.monotonic()
             match item:
                 case PreparedSequence():
                     self._start(item)
@@ -145,17 +157,19 @@ class Engine:
         return cancelled
 
     def _step(self) -> None:
+        """A decode step of every model, its frame, and then some prefill of every model."""
         started = time.perf_counter()
-        outputs: list[Output] = []
-        for batch in self._batches.values():
-            if len(batch):
-                tokens, progress = batch.step()
-                outputs.extend(self._sequences[token.sequence].advance(token) for token in tokens)
-                self._report(progress)
+        outputs = [
+            self._sequences[token.sequence].advance(token)
+            for batch in self._batches.values()
+            for token in batch.decode()
+        ]
         if outputs:
             self._retire(outputs)
             self._send(StepCompleted(outputs))
             self._step_ms = (time.perf_counter() - started) * 1000
+        for batch in self._batches.values():
+            self._report(batch.prefill(self._max_decode_stall_s))
 
     def _retire(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -179,6 +193,7 @@ class Engine:
 
     def _load(self, order: LoadModel) -> None:
         if order.model not in self._models:
+            self._turned_at = None  # a download may take as long as it likes
             try:
                 model = load_model(
                     order, lambda progress: self._send(ModelLoading(order.model, progress))
@@ -199,9 +214,7 @@ class Engine:
         for sequence in [s for s in self._sequences.values() if s.model == model_id]:
             self._cancel(sequence.id)
         self._models.pop(model_id, None)
-        batch = self._batches.pop(model_id, None)
-        if batch is not None:
-            batch.close()
+        if self._batches.pop(model_id, None) is not None:
             mx.clear_cache()
 
     def _measure(self) -> None:

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.generate import generate_step
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load
 
 from shared.errors import ModelError
+from worker.engine.caches import evaluate, new_batch_cache, require_batching
 from worker.engine.text import Decode
 from worker.link.messages import LoadModel
 
@@ -119,9 +119,12 @@ def _own_decoder(tokenizer: TokenizerWrapper) -> Decode:
 
 def _warm_up(model: LoadedModel) -> None:
     """One real token, so that the first request finds kernels compiled and pages mapped."""
+    require_batching(model.network)
+    cache = new_batch_cache(model.network, 1)
     first = next(iter(model.end_ids), 0)
-    prompt = mx.array([first])
-    next(generate_step(prompt, model.network, max_tokens=1))
+    logits = model.network(mx.array([[first]]), cache=cache)
+    mx.eval(mx.argmax(logits[:, -1], axis=-1))
+    evaluate(cache)
 
 
 def _reason(error: Exception) -> str:

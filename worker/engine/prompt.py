@@ -29,6 +29,12 @@ class PreparedSequence:
     prompt_ids: list[int]
     max_tokens: int
 
+    @property
+    def all_ids(self) -> list[int]:
+        """Prompt and what an earlier attempt generated: the tokens to prefill."""
+        resumed = self.order.resumed_ids
+        return [*self.prompt_ids, *resumed] if resumed else self.prompt_ids
+
 
 def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     """Render, tokenise and check one prompt.

@@ -1,134 +1,194 @@
-"""How the next token is drawn. Every draw is a function of logits, parameters, seed and
-position alone, so that a row gives the same token alone, in a batch, or on another worker.
+"""How the next tokens of a whole batch are drawn, each row in its own way.
 
-The order is vLLM's: penalties and bias on the logits, then temperature, min-p, top-k, top-p,
-and a draw by the Gumbel-max trick with a key made from (seed, position).
+Every draw is a function of the row's logits, parameters, seed and position alone, so that a
+row gives the same token alone, in a batch, or on another worker. The order is vLLM's:
+penalties and bias on the logits, then temperature, min-p, top-k, top-p.
+
+What a batch does not ask for costs nothing: a greedy batch is one argmax, and
+log-probabilities are computed for the rows that want them.
 """
 
-import hashlib
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 
+from worker.engine.draws import (
+    CANDIDATES,
+    DrawGroup,
+    draw_filtered,
+    draw_plain,
+    draw_wide,
+    likeliest,
+    limiting_top_k,
+    uniform_rows,
+)
+from worker.engine.penalties import Bias, PresenceAndFrequency, Repetition, put, take
 from worker.link.messages import Sampling
 
 _GREEDY_BELOW = 1e-5
 """Dividing by a smaller temperature overflows float32 (vLLM draws the same line), and a
 smaller top-p can become 0 in it."""
 
-Sampler = Callable[[mx.array], mx.array]
-LogitsProcessor = Callable[[mx.array, mx.array], mx.array]
 
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities for the L rows that asked, still on the device.
 
-def greedy(logprobs: mx.array) -> mx.array:
-    """The likeliest token of each row: [B, V] -> [B]. One function for all greedy rows, so
-    that the batch samples them in one call."""
-    return mx.argmax(logprobs, axis=-1)
-
-
-def make_sampler(sampling: Sampling, position: int) -> Sampler:
-    """The sampler of one sequence whose next token has index `position`.
-
-    The sampler takes [1, V] log-probabilities, returns [1] token ids, and counts its calls:
-    use it exactly once for each token, in order.
+    Attributes:
+        rows: their places in the batch.
+        drawn: [L] of the drawn tokens, after penalties and bias, before the temperature.
+        top_ids, top: [L, K] of the likeliest, the likeliest first; K is the most that any row
+            asked for.
     """
-    if min(sampling.temperature, sampling.top_p) < _GREEDY_BELOW or sampling.top_k == 1:
-        return greedy
-    return _RowSampler(sampling, position)
+
+    rows: list[int]
+    drawn: mx.array
+    top_ids: mx.array
+    top: mx.array
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        return [self.drawn, self.top_ids, self.top]
 
 
-def make_processors(sampling: Sampling, prompt_length: int) -> list[LogitsProcessor]:
-    """The penalties and bias of one sequence; empty when it asks for none.
+@dataclass(slots=True)
+class SampledRow:
+    """One sequence of the batch as the sampler knows it; see `penalties.Counted`.
 
-    A processor takes the ids of prompt and answer so far, [L], and logits [1, V].
+    `position` is the index of the token that is drawn next.
     """
-    processors: list[LogitsProcessor] = []
-    if sampling.repetition_penalty != 1.0:
-        processors.append(_repetition(sampling.repetition_penalty))
-    if sampling.presence_penalty or sampling.frequency_penalty:
-        processors.append(
-            _presence_and_frequency(
-                sampling.presence_penalty, sampling.frequency_penalty, prompt_length
+
+    sampling: Sampling
+    prompt_ids: Sequence[int]
+    answer_ids: Sequence[int] = ()
+    position: int = field(init=False)
+    fresh: bool = field(init=False, default=True)
+    seen: mx.array | None = field(init=False, default=None)
+    counts: mx.array | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.position = len(self.answer_ids)
+
+    @property
+    def greedy(self) -> bool:
+        how = self.sampling
+        return min(how.temperature, how.top_p) < _GREEDY_BELOW or how.top_k == 1
+
+
+class BatchSampler:
+    """Draws a token for each row. Belongs to the engine thread."""
+
+    def __init__(self) -> None:
+        self._rows: list[SampledRow] = []
+        self._plan: _Plan | None = None
+
+    def extend(self, rows: Sequence[SampledRow]) -> None:
+        """Rows join at the end of the batch."""
+        self._dissolve_plan()
+        self._rows.extend(rows)
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Only these rows stay, in this order."""
+        self._dissolve_plan()
+        self._rows = [self._rows[index] for index in indices]
+
+    def sample(self, logits: mx.array, inputs: mx.array) -> tuple[mx.array, Logprobs | None]:
+        """Draw the next token of each row.
+
+        Args:
+            logits: [B, V].
+            inputs: [B] the tokens before, as this sampler drew them, unless a row is new.
+
+        Returns:
+            [B] tokens, still on the device, and the log-probabilities that rows asked for.
+        """
+        if self._plan is None:
+            self._plan = _Plan(self._rows, logits.shape[-1])
+        processed = self._plan.process(logits, inputs)
+        tokens = self._plan.draw(processed)
+        logprobs = self._plan.logprobs(processed, tokens)
+        for row in self._rows:
+            row.position += 1
+            row.fresh = False
+        return tokens, logprobs
+
+    def _dissolve_plan(self) -> None:
+        if self._plan is not None:
+            self._plan.give_back()
+            self._plan = None
+
+
+class _Plan:
+    """What one set of rows asks for, as arrays; made anew when rows join or leave."""
+
+    def __init__(self, rows: Sequence[SampledRow], vocabulary: int) -> None:
+        self._rows = rows
+        self._repetition = Repetition(rows, vocabulary)
+        self._presence_and_frequency = PresenceAndFrequency(rows, vocabulary)
+        self._bias = Bias(rows)
+        by_way: dict[str, list[int]] = {"greedy": [], "plain": [], "filtered": [], "wide": []}
+        for index, row in enumerate(rows):
+            by_way[_way(row, vocabulary)].append(index)
+        self._any_greedy = bool(by_way["greedy"])
+        self._draws = [
+            (draw, _group(by_way[way], rows, vocabulary))
+            for way, draw in (
+                ("plain", draw_plain),
+                ("filtered", draw_filtered),
+                ("wide", draw_wide),
             )
+            if by_way[way]
+        ]
+        self._asking = [i for i, row in enumerate(rows) if row.sampling.logprobs is not None]
+        self._top = max((rows[i].sampling.logprobs or 0 for i in self._asking), default=0)
+
+    def give_back(self) -> None:
+        self._repetition.give_back()
+        self._presence_and_frequency.give_back()
+
+    def process(self, logits: mx.array, inputs: mx.array) -> mx.array:
+        """[B, V] logits after penalties and bias, in float32 if there are any: rounding must
+        not depend on what other rows ask for."""
+        if any(map(bool, (self._repetition, self._presence_and_frequency, self._bias))):
+            logits = logits.astype(mx.float32)
+        logits = self._repetition.apply(logits, inputs)
+        logits = self._presence_and_frequency.apply(logits, inputs)
+        return self._bias.apply(logits)
+
+    def draw(self, logits: mx.array) -> mx.array:
+        tokens = (
+            mx.argmax(logits, axis=-1).astype(mx.uint32)
+            if self._any_greedy
+            else mx.zeros(logits.shape[0], dtype=mx.uint32)
         )
-    if sampling.logit_bias:
-        processors.append(_bias(sampling.logit_bias))
-    return processors
+        positions = [row.position for row in self._rows]
+        for draw, group in self._draws:
+            scores = take(logits, group.indices).astype(mx.float32) / group.temperature
+            uniform = uniform_rows(group.keys(positions), logits.shape[-1])
+            drawn = draw(scores, uniform, group).astype(mx.uint32)
+            tokens = put(tokens, group.indices, drawn)
+        return tokens
+
+    def logprobs(self, logits: mx.array, tokens: mx.array) -> Logprobs | None:
+        if not self._asking:
+            return None
+        asked = take(logits, self._asking).astype(mx.float32)
+        logprobs = asked - mx.logsumexp(asked, axis=-1, keepdims=True)
+        ids = take(tokens, self._asking)[:, None]
+        drawn = mx.take_along_axis(logprobs, ids, axis=-1)[:, 0]
+        top_ids, top = likeliest(logprobs, min(self._top, logprobs.shape[-1]))
+        return Logprobs(self._asking, drawn, top_ids, top)
 
 
-def row_key(seed: int, position: int) -> tuple[int, int]:
-    """The random key of one draw: 64 bits that mix the seed and the token's index."""
-    digest = hashlib.blake2b(
-        seed.to_bytes(8, "big") + position.to_bytes(8, "big"), digest_size=8
-    ).digest()
-    return int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big")
+def _way(row: SampledRow, vocabulary: int) -> str:
+    top_k = limiting_top_k(row.sampling, vocabulary)
+    if row.greedy:
+        return "greedy"
+    if row.sampling.top_p >= 1 and top_k == 0:
+        return "plain"
+    return "wide" if top_k > CANDIDATES else "filtered"
 
 
-class _RowSampler:
-    def __init__(self, sampling: Sampling, position: int) -> None:
-        self._sampling = sampling
-        self._position = position
-
-    def __call__(self, logprobs: mx.array) -> mx.array:
-        key = mx.array(row_key(self._sampling.seed, self._position), dtype=mx.uint32)
-        self._position += 1
-        scores = logprobs.astype(mx.float32) / self._sampling.temperature
-        if self._sampling.min_p > 0:
-            scores = _keep_min_p(scores, self._sampling.min_p)
-        if self._sampling.top_k > 0 or self._sampling.top_p < 1:
-            scores = _keep_top(scores, self._sampling.top_k, self._sampling.top_p)
-        return mx.argmax(scores + mx.random.gumbel(scores.shape, key=key), axis=-1)
-
-
-def _keep_min_p(scores: mx.array, min_p: float) -> mx.array:
-    """Drop tokens less likely than `min_p` times the likeliest."""
-    threshold = mx.max(scores, axis=-1, keepdims=True) + mx.log(mx.array(min_p))
-    return mx.where(scores < threshold, -mx.inf, scores)
-
-
-def _keep_top(scores: mx.array, top_k: int, top_p: float) -> mx.array:
-    """Keep the `top_k` likeliest (0: all), then the fewest whose probability reaches `top_p`."""
-    order = mx.argsort(-scores, axis=-1)
-    ranked = mx.take_along_axis(scores, order, axis=-1)
-    if 0 < top_k < ranked.shape[-1]:
-        ranked = mx.where(mx.arange(ranked.shape[-1]) < top_k, ranked, -mx.inf)
-    if top_p < 1:
-        probabilities = mx.softmax(ranked, axis=-1)
-        before = mx.cumsum(probabilities, axis=-1) - probabilities
-        ranked = mx.where(before < top_p, ranked, -mx.inf)
-    return mx.put_along_axis(mx.zeros_like(scores), order, ranked, axis=-1)
-
-
-def _repetition(penalty: float) -> LogitsProcessor:
-    """Weaken every token of prompt and answer (CTRL, arXiv:1909.05858, section 4.1)."""
-
-    def process(ids: mx.array, logits: mx.array) -> mx.array:
-        seen = logits[:, ids]
-        logits[:, ids] = mx.where(seen < 0, seen * penalty, seen / penalty)
-        return logits
-
-    return process
-
-
-def _presence_and_frequency(
-    presence: float, frequency: float, prompt_length: int
-) -> LogitsProcessor:
-    """Weaken the tokens of the answer, once each and by count, as OpenAI's API defines it."""
-
-    def process(ids: mx.array, logits: mx.array) -> mx.array:
-        answer = ids[prompt_length:]
-        counts = mx.zeros(logits.shape[-1:]).at[answer].add(1.0)
-        return logits - frequency * counts - presence * (counts > 0)
-
-    return process
-
-
-def _bias(bias: dict[str, float]) -> LogitsProcessor:
-    ids = mx.array([int(token) for token in bias])
-    values = mx.array(list(bias.values()))
-
-    def process(_: mx.array, logits: mx.array) -> mx.array:
-        logits[:, ids] = logits[:, ids] + values
-        return logits
-
-    return process
+def _group(indices: list[int], rows: Sequence[SampledRow], vocabulary: int) -> DrawGroup:
+    return DrawGroup(indices, [rows[index].sampling for index in indices], vocabulary)

@@ -1,10 +1,8 @@
 """One sequence while it is generated: its place, its text, its end."""
 
-from typing import Any, cast
+from typing import Any
 
-import mlx.core as mx
-
-from worker.engine.batch import Token
+from worker.engine.decoding import Token, TokenLogprobs
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence
 from worker.engine.text import Decode, TextStream
@@ -44,7 +42,7 @@ class Sequence:
         if token.token_id is None:
             return self._output([], self._text.finish(), "stop")
         logprobs = None
-        if self._logprobs is not None:
+        if self._logprobs is not None and token.logprobs is not None:
             logprobs = [_logprob(token.token_id, token.logprobs, self._logprobs, self._decode)]
         text = self._text.push([token.token_id])
         reason: FinishReason | None = None
@@ -73,19 +71,13 @@ class Sequence:
         return output
 
 
-def _logprob(token_id: int, logprobs: mx.array, top: int, decode: Decode) -> dict[str, Any]:
+def _logprob(token_id: int, logprobs: TokenLogprobs, top: int, decode: Decode) -> dict[str, Any]:
     """The log-probability of a token and of the `top` likeliest, as the wire shows them."""
-    entry = _entry(token_id, logprobs, decode)
+    entry = _entry(token_id, logprobs.drawn, decode)
     if top:
-        ids = mx.argpartition(-logprobs, kth=top)[:top]
-        ranked = cast(list[int], ids[mx.argsort(-logprobs[ids])].tolist())
-        entry["top"] = [_entry(other, logprobs, decode) for other in ranked]
+        entry["top"] = [_entry(other, value, decode) for other, value in logprobs.top[:top]]
     return entry
 
 
-def _entry(token_id: int, logprobs: mx.array, decode: Decode) -> dict[str, Any]:
-    return {
-        "token_id": token_id,
-        "token": decode([token_id]),
-        "logprob": float(logprobs[token_id].item()),  # type: ignore[arg-type]
-    }
+def _entry(token_id: int, logprob: float, decode: Decode) -> dict[str, Any]:
+    return {"token_id": token_id, "token": decode([token_id]), "logprob": logprob}

@@ -165,6 +165,14 @@ class EngineMeasured:
     step_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class EngineAlive:
+    """Sent every second, whatever the engine does. `stuck_s`: how long its thread has been in
+    one step, 0 while it waits."""
+
+    stuck_s: float
+
+
 Order = LoadModel | UnloadModel | Submit | Cancel | Stop
 Fact = (
     EngineStarted
@@ -176,4 +184,5 @@ Fact = (
     | SequenceRefused
     | StepCompleted
     | EngineMeasured
+    | EngineAlive
 )

@@ -59,6 +59,7 @@ class RunningEngine:
             lambda: None,
             max_batch_size=32,
             prefill_chunk_tokens=prefill_chunk_tokens,
+            max_decode_stall_s=0.5,
         )
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)

@@ -1,224 +1,403 @@
-"""Draws and penalties beside plain numpy, over many random logits."""
+"""Whole batches beside a plain sampler in numpy that knows one row at a time."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from tests.worker.engine.samplings import GREEDY, sampling
-from worker.engine.sampling import Sampler, greedy, make_processors, make_sampler, row_key
-
-Array = NDArray[np.float64]
-
-_VOCABULARY = 40
-_SEEDS = st.integers(0, 2**64 - 1)
-_LOGITS = st.integers(0, 2**32 - 1).map(
-    lambda seed: np.random.default_rng(seed).normal(0, 2, _VOCABULARY)
+from tests.worker.engine.reference_sampler import (
+    Array,
+    allowed,
+    expect,
+    log_softmax,
+    penalised,
 )
-_BORDER = 1e-4  # float32 may decide either way for what lies this close to a border
+from tests.worker.engine.samplings import GREEDY, sampling
+from tests.worker.engine.tracked_batch import (
+    SEEDS,
+    TrackedBatch,
+    TrackedRow,
+    random_logits,
+    tracked_rows,
+)
+from worker.engine.draws import CANDIDATES
+
+_SMALL = 40
+_LARGE = 1000
+_TOP_KS = {
+    _SMALL: [1, 2, 5, 39, 40, 400],
+    _LARGE: [1, 3, 40, 255, 256, 257, 600, 999, 1000, 5000],
+}
+_SPREADS = st.sampled_from([0.2, 2.0, 6.0])
+_NUMBERS = st.integers(0, 2**32 - 1)
+_VOCABULARIES = pytest.mark.parametrize("vocabulary", [_SMALL, _LARGE])
 
 
-def _logprobs(logits: Array) -> Array:
-    result: Array = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
-    return result
+def _rows(vocabulary: int) -> st.SearchStrategy[tuple[TrackedRow, float]]:
+    """Rows with any parameters and the spread of their logits; half of them choose from many."""
+    anything = tracked_rows(vocabulary, _TOP_KS[vocabulary])
+    return st.one_of(
+        st.tuples(anything, _SPREADS), st.tuples(anything.map(_with_many_to_choose), st.just(0.2))
+    )
 
 
-def _draw(sampler: Sampler, logits: Array) -> int:
-    (token,) = sampler(mx.array(_logprobs(logits)[None], dtype=mx.float32)).tolist()  # type: ignore[misc]
-    assert isinstance(token, int)
-    return token
+def _with_many_to_choose(row: TrackedRow) -> TrackedRow:
+    top_p = row.how.top_p if row.how.top_p >= 0.5 else 0.9
+    temperature = max(1.0, row.how.temperature)
+    how = replace(row.how, temperature=temperature, top_p=top_p, min_p=0.0, logit_bias={})
+    return replace(row, how=how)
 
 
-def _draws(logits: Array, count: int, **fields: Any) -> list[int]:
-    sampler = make_sampler(sampling(**{"temperature": 1.0, **fields}), 0)
-    return [_draw(sampler, logits) for _ in range(count)]
+def _draws(logits: Array, seeds: range, **fields: Any) -> list[int]:
+    """A token for each seed, all in one batch."""
+    how = sampling(**{"temperature": 1.0, **fields})
+    batch = TrackedBatch([TrackedRow(replace(how, seed=seed)) for seed in seeds])
+    return batch.step(np.tile(logits, (len(seeds), 1)))
 
 
-def _allowed(logits: Array, temperature: float, top_k: int, top_p: float, min_p: float) -> set[int]:
-    """The tokens that may be drawn, and those on the border."""
-    scores = logits / temperature
-    scores = scores - scores.max()
-    kept = np.ones(_VOCABULARY, dtype=bool)
-    if min_p > 0:
-        kept &= scores >= np.log(min_p) - _BORDER
-    order = np.argsort(-np.where(kept, scores, -np.inf))
-    if top_k:
-        order = order[:top_k]
-    order = order[kept[order]]
-    probabilities = np.exp(scores[order])
-    probabilities /= probabilities.sum()
-    before = np.cumsum(probabilities) - probabilities
-    return {int(token) for token in order[before <= top_p + _BORDER]} if top_p < 1 else set(order)
+def _stream(logits: Array, count: int, **fields: Any) -> list[int]:
+    """Tokens of one row, each drawn from the same logits."""
+    row = TrackedRow(sampling(**{"temperature": 1.0, **fields}))
+    batch = TrackedBatch([row])
+    for _ in range(count):
+        batch.step(logits[None])
+    return row.answer_ids
+
+
+# Beside the reference.
+
+
+@_VOCABULARIES
+def test_every_row_of_a_mixed_batch_gets_the_token_that_the_reference_draws(
+    vocabulary: int,
+) -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=60)
+    @given(
+        rows=st.lists(_rows(vocabulary), min_size=1, max_size=12),
+        number=_NUMBERS,
+    )
+    def draws_as_the_reference(rows: list[tuple[TrackedRow, float]], number: int) -> None:
+        batch = TrackedBatch([row for row, _ in rows])
+        for step in range(4):
+            logits = np.stack(
+                [
+                    random_logits(vocabulary, spread, number, place, step)
+                    for place, (_, spread) in enumerate(rows)
+                ]
+            )
+            expected = [
+                expect(logits[place], row.how, row.prompt_ids, row.answer_ids)
+                for place, row in enumerate(batch.rows)
+            ]
+            drawn = batch.step(logits)
+            for row, token, right in zip(batch.rows, drawn, expected, strict=True):
+                assert token == right.token or not right.decided, row.how
+                seen["draws"] += 1
+                seen["undecided"] += not right.decided
+                seen["chosen from many"] += right.left > 1
+                if right.decided and right.left > CANDIDATES:
+                    seen["wide nucleus"] += row.how.top_k == 0 and row.how.top_p < 1
+                    seen["wide top-k"] += CANDIDATES < row.how.top_k < vocabulary
+
+    draws_as_the_reference()
+    assert seen["draws"] > 300
+    assert seen["undecided"] < 0.03 * seen["draws"]
+    assert seen["chosen from many"] > 0.1 * seen["draws"]
+    if vocabulary > CANDIDATES:
+        assert seen["wide nucleus"] > 10
+        assert seen["wide top-k"] > 10
+
+
+@pytest.mark.parametrize("top_k", [_LARGE, 5 * _LARGE])
+def test_a_top_k_of_the_whole_vocabulary_or_more_leaves_everything_to_top_p(top_k: int) -> None:
+    flat = random_logits(_LARGE, 0.2, 1)
+    without = _draws(flat, range(100), top_p=0.9)
+    assert _draws(flat, range(100), top_p=0.9, top_k=top_k) == without
+
+
+# Alone and in company.
+
+
+@_VOCABULARIES
+def test_a_row_draws_the_same_alone_and_among_rows_that_join_leave_and_change_places(
+    vocabulary: int,
+) -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=30)
+    @given(
+        guests=st.lists(
+            st.tuples(_rows(vocabulary), st.integers(0, 4), st.integers(1, 5)),
+            min_size=2,
+            max_size=7,
+        ),
+        number=_NUMBERS,
+    )
+    def draws_the_same(
+        guests: list[tuple[tuple[TrackedRow, float], int, int]], number: int
+    ) -> None:
+        def logits(place: int, row: TrackedRow) -> Array:
+            return random_logits(
+                vocabulary, guests[place][0][1], number, place, len(row.answer_ids)
+            )
+
+        chance = np.random.default_rng(number)
+        batch = TrackedBatch()
+        places: list[int] = []  # of the batch's rows, among the guests
+        together = [replace(row, answer_ids=[*row.answer_ids], shown=[]) for (row, _), *_ in guests]
+        for step in range(9):
+            staying = [i for i, p in enumerate(places) if step < guests[p][1] + guests[p][2]]
+            if len(staying) < len(places):
+                chance.shuffle(staying)
+                batch.keep(staying)
+                places = [places[index] for index in staying]
+            joining = [p for p, (_, joins, _) in enumerate(guests) if joins == step]
+            if joining:
+                batch.join([together[p] for p in joining])
+                places += joining
+            if places:
+                batch.step(np.stack([logits(p, together[p]) for p in places]))
+                seen["company"] += len(places) > 1
+        for place, ((row, _), _, stay) in enumerate(guests):
+            alone = TrackedBatch([replace(row, answer_ids=[*row.answer_ids], shown=[])])
+            for _ in range(stay):
+                alone.step(logits(place, alone.rows[0])[None])
+            assert together[place].answer_ids == alone.rows[0].answer_ids, row.how
+            assert together[place].shown == alone.rows[0].shown, row.how
+            seen["shown"] += len(together[place].shown)
+
+    draws_the_same()
+    assert seen["company"] > 20
+    assert seen["shown"] > 20
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("penalty", "seen_before"),
+    [({"repetition_penalty": 1.3}, 4.0), ({"presence_penalty": 0.9230769}, 4.0)],
+    ids=["repetition", "presence"],
+)
+def test_a_penalty_weakens_half_precision_logits_alike_alone_and_beside_a_row_without_one(
+    penalty: dict[str, float], seen_before: float, dtype: mx.Dtype
+) -> None:
+    logits = np.array([seen_before, 3.078125, 0.0, 0.0])  # both near 4 / 1.3 = 3.0769
+    how = sampling(logprobs=4, **penalty)
+    alone = TrackedRow(how, answer_ids=[0])
+    TrackedBatch([alone]).step(logits[None], dtype)
+    beside = TrackedRow(how, answer_ids=[0])
+    TrackedBatch([beside, TrackedRow(GREEDY)]).step(np.stack([logits] * 2), dtype)
+    assert beside.shown == alone.shown
+    assert beside.answer_ids == alone.answer_ids
 
 
 # Greedy.
 
 
-@given(logits=_LOGITS, seed=_SEEDS)
-def test_temperature_0_top_p_0_and_top_k_1_all_take_the_likeliest(logits: Array, seed: int) -> None:
+@settings(max_examples=50)
+@given(number=_NUMBERS, seed=SEEDS)
+def test_temperature_0_top_p_0_and_top_k_1_all_take_the_likeliest(number: int, seed: int) -> None:
+    logits = random_logits(_SMALL, 2.0, number)
     for fields in ({"temperature": 0.0}, {"top_p": 0.0}, {"top_k": 1}):
-        assert _draws(logits, 2, seed=seed, **fields) == [int(logits.argmax())] * 2
+        assert _stream(logits, 2, seed=seed, **fields) == [int(logits.argmax())] * 2
 
 
-def test_greedy_takes_the_likeliest_of_each_row() -> None:
-    rows = np.random.default_rng(1).normal(size=(16, _VOCABULARY))
-    assert greedy(mx.array(rows)).tolist() == rows.argmax(axis=-1).tolist()
-
-
-def test_all_greedy_rows_share_one_sampler_so_that_the_batch_makes_one_call() -> None:
-    assert make_sampler(GREEDY, 0) is make_sampler(sampling(temperature=1.0, top_k=1), 7)
+@pytest.mark.parametrize("count", [1, 16])
+def test_a_greedy_batch_takes_the_likeliest_of_each_row(count: int) -> None:
+    logits = np.stack([random_logits(_LARGE, 2.0, place) for place in range(count)])
+    batch = TrackedBatch([TrackedRow(GREEDY) for _ in range(count)])
+    assert batch.step(logits) == logits.argmax(axis=-1).tolist()
 
 
 @pytest.mark.parametrize(
     ("name", "size"),
     [
         *(("temperature", size) for size in (1e-6, 1e-30, 1e-40, 1e-60, 1e-300)),
-        *(("top_p", size) for size in (1e-6, 1e-30, 1e-40)),
-        ("top_p", 1e-60),
-        ("top_p", 1e-300),
+        *(("top_p", size) for size in (1e-6, 1e-30, 1e-40, 1e-60, 1e-300)),
     ],
 )
 def test_a_vanishing_temperature_or_top_p_takes_the_likeliest(name: str, size: float) -> None:
-    logits = np.random.default_rng(2).normal(0, 2, _VOCABULARY)
-    assert _draws(logits, 3, **{name: size}) == [int(logits.argmax())] * 3
+    logits = random_logits(_SMALL, 2.0, 2)
+    assert _draws(logits, range(20), **{name: size}) == [int(logits.argmax())] * 20
 
 
-# Seeds.
-
-
-@given(logits=_LOGITS, seed=_SEEDS, position=st.integers(0, 2**31))
-def test_a_draw_depends_on_logits_seed_and_position_alone(
-    logits: Array, seed: int, position: int
+@pytest.mark.parametrize("fields", [{"temperature": 2e-5}, {"top_p": 2e-5}, {"min_p": 1.0}])
+@_VOCABULARIES
+def test_what_is_just_not_greedy_takes_the_likeliest_too(
+    vocabulary: int, fields: dict[str, Any]
 ) -> None:
+    logits = random_logits(vocabulary, 2.0, 3)
+    second, first = np.sort(logits)[-2:]
+    assert first - second > 0.01
+    assert _draws(logits, range(20), **fields) == [int(logits.argmax())] * 20
+
+
+# Seeds and positions.
+
+
+@settings(max_examples=25)
+@given(number=_NUMBERS, seed=SEEDS, position=st.integers(0, 50))
+def test_a_draw_depends_on_logits_seed_and_position_alone(
+    number: int, seed: int, position: int
+) -> None:
+    logits = random_logits(_SMALL, 2.0, number)
+    how = sampling(temperature=1.2, top_p=0.9, seed=seed)
+
     def tokens(first: int, count: int) -> list[int]:
-        sampler = make_sampler(sampling(temperature=1.2, top_p=0.9, seed=seed), first)
-        return [_draw(sampler, logits) for _ in range(count)]
+        row = TrackedRow(how, answer_ids=[0] * first)
+        batch = TrackedBatch([row])
+        for _ in range(count):
+            batch.step(logits[None])
+        return row.answer_ids[first:]
 
     whole = tokens(position, 6)
     assert tokens(position, 6) == whole
-    for cut in range(6):
+    for cut in (1, 3, 5):
         assert tokens(position + cut, 6 - cut) == whole[cut:]
 
 
 def test_other_seeds_and_other_positions_draw_otherwise() -> None:
-    flat = np.zeros(_VOCABULARY)
-    by_seed = [_draws(flat, 30, seed=seed) for seed in range(20)]
+    flat = np.zeros(_SMALL)
+    batch = TrackedBatch([TrackedRow(sampling(temperature=1.0, seed=seed)) for seed in range(20)])
+    for _ in range(30):
+        batch.step(np.tile(flat, (20, 1)))
+    by_seed = [row.answer_ids for row in batch.rows]
     assert len({tuple(tokens) for tokens in by_seed}) == 20
     assert all(len(set(tokens)) > 10 for tokens in by_seed)
-
-
-def test_every_seed_and_position_has_a_key_of_its_own() -> None:
-    keys = {row_key(seed, position) for seed in range(100) for position in range(100)}
-    assert len(keys) == 100 * 100
 
 
 # Filters.
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
-    logits=_LOGITS,
+    number=_NUMBERS,
     temperature=st.sampled_from([0.3, 1.0, 2.0]),
-    top_k=st.sampled_from([0, 2, 5, _VOCABULARY, 10 * _VOCABULARY]),
+    top_k=st.sampled_from([0, 2, 5, _SMALL, 10 * _SMALL]),
     top_p=st.sampled_from([0.05, 0.5, 0.9, 1.0]),
     min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
-    seed=_SEEDS,
 )
 def test_top_k_top_p_and_min_p_never_let_another_token_be_drawn(
-    logits: Array, temperature: float, top_k: int, top_p: float, min_p: float, seed: int
+    number: int, temperature: float, top_k: int, top_p: float, min_p: float
 ) -> None:
+    logits = random_logits(_SMALL, 2.0, number)
     fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    drawn = set(_draws(logits, 10, seed=seed, **fields))
-    assert drawn <= _allowed(logits, temperature, top_k, top_p, min_p)
+    tokens = allowed(logits, sampling(**fields))
+    if tokens is None:
+        reject()
+    assert set(_draws(logits, range(number, number + 30), **fields)) <= tokens
 
 
 @pytest.mark.parametrize(
     "fields", [{"top_k": 4}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_k": 6, "top_p": 0.9}]
 )
-def test_every_token_that_is_allowed_is_drawn_at_times(fields: dict[str, Any]) -> None:
-    logits = np.array([2.0, 1.8, 1.5, 1.2, 1.0, 0.5, -1.0, -2.0] + [-6.0] * 32)
-    everything = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, **fields}
-    assert set(_draws(logits, 400, seed=3, **fields)) == _allowed(logits, 1.0, **everything)
+def test_every_token_that_is_allowed_is_drawn_at_times_and_no_other(
+    fields: dict[str, Any],
+) -> None:
+    logits = np.array([2.0, 1.8, 1.5, 1.2, 1.0, 0.5, -1.0, -2.0, *(-6 - i / 9 for i in range(32))])
+    tokens = allowed(logits, sampling(temperature=1.0, **fields))
+    assert tokens is not None and 3 < len(tokens) < 9
+    assert set(_draws(logits, range(400), **fields)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"), [({"top_k": 400}, 400), ({"top_p": 0.5}, 300), ({"top_k": 256}, 256)]
+)
+def test_a_flat_distribution_draws_from_all_of_a_wide_choice(
+    fields: dict[str, Any], count: int
+) -> None:
+    logits = -np.arange(_LARGE) / 1000
+    tokens = allowed(logits, sampling(temperature=1.0, **fields))
+    assert tokens is not None and len(tokens) >= count
+    drawn = set(_draws(logits, range(3000), **fields))
+    assert drawn <= tokens
+    assert len(drawn) > 0.95 * len(tokens)
+    assert max(drawn) > 0.98 * max(tokens)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-def test_tokens_are_drawn_as_often_as_the_softmax_says(temperature: float) -> None:
-    logits = np.array([2.0, 1.0, 0.5, 0.0, -0.5, -1.0])
-    expected = np.exp(logits / temperature)
-    expected *= 3000 / expected.sum()
-    counts = np.bincount(_draws(logits, 3000, seed=11, temperature=temperature), minlength=6)
-    chi_square = ((counts - expected) ** 2 / expected).sum()
-    assert chi_square < 20.5  # 5 degrees of freedom: 1 in 1000, and the seed is fixed
-
-
-# Penalties and bias.
-
-
-def _processed(logits: Array, ids: list[int], prompt_length: int, **fields: Any) -> Array:
-    row = mx.array(logits[None], dtype=mx.float32)
-    for processor in make_processors(sampling(**fields), prompt_length):
-        row = processor(mx.array(ids), row)
-    found: Array = np.array(row)[0].astype(np.float64)
-    return found
-
-
-_IDS = st.lists(st.integers(0, _VOCABULARY - 1), min_size=1, max_size=20)
-
-
-def test_no_penalties_mean_no_processors() -> None:
-    assert make_processors(GREEDY, 3) == []
-
-
-@given(logits=_LOGITS, ids=_IDS, penalty=st.sampled_from([0.5, 1.1, 2.0, 10.0]))
-def test_the_repetition_penalty_weakens_what_prompt_and_answer_hold(
-    logits: Array, ids: list[int], penalty: float
+@pytest.mark.parametrize("fields", [{}, {"top_p": 0.999999}, {"top_k": 6}], ids=str)
+def test_over_many_seeds_tokens_are_drawn_as_often_as_the_softmax_says(
+    temperature: float, fields: dict[str, Any]
 ) -> None:
-    expected = logits.copy()
-    seen = sorted(set(ids))
-    expected[seen] = np.where(logits[seen] < 0, logits[seen] * penalty, logits[seen] / penalty)
-    found = _processed(logits, ids, 2, repetition_penalty=penalty)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    logits = np.array([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -60.0])
+    drawn = _draws(logits, range(3000), temperature=temperature, **fields)
+    assert _chi_square(drawn, logits / temperature) < 20.5
 
 
-@given(
-    logits=_LOGITS,
-    ids=_IDS,
-    data=st.data(),
-    presence=st.floats(-2, 2, width=16),
-    frequency=st.floats(-2, 2, width=16),
-)
-def test_presence_and_frequency_penalties_count_the_answer_alone(
-    logits: Array, ids: list[int], data: st.DataObject, presence: float, frequency: float
+def test_over_many_positions_tokens_are_drawn_as_often_as_the_softmax_says() -> None:
+    logits = np.array([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -60.0])
+    assert _chi_square(_stream(logits, 1500, seed=11), logits) < 20.5
+
+
+def _chi_square(drawn: list[int], scores: Array) -> float:
+    """Over the six likeliest tokens. 5 degrees of freedom: above 20.5 is 1 in 1000, and the
+    seeds are fixed."""
+    expected = np.exp(log_softmax(scores))[:6] * len(drawn)
+    counts = np.bincount(drawn, minlength=6)
+    assert len(counts) == 6
+    result: float = ((counts - expected) ** 2 / expected).sum()
+    return result
+
+
+# Log-probabilities.
+
+
+@_VOCABULARIES
+@settings(max_examples=40)
+@given(data=st.data(), number=_NUMBERS)
+def test_logprobs_are_the_log_softmax_after_penalties_and_bias_for_the_rows_that_ask(
+    vocabulary: int, data: st.DataObject, number: int
 ) -> None:
-    prompt_length = data.draw(st.integers(1, len(ids)), label="prompt_length")
-    counts = np.bincount(ids[prompt_length:], minlength=_VOCABULARY)
-    expected = logits - frequency * counts - presence * (counts > 0)
-    found = _processed(
-        logits, ids, prompt_length, presence_penalty=presence, frequency_penalty=frequency
+    rows = data.draw(
+        st.lists(tracked_rows(vocabulary, _TOP_KS[vocabulary]), min_size=1, max_size=8)
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    batch = TrackedBatch(rows)
+    for step in range(3):
+        logits = np.stack(
+            [random_logits(vocabulary, 2.0, number, place, step) for place in range(len(rows))]
+        )
+        expected = [
+            log_softmax(penalised(logits[place], row.how, row.prompt_ids, row.answer_ids))
+            for place, row in enumerate(rows)
+        ]
+        drawn = batch.step(logits)
+        for row, token, right in zip(rows, drawn, expected, strict=True):
+            if row.how.logprobs is None:
+                assert row.shown == []
+                continue
+            assert len(row.shown) == step + 1
+            shown = row.shown[-1]
+            assert shown.drawn == pytest.approx(right[token], rel=1e-5, abs=1e-4)
+            values = list(shown.top.values())
+            assert len(values) == row.how.logprobs
+            assert values == sorted(values, reverse=True)
+            np.testing.assert_allclose(
+                values, np.sort(right)[::-1][: len(values)], rtol=1e-5, atol=1e-4
+            )
+            for other, value in shown.top.items():
+                assert value == pytest.approx(right[other], rel=1e-5, abs=1e-4)
 
 
-@given(logits=_LOGITS, token=st.integers(0, _VOCABULARY - 1), seed=_SEEDS)
-def test_a_bias_of_100_forces_a_token_and_of_minus_100_forbids_it(
-    logits: Array, token: int, seed: int
-) -> None:
-    forced = _processed(logits, [0], 1, logit_bias={str(token): 100.0})
-    assert set(_draws(forced, 5, seed=seed)) == {token}
-    forbidden = _processed(logits, [0], 1, logit_bias={str(token): -100.0})
-    assert token not in _draws(forbidden, 5, seed=seed)
+def test_logprobs_for_more_tokens_than_there_are_give_them_all() -> None:
+    row = TrackedRow(sampling(logprobs=3 * _SMALL))
+    logits = random_logits(_SMALL, 2.0, 4)
+    TrackedBatch([row]).step(logits[None])
+    assert list(row.shown[0].top) == np.argsort(-logits).tolist()
 
 
-@given(logits=_LOGITS, bias=st.dictionaries(st.integers(0, _VOCABULARY - 1), st.floats(-100, 100)))
-def test_a_bias_is_added_to_its_tokens_and_to_no_other(
-    logits: Array, bias: dict[int, float]
-) -> None:
-    expected = logits.copy()
-    for token, value in bias.items():
-        expected[token] += value
-    found = _processed(logits, [0], 1, logit_bias={str(t): v for t, v in bias.items()})
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+def test_only_the_rows_that_ask_are_given_logprobs_and_none_where_nobody_asks() -> None:
+    rows = [TrackedRow(sampling(logprobs=asked)) for asked in (None, 3, None, 0)]
+    batch = TrackedBatch(rows)
+    logits = np.stack([random_logits(_SMALL, 2.0, place) for place in range(4)])
+    batch.step(logits)
+    assert [len(row.shown) for row in rows] == [0, 1, 0, 1]
+    batch.keep([2, 0])
+    batch.step(logits[[2, 0]])
+    assert [len(row.shown) for row in rows] == [0, 1, 0, 1]

@@ -1,0 +1,194 @@
+"""The parts of a draw: keys, random numbers, the likeliest, and the three ways to choose."""
+
+import itertools
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.worker.engine.reference_sampler import gumbel_noise
+from tests.worker.engine.samplings import sampling
+from tests.worker.engine.tracked_batch import SEEDS, random_logits
+from worker.engine.draws import (
+    CANDIDATES,
+    DrawGroup,
+    draw_filtered,
+    draw_plain,
+    draw_wide,
+    likeliest,
+    row_key,
+    uniform_rows,
+)
+
+_NUMBERS = st.integers(0, 2**32 - 1)
+_VOCABULARY = 1000
+_WAYS = pytest.mark.parametrize("draw", [draw_plain, draw_filtered, draw_wide])
+
+
+def _group(rows: list[dict[str, Any]]) -> DrawGroup:
+    samplings = [sampling(**{"temperature": 1.0, **fields}) for fields in rows]
+    return DrawGroup(range(len(rows)), samplings, _VOCABULARY)
+
+
+def _keys(*keys: tuple[int, int]) -> mx.array:
+    return mx.array(keys, dtype=mx.uint32)
+
+
+# Keys.
+
+
+def test_every_seed_and_position_has_a_key_of_its_own() -> None:
+    keys = {row_key(seed, position) for seed in range(100) for position in range(100)}
+    assert len(keys) == 100 * 100
+
+
+@given(seed=SEEDS, position=st.integers(0, 2**40))
+def test_a_key_is_two_numbers_of_32_bits(seed: int, position: int) -> None:
+    key = row_key(seed, position)
+    assert len(key) == 2
+    assert all(0 <= half < 2**32 for half in key)
+    assert cast(list[list[int]], _keys(key).tolist()) == [list(key)]
+
+
+def test_a_key_never_changes_so_that_a_stream_can_be_resumed_by_a_newer_worker() -> None:
+    assert row_key(0, 0) == (0x5250A507, 0xF994740E)
+    assert row_key(2**64 - 1, 7) == (0x0055FAAD, 0x857D2AF8)
+
+
+def test_a_group_takes_each_key_from_its_rows_seed_and_the_position_at_its_place() -> None:
+    group = DrawGroup([2, 0], [sampling(seed=5), sampling(seed=6)], _VOCABULARY)
+    keys = group.keys([10, 11, 12])
+    assert keys.tolist() == [list(row_key(5, 12)), list(row_key(6, 10))]
+
+
+def test_a_part_of_a_group_has_the_places_and_parameters_of_its_rows() -> None:
+    rows = [{"seed": i, "temperature": i + 1.0, "top_p": i / 10, "top_k": i} for i in range(4)]
+    group = DrawGroup([3, 5, 7, 9], [sampling(**fields) for fields in rows], _VOCABULARY)
+    part = group.part([1, 3])
+    assert part.indices == [5, 9]
+    assert part.temperature.tolist() == [[2.0], [4.0]]
+    assert part.top_k.tolist() == [[1], [3]]
+    np.testing.assert_allclose(np.array(part.top_p), [[0.1], [0.3]], rtol=1e-6)
+    positions = list(range(10))
+    assert part.keys(positions).tolist() == [list(row_key(1, 5)), list(row_key(3, 9))]
+
+
+# Random numbers.
+
+
+@settings(max_examples=30)
+@given(seeds=st.lists(SEEDS, min_size=1, max_size=9), vocabulary=st.sampled_from([1, 7, 40, 1000]))
+def test_the_numbers_of_a_row_depend_on_its_key_alone_bit_for_bit(
+    seeds: list[int], vocabulary: int
+) -> None:
+    together = np.array(uniform_rows(_keys(*(row_key(seed, 3) for seed in seeds)), vocabulary))
+    assert together.shape == (len(seeds), vocabulary)
+    assert together.min() >= 0 and together.max() < 1
+    for seed, row in zip(seeds, together, strict=True):
+        alone = np.array(uniform_rows(_keys(row_key(seed, 3)), vocabulary))[0]
+        assert alone.tobytes() == row.tobytes()
+
+
+# The three ways.
+
+
+@_WAYS
+@settings(max_examples=30)
+@given(seed=SEEDS, vocabulary=st.sampled_from([40, CANDIDATES]))
+def test_among_equal_scores_the_token_with_the_most_gumbel_noise_of_mlx_is_drawn(
+    draw: Any, seed: int, vocabulary: int
+) -> None:
+    uniform = uniform_rows(_keys(row_key(seed, 0)), vocabulary)
+    noise = gumbel_noise(seed, 0, vocabulary)
+    token = draw(mx.zeros((1, vocabulary)), uniform, _group([{}]))
+    assert token.tolist() == [int(noise.argmax())]
+
+
+@_WAYS
+def test_a_random_number_of_exactly_0_never_lets_its_token_be_drawn(draw: Any) -> None:
+    scores = mx.array([[50.0, 1.0, 0.0]])
+    uniform = mx.array([[0.0, 0.3, 0.2]])
+    assert draw(scores, uniform, _group([{}])).tolist() == [1]
+
+
+_FILTERS = st.fixed_dictionaries(
+    {
+        "top_k": st.sampled_from([0, 1, 3, 40, 255, 256]),
+        "top_p": st.sampled_from([0.2, 0.6, 0.9, 0.99]),
+        "min_p": st.sampled_from([0.0, 0.05, 0.4]),
+    }
+)
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.lists(st.tuples(_FILTERS, st.sampled_from([0.1, 1.0, 5.0])), min_size=1, max_size=8),
+    number=_NUMBERS,
+    vocabulary=st.sampled_from([40, 256, 257, 600]),
+)
+def test_the_candidates_alone_and_the_whole_vocabulary_in_order_draw_the_same(
+    rows: list[tuple[dict[str, Any], float]], number: int, vocabulary: int
+) -> None:
+    scores = mx.array(
+        np.stack(
+            [
+                random_logits(vocabulary, spread, number, place)
+                for place, (_, spread) in enumerate(rows)
+            ]
+        ),
+        dtype=mx.float32,
+    )
+    uniform = uniform_rows(_keys(*((number, place) for place in range(len(rows)))), vocabulary)
+    group = _group([fields for fields, _ in rows])
+    narrow = draw_filtered(scores, uniform, group)
+    assert narrow.tolist() == draw_wide(scores, uniform, group).tolist()
+
+
+def test_only_the_rows_with_a_wide_nucleus_are_drawn_from_everything() -> None:
+    """The nucleus of the flat rows lies beyond the candidates, that of the steep one within."""
+    flat, steep = -np.arange(1000) / 1e4, -np.arange(1000) / 2.0
+    scores = mx.array(np.stack([flat, steep, flat]), dtype=mx.float32)
+    noise = np.full((3, 1000), 0.5)
+    noise[:, 700] = 1 - 1e-6  # within the nucleus of the flat ones
+    noise[:, 990] = 1 - 1e-7  # behind the nucleus of all
+    uniform = mx.array(noise, dtype=mx.float32)
+    group = _group([{"top_p": 0.9}, {"top_p": 0.9}, {"top_p": 0.5}])
+    assert draw_filtered(scores, uniform, group).tolist() == [700, 0, 0]
+
+
+# The likeliest.
+
+
+@settings(max_examples=60)
+@given(
+    number=_NUMBERS,
+    rows=st.integers(1, 4),
+    vocabulary=st.sampled_from([1, 2, 40, 300]),
+    data=st.data(),
+)
+def test_the_likeliest_come_in_order_and_none_of_the_others_is_likelier(
+    number: int, rows: int, vocabulary: int, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(0, vocabulary), label="count")
+    levels = data.draw(st.sampled_from([3, 10**6]), label="levels")  # 3: nothing but ties
+    scores: NDArray[np.float32] = (
+        np.random.default_rng(number).integers(0, levels, (rows, vocabulary)).astype(np.float32)
+    )
+    ids, values = (np.array(array) for array in likeliest(mx.array(scores), count))
+    assert ids.shape == values.shape == (rows, count)
+    for row in range(rows):
+        assert len(set(ids[row].tolist())) == count
+        assert values[row].tolist() == np.sort(scores[row])[::-1][:count].tolist()
+        assert values[row].tolist() == scores[row, ids[row]].tolist()
+
+
+def test_the_likeliest_of_a_row_are_the_same_in_any_batch() -> None:
+    rows = [random_logits(600, 1.0, place).round(1) for place in range(5)]  # with many ties
+    alone = [cast(list[list[int]], likeliest(mx.array(row[None]), 40)[0].tolist()) for row in rows]
+    for order in itertools.islice(itertools.permutations(range(5)), 0, None, 17):
+        ids = likeliest(mx.array(np.stack([rows[place] for place in order])), 40)[0]
+        assert ids.tolist() == [alone[place][0] for place in order]
