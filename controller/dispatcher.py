@@ -1,34 +1,48 @@
 """Hands a request to workers, one after another, until one takes it."""
 
 import asyncio
+import contextlib
 import logging
 import random
+import time
 from collections import defaultdict
+from collections.abc import Collection
 
 from controller.owned_request import OwnedRequest
 from controller.registry import Registry
-from controller.routing import choose
+from controller.routing import Route, choose
 from shared import subjects
 from shared.bus import Bus
 from shared.errors import BusError, DecodeError, NoResponders, RequestTimedOut, Unavailable
 from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.codec import decode, encode
-from shared.messages.control import CancelRequest
+from shared.messages.control import AttachStream, CancelRequest, ControlReply
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, Refusal
 
 logger = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 0.1
 
 
 class Dispatcher:
     """Chooses a worker, dispatches, and goes to the next one on a refusal."""
 
     def __init__(
-        self, controller: ControllerId, bus: Bus, registry: Registry, *, ack_timeout_s: float
+        self,
+        controller: ControllerId,
+        bus: Bus,
+        registry: Registry,
+        *,
+        ack_timeout_s: float,
+        settling_s: float,
     ) -> None:
+        """`settling_s`: after its start a controller has heard all workers in this time; until
+        then it does not say that nobody can serve a request."""
         self._controller = controller
         self._bus = bus
         self._registry = registry
         self._ack_timeout_s = ack_timeout_s
+        self._settled_at = time.monotonic() + settling_s
         self._random = random.Random()
         self._awaited: defaultdict[BootId, set[asyncio.Future[None]]] = defaultdict(set)
 
@@ -41,32 +55,63 @@ class Dispatcher:
         """
         refused: dict[WorkerId, Refusal] = {}
         while not request.ended and not request.cancelled:
+            await self._bus.wait_connected()
             try:
-                route = choose(
-                    request.need,
-                    self._registry.workers,
-                    excluded=refused,
-                    tie_break=self._random.random,
-                )
+                route = self._choose(request, refused)
             except Unavailable:
+                if time.monotonic() < self._settled_at:
+                    await asyncio.sleep(_LOOK_AGAIN_S)  # not every worker was heard yet
+                    continue
                 if not refused:
                     raise
                 raise _all_refused(refused) from None
+            connection = self._bus.connections
             route.worker.unreported += 1
             report = route.worker.report
             attempt = request.begin_attempt(report.id, report.boot_id, route.model)
-            refusal = await self._ask(report.id, report.boot_id, attempt)
+            refusal = await self._ask(request, report.id, report.boot_id, attempt)
             if request.attempt != attempt.attempt or request.ended:
                 return
             if refusal is None:
                 request.state = "running"
+                for inbox in request.inboxes:
+                    if inbox not in attempt.inboxes:  # came while the dispatch was on its way
+                        await self.attach(request, inbox)
                 return
             route.worker.unreported -= 1
+            if connection != self._bus.connections or not self._bus.connected:
+                continue  # our own link failed, which says nothing of the worker
             refused[report.id] = refusal
             logger.info(
                 "%s refused: %s", report.id, refusal.message,
                 extra={"request_id": request.request_id, "code": refusal.code},
             )  # fmt: skip
+
+    def _choose(self, request: OwnedRequest, refused: Collection[WorkerId]) -> Route:
+        """A worker that did not refuse, nor fail before unless there is no other."""
+        workers, draw = self._registry.workers, self._random.random
+        avoided = {*refused, *request.tried}
+        if request.tried:
+            with contextlib.suppress(Unavailable):
+                return choose(request.need, workers, excluded=avoided, tie_break=draw)
+        return choose(request.need, workers, excluded=refused, tie_break=draw)
+
+    async def attach(self, request: OwnedRequest, inbox: str) -> bool:
+        """Have the worker send the stream to one more inbox; False where it is not there."""
+        if request.worker is None:
+            return False
+        order = AttachStream(
+            request_id=request.request_id,
+            client=request.client,
+            attempt=request.attempt,
+            inbox=inbox,
+        )
+        try:
+            subject = subjects.worker_control(request.worker, order.verb)
+            answer = await self._bus.request(subject, encode(order), timeout_s=self._ack_timeout_s)
+            return decode(ControlReply, answer.payload).ok
+        except (BusError, DecodeError):
+            return False
 
     def on_worker_gone(self, boot_id: BootId) -> None:
         """Wait no longer for acks of this boot: the requests go to the next worker."""
@@ -80,7 +125,9 @@ class Dispatcher:
             return
         await self._cancel_attempt(request.worker, request, silent=silent)
 
-    async def _ask(self, worker: WorkerId, boot_id: BootId, dispatch: Dispatch) -> Refusal | None:
+    async def _ask(
+        self, request: OwnedRequest, worker: WorkerId, boot_id: BootId, dispatch: Dispatch
+    ) -> Refusal | None:
         """Dispatch to one worker and wait for its ack; None when it took the request."""
         batch = DispatchBatch(owner=self._controller, dispatches=[dispatch])
         try:
@@ -93,6 +140,8 @@ class Dispatcher:
             return Refusal(code="worker_lost", message=f"worker {worker} does not answer")
         except (BusError, DecodeError) as error:
             return Refusal(code="internal_error", message=error.message)
+        if reply.boot_id != boot_id:
+            request.boot_id = reply.boot_id  # it started again, and has not told us yet
         if len(reply.results) != 1:
             message = f"worker {worker} answered with {len(reply.results)} results instead of 1"
             return Refusal(code="internal_error", message=message)
@@ -112,7 +161,8 @@ class Dispatcher:
         )
         try:
             await asyncio.wait((asking, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
+            # The ack of a worker that left at once counts for nothing.
+            if gone.done() or not asking.done():
                 raise RequestTimedOut(f"worker {worker} is gone")
             return decode(DispatchReply, asking.result().payload)
         finally:

@@ -6,13 +6,8 @@ from controller.owned_request import OwnedRequest
 from shared import subjects
 from shared.bus import Message
 from shared.errors import ClusterError, InvalidRequest, RequestError
-from shared.ids import ClientName, ModelId, RequestId, SkillName, is_name, new_request_id
-from shared.messages.request import (
-    InferenceRequest,
-    claimed_request_id,
-    default_seed,
-    parse_request,
-)
+from shared.ids import ClientName, ModelId, SkillName, is_name, new_request_id
+from shared.messages.request import Claims, InferenceRequest, default_seed, parse_request
 from shared.messages.stream import Failed, StreamError
 
 Skills = Mapping[SkillName, list[ModelId]]
@@ -69,7 +64,7 @@ def own_request(
         request_id=request_id,
         client=client,
         skill=skill,
-        reply=reply,
+        inboxes=[reply],
         request=request,
         models=_models(skill, request.model, skills),
         seed=seed,
@@ -79,8 +74,7 @@ def own_request(
 
 def rejection(payload: bytes, error: ClusterError) -> Failed:
     """The terminal message of a request that was not accepted."""
-    request_id: RequestId | None = claimed_request_id(payload)
-    return Failed(request_id, 0, None, stream_error(error))
+    return Failed(Claims.of(payload).request_id, 0, None, stream_error(error))
 
 
 def stream_error(error: ClusterError) -> StreamError:

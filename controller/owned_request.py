@@ -12,17 +12,25 @@ from shared.messages.request import InferenceRequest
 from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
 
 RequestKey = tuple[ClientName, RequestId]
+MAX_INBOXES = 8
 
 
 @dataclass(slots=True, eq=False)
 class OwnedRequest:
-    """State of one request. `tokens` holds what was emitted, by choice: what another worker
-    needs to go on."""
+    """State of one request.
+
+    Attributes:
+        inboxes: who listens: more than one where the request was published again.
+        tokens: what was emitted, by choice: what another worker needs to go on.
+        tried: workers whose attempt failed; others come first.
+        last_error: of the last of those.
+        end: the terminal message, where this controller sent it.
+    """
 
     request_id: RequestId
     client: ClientName
     skill: SkillName
-    reply: str
+    inboxes: list[str]
     request: InferenceRequest
     models: list[ModelId]
     seed: int
@@ -32,6 +40,9 @@ class OwnedRequest:
     worker: WorkerId | None = None
     boot_id: BootId | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)
+    tried: set[WorkerId] = field(default_factory=set)
+    last_error: StreamError | None = None
+    end: Done | Failed | None = None
     cancelled: bool = False
     accepted_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
@@ -63,11 +74,24 @@ class OwnedRequest:
             skill=self.skill,
             model=model,
             attempt=self.attempt,
-            reply=self.reply,
+            inboxes=list(self.inboxes),
             seed=self.seed,
             elapsed_ms=round(self.elapsed_ms, 3),
             request=self.request,
         )
+
+    def give_up_attempt(self, error: StreamError) -> None:
+        """The worker is gone or gave the request back; another one comes."""
+        self.last_error = error
+        if self.worker is not None:
+            self.tried.add(self.worker)
+        self.state, self.worker, self.boot_id = "accepted", None, None
+
+    def add_inbox(self, inbox: str) -> None:
+        """One more listener; the oldest goes when there are too many."""
+        if inbox not in self.inboxes:
+            self.inboxes.append(inbox)
+            del self.inboxes[:-MAX_INBOXES]
 
     def note_tokens(self, event: TokensEmitted) -> None:
         """Keep new tokens; what is known already is not taken twice."""
@@ -75,7 +99,7 @@ class OwnedRequest:
         if event.index <= len(known):  # after a gap nothing fits any more
             known.extend(event.token_ids[len(known) - event.index :])
 
-    def end(self, state: RequestStateName) -> None:
+    def finish(self, state: RequestStateName) -> None:
         self.state = state
         self.ended_at = time.monotonic()
 

@@ -81,9 +81,15 @@ class Registry:
         else:
             self._controllers[event.controller.id] = (event.controller, now)
 
-    def forget_silent(self, now: float) -> Iterable[WorkerGone]:
-        """Drop who has said nothing for too long; returns the workers among them."""
+    def forget_silent(self, now: float, *, trusted_since: float) -> Iterable[WorkerGone]:
+        """Drop who has said nothing for too long; returns the workers among them.
+
+        Args:
+            trusted_since: before that we could not have heard them.
+        """
         horizon = now - self._silence_limit_s
+        if trusted_since > horizon:
+            return []
         for controller in [c for c, (_, seen) in self._controllers.items() if seen < horizon]:
             del self._controllers[controller]
         silent = [view for view in self._workers.values() if view.seen_at < horizon]

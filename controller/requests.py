@@ -5,30 +5,19 @@ import logging
 import time
 
 from controller.dispatcher import Dispatcher
-from controller.intake import may_answer, own_request, read_request, rejection, stream_error
+from controller.intake import stream_error
 from controller.ledger import Ledger
-from controller.owned_request import OwnedRequest
+from controller.owned_request import OwnedRequest, RequestKey
 from controller.registry import Registry, WorkerGone
 from shared import subjects
-from shared.bus import Bus, Message, Subscription
+from shared.bus import Bus, Message
 from shared.changes import Changes
-from shared.errors import (
-    BusError,
-    DecodeError,
-    RequestError,
-    Unavailable,
-)
+from shared.errors import BusError, DecodeError, RequestError, Unavailable, is_retryable
 from shared.ids import ControllerId
-from shared.messages.codec import decode, encode
-from shared.messages.control import RequestQuery, RequestStateName
-from shared.messages.dispatch import ForwardedRequest
+from shared.messages.codec import decode
+from shared.messages.control import RequestStateName
 from shared.messages.events import RequestEvents, RequestFailed, RequestFinished, TokensEmitted
-from shared.messages.stream import (
-    KEEP_ALIVE_S,
-    StreamError,
-    StreamMessage,
-    encode_multiplexed,
-)
+from shared.messages.stream import KEEP_ALIVE_S, Done, Failed, StreamError, StreamMessage
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings
 
@@ -48,33 +37,31 @@ class Requests:
     def __init__(
         self, settings: ClusterSettings, bus: Bus, controller: ControllerId, registry: Registry
     ) -> None:
-        self._settings = settings
         self._bus = bus
         self._id = controller
+        self._max_attempts = settings.controller.retry.max_attempts
         self._ledger = Ledger()
         self._dispatcher = Dispatcher(
             controller,
             bus,
             registry,
             ack_timeout_s=settings.controller.dispatch.ack_timeout_ms / 1000,
+            settling_s=1.5 * settings.controller.failover.heartbeat_interval_ms / 1000,
         )
         self._undispatched: asyncio.Queue[OwnedRequest] = asyncio.Queue()
         self._changes = Changes()
-        self._intake: Subscription | None = None
         self.accepted = self.completed = self.failed = 0
 
     @property
     def active(self) -> int:
         return len(self._ledger.active)
 
-    async def subscribe(self) -> None:
-        bus = self._bus
-        await bus.subscribe(subjects.request_event(self._id), self._on_request_events)
-        await bus.subscribe(subjects.REQUEST_ALL, self._on_request_query)
-        await bus.subscribe(subjects.controller_infer(self._id), self._on_forwarded)
-        self._intake = await bus.subscribe(
-            subjects.INFER_ALL, self._on_infer, queue=subjects.CONTROLLER_QUEUE
-        )
+    def find(self, key: RequestKey) -> OwnedRequest | None:
+        """A request that is served, or ended not long ago."""
+        return self._ledger.get(key)
+
+    async def open(self) -> None:
+        await self._bus.subscribe(subjects.request_event(self._id), self._on_request_events)
 
     async def run(self) -> None:
         """Dispatch what is taken, each request in a task of its own, until cancelled."""
@@ -82,12 +69,66 @@ class Requests:
             while True:
                 tasks.create_task(self._dispatch(await self._undispatched.get()))
 
-    async def stop_intake(self) -> None:
-        if self._intake is not None:
-            await self._intake.unsubscribe()
-
     async def wait_until_idle(self) -> None:
         await self._changes.wait_until(lambda: not self._ledger.active)
+
+    # Taking.
+
+    async def take(self, request: OwnedRequest) -> None:
+        """Accept a request, or recognise it as one that was accepted before: then its stream
+        goes to the new inbox too, from the start.
+
+        Raises:
+            RequestError: its id belongs to another request of this client.
+        """
+        known = self._ledger.get(request.key)
+        if known is None:
+            self._accept(request)
+        elif known.request.fingerprint() == request.request.fingerprint():
+            await self._attach(known, request)
+            return
+        else:
+            raise RequestError(
+                f"request_id: {request.request_id!r} was used for another request",
+                code="request_id_conflict",
+                param="request_id",
+            )
+        await self._send(request, request.accepted_message())
+        self._undispatched.put_nowait(request)
+
+    def _accept(self, request: OwnedRequest) -> None:
+        self._ledger.add(request)
+        self.accepted += 1
+        logger.info("accepted for %s", request.skill, extra=_about(request))
+
+    async def _attach(self, known: OwnedRequest, again: OwnedRequest) -> None:
+        (inbox,) = again.inboxes
+        if known.request.stream:
+            await self._publish(known, known.accepted_message(), inbox)
+        if known.end is not None:
+            await self._publish(known, known.end, inbox)
+            return
+        if not known.ended:
+            known.add_inbox(inbox)
+        if known.state in ("accepted", "dispatching"):
+            return  # the worker will hear of all inboxes
+        if await self._dispatcher.attach(known, inbox) or not known.ended:
+            return
+        if self._ledger.get(known.key) is not known:  # another came for it meanwhile
+            await self.take(again)
+            return
+        # Nobody has it any more: the same seed gives the same answer.
+        again.attempt = known.attempt
+        self._accept(again)
+        self._undispatched.put_nowait(again)
+
+    async def cancel(self, request: OwnedRequest) -> None:
+        """End a request as its client asked; also one that is not yet with a worker."""
+        if request.ended:
+            return
+        request.cancelled = True
+        if request.state == "running":
+            await self._dispatcher.cancel(request, silent=False)
 
     async def fail_all(self, code: str, message: str) -> None:
         """End every request, and make the workers drop what they do for it."""
@@ -95,14 +136,48 @@ class Requests:
             await self._dispatcher.cancel(request, silent=True)
             await self._fail(request, StreamError.of(code, message))
 
+    # Dispatching.
+
+    async def _dispatch(self, request: OwnedRequest) -> None:
+        try:
+            await self._dispatcher.dispatch(request)
+        except Unavailable as error:
+            # Why the last attempt failed says more than that nobody else is there.
+            await self._fail(request, request.last_error or stream_error(error))
+            return
+        except Exception as error:  # one request fails, not the controller
+            logger.exception("dispatch failed", extra=_about(request))
+            await self._fail(request, StreamError.of("internal_error", repr(error)))
+            return
+        if request.state == "running":
+            logger.info("dispatched to %s", request.worker, extra=_about(request))
+        if request.cancelled and not request.ended:
+            if request.state == "running":
+                await self._dispatcher.cancel(request, silent=False)
+            else:
+                await self._send_end(request, request.cancelled_message(), "finished")
+
+    async def _retry(self, request: OwnedRequest, error: StreamError) -> None:
+        """An attempt failed. Where nothing was generated yet, another worker may serve the
+        request; else it ends."""
+        may_retry = is_retryable(error.code) and not request.tokens and not request.cancelled
+        if not may_retry or request.attempt + 1 >= self._max_attempts:
+            await self._fail(request, error)
+            return
+        logger.warning("tried again: %s", error.message, extra=_about(request))
+        request.give_up_attempt(error)
+        self._undispatched.put_nowait(request)
+
+    # Following.
+
     async def on_worker_gone(self, gone: WorkerGone) -> None:
         logger.warning("worker %s is gone: %s", gone.worker, gone.reason)
         self._dispatcher.on_worker_gone(gone.boot_id)
         for request in self._ledger.on_worker(gone.worker, gone.boot_id):
-            if request.state != "running":
-                continue  # not acked: the dispatcher goes to the next worker
-            message = f"worker {gone.worker} is gone: {gone.reason}"
-            await self._fail(request, StreamError.of("worker_lost", message))
+            if request.state == "running":  # else not acked: the dispatcher goes on by itself
+                message = f"worker {gone.worker} is gone: {gone.reason}"
+                await self._dispatcher.cancel(request, silent=True)
+                await self._retry(request, StreamError.of("worker_lost", message))
 
     async def tick(self, now: float) -> None:
         """Deadlines and keep-alives; call it a few times a second."""
@@ -119,106 +194,6 @@ class Requests:
             )
         elif request.state != "running" and now - request.last_sent_at >= KEEP_ALIVE_S:
             await self._send(request, request.waiting_message())
-
-    async def _on_infer(self, message: Message) -> None:
-        client, _ = subjects.parse_infer(message.subject)
-        if not may_answer(message, client, strict=self._settings.security.strict_inbox):
-            logger.warning(
-                "a request on %s was ignored: its reply subject %r is no inbox of that client",
-                message.subject, message.reply,
-                extra={"client": client, "code": "reply_not_allowed"},
-            )  # fmt: skip
-            return
-        try:
-            request = read_request(
-                message, self._settings.skills, max_bytes=self._bus.max_payload // 4
-            )
-            await self._take(request)
-        except RequestError as error:
-            await self._bus.publish(message.reply, encode_stream(rejection(message.payload, error)))
-
-    async def _on_forwarded(self, message: Message) -> None:
-        """A request on its one hop: it was checked where it came in."""
-        try:
-            forwarded = decode(ForwardedRequest, message.payload)
-        except DecodeError as error:
-            logger.error("a forwarded request could not be read: %s", error.message)
-            return
-        strict = self._settings.security.strict_inbox
-        if not subjects.is_inbox(forwarded.reply, forwarded.client, strict=strict):
-            logger.warning("a forwarded request was ignored: %r is no inbox", forwarded.reply)
-            return
-        try:
-            request = own_request(
-                forwarded.client,
-                forwarded.skill,
-                forwarded.reply,
-                forwarded.request,
-                self._settings.skills,
-                elapsed_before_ms=forwarded.elapsed_ms,
-            )
-            await self._take(request)
-        except RequestError as error:
-            body = encode(forwarded.request)
-            await self._bus.publish(forwarded.reply, encode_stream(rejection(body, error)))
-
-    async def _take(self, request: OwnedRequest) -> None:
-        """Accept a request, or recognise it as one that was accepted before.
-
-        Raises:
-            RequestError: its id belongs to another request of this client.
-        """
-        known = self._ledger.get(request.key)
-        if known is not None:
-            if known.request.fingerprint() != request.request.fingerprint():
-                raise RequestError(
-                    f"request_id: {request.request_id!r} was used for another request",
-                    code="request_id_conflict",
-                    param="request_id",
-                )
-            if not known.ended:
-                await self._send(known, known.accepted_message())
-                return
-        self._ledger.add(request)
-        self.accepted += 1
-        logger.info("accepted for %s", request.skill, extra=_about(request))
-        await self._send(request, request.accepted_message())
-        self._undispatched.put_nowait(request)
-
-    async def _dispatch(self, request: OwnedRequest) -> None:
-        try:
-            await self._dispatcher.dispatch(request)
-        except Unavailable as error:
-            await self._fail(request, stream_error(error))
-            return
-        except Exception as error:  # one request fails, not the controller
-            logger.exception("dispatch failed", extra=_about(request))
-            await self._fail(request, StreamError.of("internal_error", repr(error)))
-            return
-        if request.state == "running":
-            logger.info("dispatched to %s", request.worker, extra=_about(request))
-        if request.cancelled and not request.ended:
-            if request.state == "running":
-                await self._dispatcher.cancel(request, silent=False)
-            else:
-                await self._send_end(request, request.cancelled_message(), "finished")
-
-    async def _on_request_query(self, message: Message) -> None:
-        """Cancel or status: every controller hears it, the owner answers."""
-        client, verb = subjects.parse_request(message.subject)
-        try:
-            query = decode(RequestQuery, message.payload)
-        except DecodeError:
-            return
-        request = self._ledger.get((client, query.request_id))
-        if request is None or verb not in ("cancel", "status"):
-            return
-        if verb == "cancel" and not request.ended:
-            request.cancelled = True
-            if request.state == "running":
-                await self._dispatcher.cancel(request, silent=False)
-        if message.reply:
-            await self._bus.publish(message.reply, encode(request.state_message(self._id)))
 
     async def _on_request_events(self, message: Message) -> None:
         try:
@@ -238,7 +213,9 @@ class Requests:
                 case RequestFailed(terminal_sent=True):
                     self._end(request, "failed")
                 case RequestFailed():
-                    await self._fail(request, StreamError.of(event.code, event.message))
+                    await self._retry(request, StreamError.of(event.code, event.message))
+
+    # Ending.
 
     async def _fail(self, request: OwnedRequest, error: StreamError) -> None:
         if not request.ended:
@@ -249,28 +226,29 @@ class Requests:
             await self._send_end(request, request.failed_message(error), "failed")
 
     async def _send_end(
-        self, request: OwnedRequest, message: StreamMessage, state: RequestStateName
+        self, request: OwnedRequest, message: Done | Failed, state: RequestStateName
     ) -> None:
+        request.end = message
         self._end(request, state)
-        await self._publish_to_client(request, message)
+        for inbox in request.inboxes:
+            await self._publish(request, message, inbox)
 
     async def _send(self, request: OwnedRequest, message: StreamMessage) -> None:
         """Send a status; clients that do not stream get none."""
         request.last_sent_at = time.monotonic()
         if request.request.stream:
-            await self._publish_to_client(request, message)
+            for inbox in request.inboxes:
+                await self._publish(request, message, inbox)
 
-    async def _publish_to_client(self, request: OwnedRequest, message: StreamMessage) -> None:
-        body = (
-            encode_multiplexed([message]) if request.request.multiplex else encode_stream(message)
-        )
+    async def _publish(self, request: OwnedRequest, message: StreamMessage, inbox: str) -> None:
+        body = encode_stream(message, multiplex=request.request.multiplex)
         try:
-            await self._bus.publish(request.reply, body)
+            await self._bus.publish(inbox, body)
         except BusError as error:
             logger.warning("a message to a client was lost: %s", error.message)
 
     def _end(self, request: OwnedRequest, state: RequestStateName) -> None:
-        request.end(state)
+        request.finish(state)
         logger.info("%s after %.0f ms", state, request.elapsed_ms, extra=_about(request))
         if state == "failed":
             self.failed += 1

@@ -5,6 +5,8 @@ import contextlib
 import logging
 import time
 
+from controller.entrance import Entrance
+from controller.link_watch import LinkWatch
 from controller.registry import Registry
 from controller.requests import Requests
 from shared import subjects
@@ -28,6 +30,8 @@ from shared.version import VERSION
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
+_STOPPED_S = 1.0
+"""A tick so late means that the process stood still, and so did its view of the workers."""
 _DRAIN_S = 10.0
 
 
@@ -46,14 +50,19 @@ class Controller:
         failover = settings.controller.failover
         self._interval_s = failover.heartbeat_interval_ms / 1000
         self._registry = Registry(self._interval_s * failover.missed_heartbeats)
+        self._link = LinkWatch(bus, self._interval_s)
         self._requests = Requests(settings, bus, controller_id, self._registry)
+        self._entrance = Entrance(settings, bus, controller_id, self._registry, self._requests)
         self._started_at = time.monotonic()
 
     async def run(self, stop: StopRequest) -> None:
         """Serve until asked to stop, then let requests end and close."""
+        self._bus.on_reconnect.append(self._on_reconnect)
         async with asyncio.TaskGroup() as tasks:
             background = [
+                tasks.create_task(self._entrance.run()),
                 tasks.create_task(self._requests.run()),
+                tasks.create_task(self._link.run()),
                 tasks.create_task(self._heartbeat()),
                 tasks.create_task(self._tick()),
                 tasks.create_task(self._logs.run(self._bus)),
@@ -78,6 +87,7 @@ class Controller:
             failed_requests=self._requests.failed,
             workers=len(self._registry.workers),
             uptime_s=round(time.monotonic() - self._started_at, 1),
+            tasks=len(asyncio.all_tasks()),
         )
 
     # Life.
@@ -88,7 +98,8 @@ class Controller:
         await self._logs.answer(bus)
         await bus.subscribe(subjects.WORKER_EVENT_ALL, self._on_worker_event)
         await bus.subscribe(subjects.CONTROLLER_EVENT_ALL, self._on_controller_event)
-        await self._requests.subscribe()
+        await self._requests.open()
+        await self._entrance.open()
         own_health = subjects.controller_health(self.id)
         everyone, cluster = subjects.HEALTH_CONTROLLERS, subjects.HEALTH_CLUSTER
         await bus.serve(
@@ -108,7 +119,7 @@ class Controller:
     async def _shut_down(self, stop: StopRequest) -> None:
         """In this order: other controllers get the new requests; ours may end; what is left
         is told that it ended; then we leave."""
-        await self._requests.stop_intake()
+        await self._entrance.close()
         await self._change_state("draining")
         if not stop.in_haste:
             with contextlib.suppress(TimeoutError):
@@ -130,6 +141,9 @@ class Controller:
         except BusError as error:
             logger.debug("event %s not sent: %s", kind, error.message)
 
+    async def _on_reconnect(self) -> None:
+        self._link.distrust()
+
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
@@ -138,11 +152,17 @@ class Controller:
 
     async def _tick(self) -> None:
         """Notice silence: of workers, and towards clients."""
+        before = time.monotonic()
         while True:
             await asyncio.sleep(_TICK_S)
             now = time.monotonic()
-            if self._bus.connected:  # while we are cut off, silence says nothing of workers
-                for gone in self._registry.forget_silent(now):
+            if now - before > _STOPPED_S:
+                logger.warning("this process was stopped for %.1f s", now - before)
+                self._link.distrust()
+            before = now
+            trusted_since = self._link.trusted_since
+            if trusted_since is not None and self._bus.connected:
+                for gone in self._registry.forget_silent(now, trusted_since=trusted_since):
                     await self._requests.on_worker_gone(gone)
             await self._requests.tick(now)
 

@@ -41,6 +41,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "unknown_skill": ErrorCode("cluster.yaml names no such skill.", False),
         "unknown_model": ErrorCode("No such model, or the skill does not have it.", False),
         "context_length_exceeded": ErrorCode("Prompt or max_tokens exceed the context.", False),
+        "unknown_request": ErrorCode("Nobody knows a request of this id (any more).", False),
         "request_id_conflict": ErrorCode("The same request_id came with another body.", False),
         "requirements_unmet": ErrorCode("No worker has the required hardware or labels.", True),
         "no_worker": ErrorCode("No worker that could serve this is there now.", True),
@@ -56,6 +57,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "request_failed": ErrorCode("The engine could not process this request.", False),
         "no_controller": ErrorCode("Nobody takes requests on this NATS server.", True),
         "stream_broken": ErrorCode("Messages of the stream were lost for good.", True),
+        "answer_too_large": ErrorCode(
+            "The answer has more bytes than one message may have; ask with stream: true.", False
+        ),
+        "client_gone": ErrorCode("Nobody listened to the stream any more, so it was ended.", True),
+        "slow_consumer": ErrorCode("The client left too much of the stream unread.", True),
         "stream_silent": ErrorCode("Nothing was heard of the stream in time.", True),
         "disconnected": ErrorCode("The connection to NATS is gone.", True),
         "internal_error": ErrorCode("A fault of the cluster's own; please report it.", True),

@@ -20,6 +20,7 @@ LOCAL_CLIENT = ClientName("local")
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 """Names of clients, workers, controllers and skills: each is one token of a subject."""
 
+MAX_ID_LENGTH = 128
 ID_PATTERN = r"^[!-~]{1,128}$"
 """Ids of requests and sessions: 1 to 128 visible ASCII characters."""
 

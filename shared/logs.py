@@ -51,6 +51,8 @@ class LogStore(logging.Handler):
         """Answer questions for recent records."""
 
         async def handle(message: Message) -> None:
+            if not message.reply:
+                return
             try:
                 query = decode(RecentLogsQuery, message.payload or b"{}")
             except DecodeError:

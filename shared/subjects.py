@@ -84,6 +84,16 @@ def parse_request(subject: str) -> tuple[ClientName, str]:
     return ClientName(client), verb
 
 
+def resend_all(worker: WorkerId) -> str:
+    """The `resend` of every client's streams on one worker."""
+    return f"mlx.stream.{worker}.*.resend"
+
+
+def parse_resend(subject: str) -> ClientName:
+    """The client that an `mlx.stream.<worker>.<client>.resend` names."""
+    return ClientName(subject.split(".")[3])
+
+
 def resend(worker: WorkerId, client: ClientName) -> str:
     return f"mlx.stream.{worker}.{client}.resend"
 

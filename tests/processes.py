@@ -2,11 +2,12 @@
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -63,6 +64,16 @@ class NatsProcess:
         self._process.kill()
         self._process.wait()
 
+    @contextlib.contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Meanwhile it takes in nothing and says nothing; connections stay."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -115,13 +126,26 @@ class ClusterProcess:
 
 @contextlib.contextmanager
 def cluster_process(
-    *, workers: int = 1, model: str | None = None, arguments: tuple[str, ...] = ()
+    *,
+    workers: int = 1,
+    model: str | None = None,
+    arguments: tuple[str, ...] = (),
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[ClusterProcess]:
-    """Start `cluster up` on a free port; end it, and check that no process stays."""
+    """Start `cluster up` on a free port; end it, and check that no process stays.
+
+    Args:
+        settings: as environment variables, `CLUSTER__SECTION__KEY`.
+    """
     command = [str(SCRIPTS / "cluster"), "up", "--json", "--nats-port", "0"]
     command += ["--workers", str(workers), *(["--model", model] if model else []), *arguments]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **(settings or {})},
     )
     assert process.stdout is not None and process.stderr is not None
     line = process.stdout.readline()

@@ -1,8 +1,9 @@
 """One request on this worker, from its dispatch to its end."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
+from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import TokensEmitted
@@ -19,7 +20,9 @@ from shared.messages.stream import (
     Timings,
     Usage,
 )
+from worker.inboxes import Inboxes
 from worker.link.messages import Output, Sampling, Submit
+from worker.stream_log import MAX_BYTES, StreamLog
 
 RequestKey = tuple[ClientName, RequestId]
 """Ids are the clients' own, so only both together are unique."""
@@ -37,11 +40,15 @@ class Choice:
     tokens: int
     text_length: int
     finished: bool = False
-    outputs: list[ChoiceOutput] = field(default_factory=list)  # kept only without streaming
 
 
 class ActiveRequest:
-    """State of a request. Methods return the messages to send; they send nothing."""
+    """State of a request. Methods return the messages to send; they send nothing.
+
+    Attributes:
+        fenced: the stream is another attempt's now; nothing may be sent any more.
+        end: the terminal message, once there is one; `ended_at` on the monotonic clock.
+    """
 
     def __init__(
         self, dispatch: Dispatch, owner: ControllerId, worker: WorkerId, sequences: list[int]
@@ -59,7 +66,11 @@ class ActiveRequest:
         self.status: StatusName = "queued"
         self.progress: float | None = None
         self.engine: int | None = None
-        self.ended = False
+        self.fenced = False
+        self.end: Done | Failed | None = None
+        self.ended_at = 0.0
+        self.inboxes = Inboxes(dispatch.inboxes, awake_or_asleep())
+        self._log = StreamLog(len(sequences), max_bytes=MAX_BYTES if self.streams else None)
         self.received_at = time.monotonic()
         self.last_sent_at = self.received_at
         self._admitted_at: float | None = None
@@ -82,6 +93,19 @@ class ActiveRequest:
     @property
     def streams(self) -> bool:
         return self.dispatch.request.stream
+
+    @property
+    def multiplex(self) -> bool:
+        return self.dispatch.request.multiplex
+
+    @property
+    def fingerprint(self) -> str:
+        return self.dispatch.request.fingerprint()
+
+    @property
+    def started(self) -> bool:
+        """Whether any token was generated here."""
+        return self._first_token_at is not None
 
     @property
     def deadline(self) -> float:
@@ -155,12 +179,23 @@ class ActiveRequest:
             logprobs=output.logprobs,
             finish_reason=output.finish_reason,
         )
+        self._log.append(part)
         if not self.streams:
-            choice.outputs.append(part)
-            return [self._done(self._whole())] if not self.unfinished else []
+            return [self._done(self._log.joined())] if not self.unfinished else []
         if self.unfinished:
             return [Chunk(*self._origin, part)]
         return [self._done((part,))]
+
+    def replay(self, choice: int | None, from_index: int) -> list[StreamMessage]:
+        """What was said from a token index on, of one choice or all, and the end if any."""
+        said: list[StreamMessage] = []
+        if self.streams:
+            said += [Chunk(*self._origin, part) for part in self._log.since(choice, from_index)]
+        if isinstance(self.end, Done) and self.streams:
+            said.append(replace(self.end, outputs=()))
+        elif self.end is not None:
+            said.append(self.end)
+        return said
 
     def emitted(self, choice: Choice, output: Output) -> TokensEmitted:
         """What the owner is told of an output, before the client gets it."""
@@ -177,25 +212,28 @@ class ActiveRequest:
 
     def state_message(self) -> StreamMessage | None:
         """The present status, for clients that stream."""
-        if not self.streams or self.ended:
+        if not self.streams or self.end is not None:
             return None
         return Status(*self._origin, self.status, self.progress)
 
     def fail(self, error: StreamError) -> Failed:
-        self.ended = True
-        return Failed(*self._origin, error)
+        failed = Failed(*self._origin, error)
+        self._note_end(failed)
+        return failed
+
+    def _note_end(self, end: Done | Failed) -> None:
+        self.end = end
+        self.ended_at = time.monotonic()
 
     @property
     def _origin(self) -> tuple[RequestId, int, WorkerId]:
         return self.dispatch.request_id, self.dispatch.attempt, self.worker
 
-    def _whole(self) -> tuple[ChoiceOutput, ...]:
-        return tuple(ChoiceOutput.joined(choice.outputs) for choice in self.choices)
-
     def _done(self, outputs: tuple[ChoiceOutput, ...]) -> Done:
-        self.ended = True
         usage = Usage(sum(self._prompt_tokens.values()), self._cached_tokens, self.tokens)
-        return Done(*self._origin, usage, self._timings(), outputs)
+        done = Done(*self._origin, usage, self._timings(), outputs)
+        self._note_end(done)
+        return done
 
     def _timings(self) -> Timings:
         now = time.monotonic()

@@ -7,21 +7,26 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterable
 
 from shared import subjects
 from shared.bus import Bus, Endpoint, Message, Service
 from shared.errors import BusError, DecodeError
-from shared.ids import BootId, ModelId, WorkerId, new_boot_id
+from shared.ids import BootId, ModelId, RequestId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import decode, encode
 from shared.messages.control import (
     CONTROL_ORDERS,
+    AttachStream,
     CancelRequest,
     ControlOrder,
     ControlReply,
     DrainWorker,
     ListRequests,
     LoadModel,
+    ResendQuery,
+    ResendState,
+    ResendStateName,
     RunningRequest,
     UnloadModel,
 )
@@ -32,18 +37,22 @@ from shared.messages.stream import StreamError
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.version import VERSION
+from worker.active_request import ActiveRequest
 from worker.engine_process import EngineProcess
+from worker.lease import Lease
 from worker.link.messages import EngineStarted, Fact
 from worker.machine import threads_per_engine
 from worker.pre_warming import pre_warm
-from worker.publisher import Outgoing, Publisher
+from worker.publisher import Publisher
 from worker.report import build_report
 from worker.scheduler import Scheduler
+from worker.standing import find_lost
 
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _DEFAULT_PREFILL_CHUNK_TOKENS = 512
+_LAST_WORDS_S = 5.0
 
 
 class Agent:
@@ -58,8 +67,18 @@ class Agent:
         self._settings = settings
         self._bus = bus
         self._logs = logs
-        self._publisher = Publisher(bus, worker_id, self.boot_id)
-        self._scheduler = Scheduler(worker_id, settings, self._put)
+        failover = settings.controller.failover
+        self._interval_s = failover.heartbeat_interval_ms / 1000
+        self._lease = Lease(self._interval_s * failover.missed_heartbeats)
+        self._publisher = Publisher(
+            bus,
+            worker_id,
+            self.boot_id,
+            self._lease,
+            check_streams=self._drop_lost_streams,
+            on_missed=self._on_nobody_listens,
+        )
+        self._scheduler = Scheduler(worker_id, settings, self._publisher.put)
         self._started_at = time.monotonic()
         self._drain_requested = StopRequest()
         self._announced = False
@@ -81,6 +100,7 @@ class Agent:
     async def run(self, stop: StopRequest) -> None:
         """Serve until asked to stop, then drain and close."""
         await self._subscribe()
+        self._lease.restore(self._bus.connections)
         try:
             await self._serve(stop)
         finally:  # also after a fault of our own: no engine outlives its agent
@@ -113,6 +133,7 @@ class Agent:
             version=VERSION,
             state=self.state,
             uptime_s=time.monotonic() - self._started_at,
+            tasks=len(asyncio.all_tasks()),
         )
 
     # Life.
@@ -121,6 +142,7 @@ class Agent:
         bus, scheduler = self._bus, self._scheduler
         await bus.subscribe(subjects.worker_infer(self.id), self._on_dispatch)
         await bus.subscribe(subjects.worker_control(self.id, "*"), self._on_control)
+        await bus.subscribe(subjects.resend_all(self.id), self._on_resend)
         await bus.subscribe(subjects.worker_alive(self.id, self.boot_id), self._on_probe)
         await self._logs.answer(bus)
         health = subjects.worker_health(self.id)
@@ -157,8 +179,8 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.worker.drain_timeout_ms / 1000):
                     await self._scheduler.changes.wait_until(lambda: self._scheduler.idle)
-        self._scheduler.fail_all(StreamError.of("draining", f"worker {self.id} shut down"))
-        await self._publisher.drain()
+        self._scheduler.give_back_all(StreamError.of("draining", f"worker {self.id} shut down"))
+        await self._publisher.drain(_LAST_WORDS_S)
         await asyncio.gather(*(engine.stop() for engine in self._scheduler.engines))
         await self._change_state("stopped")
         await self._publish_event("left")
@@ -174,11 +196,15 @@ class Agent:
         self._announced = True
 
     async def _heartbeat(self) -> None:
-        interval_s = self._settings.controller.failover.heartbeat_interval_ms / 1000
+        """Tell that we live; what has surely arrived renews the lease on our streams."""
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(self._interval_s)
+            sent_at, connection = self._lease.now(), self._bus.connections
             if self._announced:
                 await self._publish_event("heartbeat")
+            with contextlib.suppress(BusError):
+                await self._bus.flush(timeout_s=self._interval_s)
+                self._lease.renew(sent_at, connection)
 
     async def _publish_event(self, kind: EventType) -> None:
         event = WorkerEvent(type=kind, worker=self.report())
@@ -223,14 +249,25 @@ class Agent:
 
     # Messages.
 
-    def _put(self, outgoing: Outgoing) -> None:
-        self._publisher.put(outgoing)
+    async def _drop_lost_streams(self, unsent: Iterable[ActiveRequest]) -> None:
+        """After we were away: what others serve now, or was ended, is not ours any more."""
+        asked = {*unsent, *self._scheduler.requests()}
+        for request in await find_lost(self._bus, self.id, asked):
+            logger.warning(
+                "dropped: it was ended or went elsewhere while this worker was away",
+                extra={"request_id": request.dispatch.request_id},
+            )
+            self._scheduler.drop(request)
+
+    def _on_nobody_listens(self, inbox: str) -> None:
+        self._scheduler.on_missed(inbox)
 
     def _health(self) -> bytes:
         return encode(WorkerHealth(ready=self.state == "ready", worker=self.report()))
 
     async def _on_probe(self, message: Message) -> None:
-        await self._bus.publish(message.reply, b"")
+        if message.reply:
+            await self._bus.publish(message.reply, b"")
 
     async def _on_dispatch(self, message: Message) -> None:
         try:
@@ -257,6 +294,28 @@ class Agent:
             return Refusal(code="engine_crashed", message=f"worker {self.id} has no engine")
         return self._scheduler.accept(dispatch, batch.owner)
 
+    async def _on_resend(self, message: Message) -> None:
+        """A client missed something: say it again, to the inbox that asks."""
+        client = subjects.parse_resend(message.subject)
+        strict = self._settings.security.strict_inbox
+        if not subjects.is_inbox(message.reply, client, strict=strict):
+            return
+        try:
+            query = decode(ResendQuery, message.payload)
+        except DecodeError as error:
+            nothing = RequestId("")
+            refusal = ResendState(request_id=nothing, state="unknown", message=error.message)
+            await self._bus.publish(message.reply, encode(refusal))
+            return
+        request = self._scheduler.find((client, query.request_id))
+        state: ResendStateName = "unknown"
+        if request is not None:
+            state = "running" if request.end is None else "finished"
+        answer = ResendState(request_id=query.request_id, state=state)
+        await self._bus.publish(message.reply, encode(answer))
+        if request is not None:
+            self._scheduler.resend(request, message.reply, query.choice, query.from_index)
+
     async def _on_control(self, message: Message) -> None:
         verb = subjects.parse_worker_control(message.subject)
         try:
@@ -275,6 +334,8 @@ class Agent:
                 key = (order.client, order.request_id)
                 found = self._scheduler.cancel(key, order.attempt, silent=order.silent)
                 return ControlReply(worker=self.id, ok=found)
+            case AttachStream():
+                return self._attach(order)
             case LoadModel():
                 return self._load(order.model)
             case UnloadModel():
@@ -284,6 +345,13 @@ class Agent:
                 return ControlReply(worker=self.id, ok=True)
             case ListRequests():
                 return self._list(order)
+
+    def _attach(self, order: AttachStream) -> ControlReply:
+        request = self._scheduler.find((order.client, order.request_id))
+        if request is None or request.dispatch.attempt != order.attempt:
+            return self._refuse("unknown_request", f"no request {order.request_id!r} here")
+        self._scheduler.attach(request, order.inbox)
+        return ControlReply(worker=self.id, ok=True)
 
     def _load(self, model_id: ModelId) -> ControlReply:
         model = self._scheduler.models.get(model_id)

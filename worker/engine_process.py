@@ -16,7 +16,7 @@ import orjson
 from shared.errors import DecodeError
 from shared.settings.tree import Engines
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
-from worker.link.messages import EngineMeasured, EngineStarted, Fact, Order, Stop
+from worker.link.messages import EngineAlive, EngineMeasured, EngineStarted, Fact, Order, Stop
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ EngineState = Literal["starting", "running", "restarting", "failed", "stopped"]
 _RESTART_WINDOW_S = 600
 _KEPT_STDERR_LINES = 20
 _STDERR_LINE_BYTES = 1024 * 1024
+_WATCH_S = 0.5
 
 
 class EngineProcess:
@@ -62,6 +63,9 @@ class EngineProcess:
         self._stopping = False
         self._deaths: deque[float] = deque()
         self._last_lines: deque[str] = deque(maxlen=_KEPT_STDERR_LINES)
+        self._silent_s = 0.0  # counted while we listen
+        self._listening = False
+        self._hung: str | None = None
 
     @property
     def pid(self) -> int | None:
@@ -97,7 +101,8 @@ class EngineProcess:
             return
         self.send(Stop())
         try:
-            await asyncio.wait_for(process.wait(), self._settings.shutdown_timeout_ms / 1000)
+            async with asyncio.timeout(self._settings.shutdown_timeout_ms / 1000):
+                await process.wait()
         except TimeoutError:
             logger.warning("engine %d does not stop; killing it", self.index)
             self.kill()
@@ -129,16 +134,21 @@ class EngineProcess:
                 env=self._environment(),
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._hung = None
         async with asyncio.TaskGroup() as tasks:
-            watchdog = tasks.create_task(self._kill_slow_start())
+            watchdogs = [
+                tasks.create_task(self._kill_slow_start()),
+                tasks.create_task(self._kill_silent()),
+            ]
             tasks.create_task(self._read_stderr(self._process))
             problem = await self._read_facts(reader)
-            watchdog.cancel()
+            for watchdog in watchdogs:
+                watchdog.cancel()
             self._writer.close()
             if problem:
                 self.kill()
             status = await self._process.wait()
-        return problem or self._describe(status)
+        return self._hung or problem or self._describe(status)
 
     def _environment(self) -> dict[str, str]:
         # Before OpenBLAS loads: several engines with its default collapse (design.md §4).
@@ -146,26 +156,53 @@ class EngineProcess:
         return {**os.environ, "OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count}
 
     async def _kill_slow_start(self) -> None:
-        await asyncio.sleep(self._settings.startup_timeout_ms / 1000)
+        limit_s = self._settings.startup_timeout_ms / 1000
+        await asyncio.sleep(limit_s)
         if self.started is None:
-            logger.error("engine %d did not start in time", self.index)
-            self.kill()
+            self._give_up(f"it did not start within {limit_s:g} s")
+
+    async def _kill_silent(self) -> None:
+        """A stopped or frozen process sends nothing. Counted in turns of our own loop, and
+        only while we listen: when we were stopped ourselves, that says nothing of the engine."""
+        limit_s = self._settings.hang_timeout_ms / 1000
+        self._silent_s = 0.0
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if self.started is not None and self._listening:
+                self._silent_s += _WATCH_S
+            if self._silent_s >= limit_s:
+                self._give_up(f"no sign of life for {limit_s:g} s")
+
+    def _give_up(self, reason: str) -> None:
+        logger.error("engine %d: %s; killing it", self.index, reason)
+        self._hung = reason
+        self.kill()
 
     async def _read_facts(self, reader: asyncio.StreamReader) -> str | None:
         """Read until the end of file; returns a problem that makes it useless to go on."""
         try:
             while True:
+                self._listening = True
                 header = await reader.readexactly(HEADER.size)
                 fact = decode_body(await reader.readexactly(frame_length(header)))
-                if isinstance(fact, EngineStarted):
-                    self.started, self.state = fact, "running"
-                elif isinstance(fact, EngineMeasured):
-                    self.measured = fact
+                self._listening, self._silent_s = False, 0.0
+                self._note(fact)  # type: ignore[arg-type]
                 await self._on_fact(self, fact)  # type: ignore[arg-type]
         except (asyncio.IncompleteReadError, OSError):
             return None
         except DecodeError as error:
             return error.message
+
+    def _note(self, fact: Fact) -> None:
+        match fact:
+            case EngineStarted():
+                self.started, self.state = fact, "running"
+            case EngineMeasured():
+                self.measured = fact
+            case EngineAlive() if fact.stuck_s * 1000 >= self._settings.step_timeout_ms:
+                self._give_up(f"one step has taken {fact.stuck_s:.0f} s")
+            case _:
+                pass
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None

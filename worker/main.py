@@ -13,6 +13,7 @@ from shared import subjects
 from shared.bus import Bus
 from shared.cli.options import (
     json_option,
+    not_empty,
     read_settings,
     reports_errors,
     settings_options,
@@ -45,7 +46,11 @@ running streams end first; twice ends at once).
 @settings_options
 @click.option("--id", "worker_id", help="Name of this worker. Default: the host's, kept on disk.")
 @click.option(
-    "--model", "models", multiple=True, help="Model to serve: alias, folder or Hugging Face id."
+    "--model",
+    "models",
+    multiple=True,
+    callback=not_empty,
+    help="Model to serve: alias, folder or Hugging Face id.",
 )
 @click.option("--check", is_flag=True, help="Show device, BLAS, threads, memory, speed; then exit.")
 @click.option(

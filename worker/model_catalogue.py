@@ -19,6 +19,7 @@ class Model:
     Attributes:
         requested: the engines were told to load it.
         engines: those that hold it.
+        deaths: how often an engine died while it loaded this.
     """
 
     id: ModelId
@@ -29,6 +30,7 @@ class Model:
     max_context_tokens: int | None = None
     requested: bool = False
     engines: set[int] = field(default_factory=set)
+    deaths: int = 0
 
     def status(self, active_requests: int) -> ModelStatus:
         return ModelStatus(

@@ -1,29 +1,44 @@
 """The one way out to NATS for streams: first the owners, then the clients, in order.
 
 A controller must never know less of a stream than its client, so that another worker can go
-on from what the controller knows. Hence one task, one connection, and this order.
+on from what the controller knows. Hence one task, one connection, and this order. And nothing
+is written for a stream that may have gone elsewhere; see `lease`.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from shared import subjects
-from shared.bus import Bus
-from shared.errors import BusError
+from shared.bus import Bus, Message
+from shared.changes import Changes
+from shared.errors import BusError, PayloadTooLarge
 from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.codec import encode
 from shared.messages.events import RequestEvent, RequestEvents
-from shared.messages.stream import StreamMessage, encode_multiplexed
+from shared.messages.stream import Done, Failed, StreamError, StreamMessage, encode_multiplexed
 from shared.messages.stream import encode as encode_stream
 from worker.active_request import ActiveRequest
+from worker.lease import Lease
 from worker.link.frames import BACKLOG_LIMIT_BYTES
 
 logger = logging.getLogger(__name__)
 
 _APPROXIMATE_MESSAGE_BYTES = 256
+_FORGIVING_S = 3.0
+"""So long after a new connection a 503 says nothing: clients reconnect too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message of a stream, for some inboxes."""
+
+    request: ActiveRequest
+    message: StreamMessage
+    inboxes: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -31,31 +46,53 @@ class Outgoing:
     """What one decode step, or one other event, has to tell."""
 
     events: list[tuple[ControllerId, RequestEvent]] = field(default_factory=list)
-    messages: list[tuple[ActiveRequest, StreamMessage]] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
 
     @property
     def cost_bytes(self) -> int:
-        return _APPROXIMATE_MESSAGE_BYTES * (len(self.events) + len(self.messages))
+        return _APPROXIMATE_MESSAGE_BYTES * (len(self.events) + len(self.letters))
 
 
 class Publisher:
-    """Publishes `Outgoing`s in the order they were put."""
+    """Publishes `Outgoing`s in the order they were put.
 
-    def __init__(self, bus: Bus, worker: WorkerId, boot_id: BootId) -> None:
+    Args:
+        check_streams: awaited after the lease lapsed, with the requests of what waits to be
+            sent; drops those, and others, that are not ours any more.
+        on_missed: called with an inbox that nobody listens to.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        worker: WorkerId,
+        boot_id: BootId,
+        lease: Lease,
+        *,
+        check_streams: Callable[[Iterable[ActiveRequest]], Awaitable[None]],
+        on_missed: Callable[[str], None],
+    ) -> None:
         self._bus = bus
         self._worker = worker
         self._boot_id = boot_id
-        self._queue: asyncio.Queue[Outgoing] = asyncio.Queue()
+        self._lease = lease
+        self._check_streams = check_streams
+        self._on_missed = on_missed
+        self._probes = bus.new_inbox()
+        self._forgiving_until = 0.0
+        self._waiting: deque[Outgoing] = deque()
+        self._changes = Changes()
         self._backlog_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
 
     def put(self, outgoing: Outgoing) -> None:
-        if outgoing.events or outgoing.messages:
+        if outgoing.events or outgoing.letters:
             self._backlog_bytes += outgoing.cost_bytes
             if self._backlog_bytes > BACKLOG_LIMIT_BYTES:
                 self._room.clear()
-            self._queue.put_nowait(outgoing)
+            self._waiting.append(outgoing)
+            self._changes.notify()
 
     async def wait_for_room(self) -> None:
         """Return once the backlog is below its limit."""
@@ -63,23 +100,39 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until cancelled."""
+        await self._bus.subscribe(f"{self._probes}.>", self._on_probe_answer)
         while True:
-            outgoing = await self._queue.get()
-            try:
-                await self._publish(outgoing)
-            except BusError as error:
-                # The messages are lost; indexes reveal the gap and clients ask again.
-                logger.warning("a step's messages could not be published: %s", error.message)
-            finally:
-                self._backlog_bytes -= outgoing.cost_bytes
-                if self._backlog_bytes <= BACKLOG_LIMIT_BYTES // 2:
-                    self._room.set()
-                self._queue.task_done()
+            await self._changes.wait_until(lambda: bool(self._waiting))
+            await self._regain_lease()
+            await self._publish(self._waiting[0])
+            self._backlog_bytes -= self._waiting.popleft().cost_bytes
+            if self._backlog_bytes <= BACKLOG_LIMIT_BYTES // 2:
+                self._room.set()
+            self._changes.notify()
             await asyncio.sleep(0)  # publish only buffers: let the client flush
 
-    async def drain(self) -> None:
-        """Return once everything put so far is published."""
-        await self._queue.join()
+    async def drain(self, limit_s: float) -> None:
+        """Return once everything put so far is published, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._changes.wait_until(lambda: not self._waiting)
+
+    async def _regain_lease(self) -> None:
+        """Wait for the connection, and for certainty about our streams."""
+        while True:
+            await self._bus.wait_connected()
+            connection = self._bus.connections
+            if self._lease.is_valid(connection):
+                return
+            letters = [letter for outgoing in self._waiting for letter in outgoing.letters]
+            await self._check_streams({letter.request for letter in letters})
+            if connection == self._bus.connections:
+                self._lease.restore(connection)
+                self._forgiving_until = self._lease.now() + _FORGIVING_S
+
+    async def _on_probe_answer(self, message: Message) -> None:
+        if message.no_responders and self._lease.now() > self._forgiving_until:
+            self._on_missed(message.subject.removeprefix(f"{self._probes}."))
 
     async def _publish(self, outgoing: Outgoing) -> None:
         by_owner: defaultdict[ControllerId, list[RequestEvent]] = defaultdict(list)
@@ -87,21 +140,54 @@ class Publisher:
             by_owner[owner].append(event)
         for owner, events in by_owner.items():
             body = RequestEvents(worker=self._worker, boot_id=self._boot_id, events=events)
-            await self._bus.publish(subjects.request_event(owner), encode(body))
-        for reply, payload in _payloads(outgoing.messages):
-            await self._bus.publish(reply, payload)
+            await self._send(subjects.request_event(owner), encode(body))
+        multiplexed: defaultdict[str, list[Letter]] = defaultdict(list)
+        for letter in outgoing.letters:
+            if letter.request.fenced:
+                continue
+            for inbox in letter.inboxes:
+                if letter.request.multiplex:
+                    multiplexed[inbox].append(letter)
+                else:
+                    await self._send_letter(inbox, letter)
+        for inbox, letters in multiplexed.items():
+            await self._send_together(inbox, letters)
+
+    async def _send_letter(self, inbox: str, letter: Letter) -> None:
+        payload = encode_stream(letter.message, multiplex=letter.request.multiplex)
+        if len(payload) > self._bus.max_payload:
+            payload = encode_stream(_too_large(letter, len(payload)))
+        await self._send(inbox, payload, reply=self._probe(inbox, [letter]))
+
+    async def _send_together(self, inbox: str, letters: list[Letter]) -> None:
+        payload = encode_multiplexed([letter.message for letter in letters])
+        if len(payload) > self._bus.max_payload and len(letters) > 1:
+            for letter in letters:
+                await self._send_together(inbox, [letter])
+            return
+        if len(payload) > self._bus.max_payload:
+            payload = encode_multiplexed([_too_large(letters[0], len(payload))])
+        await self._send(inbox, payload, reply=self._probe(inbox, letters))
+
+    def _probe(self, inbox: str, letters: list[Letter]) -> str:
+        """A reply subject that tells whether somebody listens, when it is time for that."""
+        now = self._lease.now()
+        due = [
+            letter.request.inboxes.should_probe(inbox, now)
+            for letter in letters
+            if letter.request.streams and not isinstance(letter.message, Done | Failed)
+        ]
+        return f"{self._probes}.{inbox}" if any(due) else ""
+
+    async def _send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+        try:
+            await self._bus.publish(subject, payload, reply=reply)
+        except (BusError, PayloadTooLarge) as error:
+            # The message is lost; indexes reveal the gap and clients ask again.
+            logger.warning("a message could not be published: %s", error.message)
 
 
-def _payloads(
-    messages: Iterable[tuple[ActiveRequest, StreamMessage]],
-) -> Iterable[tuple[str, bytes]]:
-    """Inbox and bytes of each message; those of one multiplexed inbox as one."""
-    multiplexed: defaultdict[str, list[StreamMessage]] = defaultdict(list)
-    for request, message in messages:
-        reply = request.dispatch.reply
-        if request.dispatch.request.multiplex:
-            multiplexed[reply].append(message)
-        else:
-            yield reply, encode_stream(message)
-    for reply, together in multiplexed.items():
-        yield reply, encode_multiplexed(together)
+def _too_large(letter: Letter, size: int) -> Failed:
+    """What a client gets instead of an answer that fits into no message."""
+    message = f"the answer has {size} bytes, more than one message may have"
+    return letter.request.fail(StreamError.of("answer_too_large", message))

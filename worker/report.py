@@ -28,6 +28,7 @@ def build_report(
     version: str,
     state: WorkerState,
     uptime_s: float,
+    tasks: int,
 ) -> WorkerReport:
     engines = [_engine(engine) for engine in scheduler.engines]
     own_memory = process_memory_bytes([os.getpid()])
@@ -49,6 +50,7 @@ def build_report(
         completed_requests=scheduler.completed,
         failed_requests=scheduler.failed,
         uptime_s=round(uptime_s, 1),
+        tasks=tasks,
     )
 
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from shared.changes import Changes
+from shared.clock import awake_or_asleep
 from shared.errors import ModelError
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
@@ -18,6 +19,7 @@ from shared.messages.stream import KEEP_ALIVE_S, Done, StreamError
 from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
 from worker.engine_process import EngineProcess
+from worker.inboxes import PROBE_INTERVAL_S
 from worker.link.messages import (
     Cancel,
     Fact,
@@ -31,12 +33,14 @@ from worker.link.messages import (
     StepCompleted,
 )
 from worker.model_catalogue import Model, ModelCatalogue
-from worker.publisher import Outgoing
+from worker.publisher import Letter, Outgoing
 from worker.request_queue import RequestQueue
 
 logger = logging.getLogger(__name__)
 
+KEPT_AFTER_END_S = 30.0
 _RATE_WINDOW_S = 5.0
+_MAX_LOADING_DEATHS = 2
 
 
 class Scheduler:
@@ -56,8 +60,10 @@ class Scheduler:
             settings.worker.request_queue.max_depth
         )
         self._requests: dict[RequestKey, ActiveRequest] = {}
+        self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
         self._by_sequence: dict[int, tuple[ActiveRequest, Choice]] = {}
         self._numbers = itertools.count(1)
+        self._loading: dict[int, ModelId] = {}  # by engine
         self._recent_tokens: deque[tuple[float, int]] = deque()
         self.engines: list[EngineProcess] = []
         self.models = ModelCatalogue(settings)
@@ -94,6 +100,10 @@ class Scheduler:
     def requests(self) -> Iterable[ActiveRequest]:
         return list(self._requests.values())
 
+    def find(self, key: RequestKey) -> ActiveRequest | None:
+        """A request that runs here, or ended here not long ago."""
+        return self._requests.get(key) or self._ended.get(key)
+
     # Intake.
 
     def accept(self, dispatch: Dispatch, owner: ControllerId) -> Refusal | None:
@@ -103,9 +113,16 @@ class Scheduler:
             reason = (model.error if model else None) or f"no model {dispatch.model} here"
             return Refusal(code="model_unavailable", message=reason)
         if (running := self._requests.get((dispatch.client, dispatch.request_id))) is not None:
+            if running.fingerprint != dispatch.request.fingerprint():
+                message = f"another request runs under the id {dispatch.request_id!r}"
+                return Refusal(code="request_id_conflict", message=message, param="request_id")
             if running.dispatch.attempt >= dispatch.attempt:
-                return None  # the ack got lost and the dispatch came again
-            self._end(running, cancel=True)
+                # The ack got lost, or another controller took the request up.
+                running.owner = owner
+                for inbox in dispatch.inboxes:
+                    self.attach(running, inbox)
+                return None
+            self.drop(running)
         if self._queue.full:
             message = f"the queue of {self._worker} has no room ({self._queue.max_depth})"
             return Refusal(code="queue_full", message=message, retry_after_ms=1000)
@@ -131,8 +148,7 @@ class Scheduler:
         if request is None or attempt not in (-1, request.dispatch.attempt):
             return False
         if silent:
-            self._end(request, cancel=True)
-            self._admit_all()
+            self.drop(request)
         elif request.engine is None:
             for choice in request.choices:
                 self._advance(request, choice, _cancelled(choice))
@@ -140,22 +156,59 @@ class Scheduler:
             self._cancel_sequences(request)
         return True
 
-    def fail_all(self, error: StreamError, *, engine: int | None = None) -> None:
-        """End every request, or every one on an engine, with an error."""
+    def drop(self, request: ActiveRequest) -> None:
+        """Forget a request that another attempt serves, or that its owner ended: not a word
+        more to anybody."""
+        request.fenced = True
+        self._end(request, cancel=True)
+        self._ended.pop(request.key, None)
+        self._admit_all()
+
+    def give_back_all(self, error: StreamError, *, engine: int | None = None) -> None:
+        """End every request, or every one on an engine: its client gets the error, or, where
+        nothing was generated yet, its owner gets it back for another worker."""
         for request in self.requests():
             if engine is None or request.engine == engine:
-                self._fail(request, error)
+                self._fail(request, error, give_back=not request.started)
+
+    def resend(self, request: ActiveRequest, inbox: str, choice: int | None, index: int) -> None:
+        """Say again to one inbox what was said from a token index on."""
+        said = request.replay(choice, index)
+        self._put(Outgoing(letters=[Letter(request, message, (inbox,)) for message in said]))
+
+    def attach(self, request: ActiveRequest, inbox: str) -> None:
+        """Send a stream to one more inbox, from the start."""
+        if request.end is None:
+            request.inboxes.add(inbox, awake_or_asleep())
+        self.resend(request, inbox, None, 0)
+
+    def on_missed(self, inbox: str) -> None:
+        """Nobody listens to an inbox: end the streams that nobody else listens to."""
+        now = awake_or_asleep()
+        for request in self.requests():
+            request.inboxes.on_missed(inbox, now)
+            if not request.inboxes:
+                message = "nobody listened to the stream any more"
+                self._fail(request, StreamError.of("client_gone", message))
 
     def tick(self) -> None:
         """Deadlines and keep-alives; call it a few times a second."""
         now = time.monotonic()
+        self._forget_old(now)
         for request in self.requests():
+            silent_s = now - request.last_sent_at
             if now >= request.deadline:
                 timeout_ms = request.dispatch.request.timeout_ms
                 message = f"timeout_ms of {timeout_ms} passed while {request.status}"
                 self._fail(request, StreamError.of("deadline_exceeded", message))
-            elif now - request.last_sent_at >= KEEP_ALIVE_S:
+            elif silent_s >= (PROBE_INTERVAL_S if request.inboxes.doubtful else KEEP_ALIVE_S):
                 self._send_status(request)
+
+    def _forget_old(self, now: float) -> None:
+        for request in list(self._ended.values()):
+            if now - request.ended_at <= KEPT_AFTER_END_S:
+                return
+            del self._ended[request.key]
 
     # Models.
 
@@ -181,13 +234,24 @@ class Scheduler:
 
     def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
         """End what ran on a dead engine; without any engine left, also what waits."""
+        self._blame_loading(engine, error)
         for model in self.models:
             model.engines.discard(engine.index)
             if model.state == "warm" and not model.engines:
                 model.state, model.progress = "loading", 0.0
-        self.fail_all(error, engine=engine.index)
+        self.give_back_all(error, engine=engine.index)
         if all(other.state == "failed" for other in self.engines):
-            self.fail_all(error)
+            self.give_back_all(error)
+
+    def _blame_loading(self, engine: EngineProcess, error: StreamError) -> None:
+        """A model whose loading kills engines must not take the others down with it."""
+        loading = self._loading.pop(engine.index, None)
+        if loading is None:
+            return
+        model = self.models[loading]
+        model.deaths += 1
+        if model.deaths >= _MAX_LOADING_DEATHS:
+            self._model_failed(model, f"loading it ended the engine twice: {error.message}")
 
     # Facts.
 
@@ -208,10 +272,13 @@ class Scheduler:
                 if entry := self._by_sequence.get(fact.sequence):
                     self._fail(entry[0], StreamError.of(fact.code, fact.message, fact.param))
             case ModelLoading():
+                self._loading[engine.index] = fact.model
                 self.models[fact.model].progress = round(fact.progress, 3)
             case ModelLoaded():
+                self._loading.pop(engine.index, None)
                 self._model_loaded(engine, fact)
             case ModelFailed():
+                self._loading.pop(engine.index, None)
                 self._model_failed(self.models[fact.model], fact.message)
             case _:
                 pass  # EngineStarted and EngineMeasured are the engine process's own
@@ -240,7 +307,7 @@ class Scheduler:
         if choice.finished:
             self._by_sequence.pop(choice.sequence, None)
         for message in messages:
-            mine.messages.append((request, message))
+            mine.letters.append(Letter(request, message, tuple(request.inboxes)))
             request.last_sent_at = time.monotonic()
             if isinstance(message, Done):
                 mine.events.append((request.owner, _finished(request)))
@@ -299,15 +366,19 @@ class Scheduler:
 
     # Ends.
 
-    def _fail(self, request: ActiveRequest, error: StreamError) -> None:
+    def _fail(self, request: ActiveRequest, error: StreamError, *, give_back: bool = False) -> None:
         event = RequestFailed(
             request_id=request.dispatch.request_id,
             client=request.dispatch.client,
             attempt=request.dispatch.attempt,
             code=error.code,
             message=error.message,
+            terminal_sent=not give_back,
         )
-        outgoing = Outgoing([(request.owner, event)], [(request, request.fail(error))])
+        outgoing = Outgoing([(request.owner, event)])
+        if not give_back:
+            letter = Letter(request, request.fail(error), tuple(request.inboxes))
+            outgoing.letters.append(letter)
         self._end(request, cancel=True)
         self._put(outgoing)
         self.failed += 1
@@ -322,7 +393,9 @@ class Scheduler:
         self.changes.notify()
         if cancel and request.engine is not None:
             self._cancel_sequences(request)
-        self._requests.pop(request.key, None)
+        if self._requests.pop(request.key, None) is not None and request.end is not None:
+            self._ended.pop(request.key, None)
+            self._ended[request.key] = request
         self._queue.remove(request)
         for choice in request.choices:
             self._by_sequence.pop(choice.sequence, None)
@@ -336,7 +409,8 @@ class Scheduler:
         message = request.state_message()
         request.last_sent_at = time.monotonic()
         if message is not None:
-            self._put(Outgoing(messages=[(request, message)]))
+            letter = Letter(request, message, tuple(request.inboxes))
+            self._put(Outgoing(letters=[letter]))
 
     def _count_tokens(self, count: int) -> None:
         self._recent_tokens.append((time.monotonic(), count))

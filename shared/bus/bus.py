@@ -7,6 +7,7 @@ for good. `Bus` then builds a new client and subscribes everything again.
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 
 import nats.errors
@@ -36,7 +37,12 @@ class Bus:
         self._rebuilding: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._found = asyncio.Event()
+        self._echoes: dict[bytes, asyncio.Event] = {}
+        self._echo: Subscription | None = None
+        self._echo_subject = ""
         self.on_reconnect: list[Callable[[], Awaitable[None]]] = []
+        self.connections = 0
+        """How often a connection was made; what was sent around a change may be lost."""
 
     @classmethod
     async def connect(
@@ -147,7 +153,8 @@ class Bus:
         try:
             await self.publish(subject, payload, reply=inbox)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(nobody.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await nobody.wait()
         finally:
             await subscription.unsubscribe()
         return answers
@@ -177,13 +184,29 @@ class Bus:
     async def flush(self, *, timeout_s: float = 2) -> None:
         """Wait until the server has everything that was published.
 
+        A message to ourselves goes there and back. The client's own flush is not used: when
+        its PONG comes after the timeout, the client stops reading for good (nats-py 2.16).
+
         Raises:
-            BusError: it did not confirm in time.
+            BusError: it did not come back in time.
         """
+        if self._echo is None:
+            self._echo_subject = self.new_inbox()
+            self._echo = await self.subscribe(self._echo_subject, self._on_echo)
+        mark = secrets.token_bytes(8)
+        event = self._echoes[mark] = asyncio.Event()
         try:
-            await self._client.flush(timeout=timeout_s)  # type: ignore[arg-type]
-        except (nats.errors.Error, TimeoutError) as error:
-            raise BusError(f"flush: {error or type(error).__name__}") from None
+            await self.publish(self._echo_subject, mark)
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            raise BusError(f"the server did not answer within {timeout_s:g} s") from None
+        finally:
+            del self._echoes[mark]
+
+    async def _on_echo(self, message: Message) -> None:
+        if event := self._echoes.get(message.payload):
+            event.set()
 
     async def close(self) -> None:
         """Send what is buffered, then close. Safe to call twice."""
@@ -215,6 +238,7 @@ class Bus:
 
         async def reconnected() -> None:
             if client is self._client:
+                self.connections += 1
                 await self._on_reconnect()
 
         async def closed() -> None:
@@ -240,6 +264,7 @@ class Bus:
         client.options["max_reconnect_attempts"] = -1  # only the first connect may give up
         self._client = client
         self._last_error = None
+        self.connections += 1
         self._lost.clear()
         self._found.set()
 

@@ -33,7 +33,11 @@ _HELP = """Follow the structured logs of all processes of a cluster, over NATS.
 @click.option("--request-id", help="Only lines about this request.")
 @click.option("--level", default="info", show_default=True, type=click.Choice(list(_RANK)))
 @click.option(
-    "--lines", default=200, show_default=True, help="How many past lines of each process."
+    "--lines",
+    default=200,
+    show_default=True,
+    type=click.IntRange(0),
+    help="How many past lines of each process.",
 )
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for new lines.")
 @settings_options

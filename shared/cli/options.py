@@ -1,5 +1,6 @@
 """Flags that every command takes, and errors as people should see them."""
 
+import json
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -7,7 +8,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
-import orjson
 
 from shared.errors import ClusterError
 from shared.settings import ClusterSettings, load_settings
@@ -39,6 +39,14 @@ def settings_options(function: Callable[P, R]) -> Callable[P, R]:
     ):
         function = option(function)
     return function
+
+
+def not_empty(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """A callback for options that name something."""
+    for one in value if isinstance(value, tuple) else (value,):
+        if one == "":
+            raise click.BadParameter("must not be empty", param=parameter)
+    return value
 
 
 def json_option(function: Callable[P, R]) -> Callable[P, R]:
@@ -79,7 +87,8 @@ def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
         except ClusterError as error:
             if kwargs.get("as_json"):
                 body = {"code": error.code, "message": error.message, "param": error.param}
-                click.echo(orjson.dumps({"error": body}).decode(), err=True)
+                # Names from outside may hold what is no UTF-8.
+                click.echo(json.dumps({"error": body}), err=True)
             else:
                 click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
             sys.exit(EXIT_USAGE if error.code == "settings" else EXIT_FAILURE)

@@ -17,7 +17,13 @@ from pydantic import SecretStr
 
 from shared.cli.local.cluster import LocalCluster, Plan
 from shared.cli.local.kept import DEFAULT_PORT, cluster_folder, is_loopback, needed_token
-from shared.cli.options import json_option, read_settings, reports_errors, version_option
+from shared.cli.options import (
+    json_option,
+    not_empty,
+    read_settings,
+    reports_errors,
+    version_option,
+)
 from shared.cli.progress import WarmUpDisplay
 from shared.client import connect
 from shared.client.cluster import Cluster
@@ -44,7 +50,11 @@ then end with its exit status:
 
 @click.command(help=_HELP, context_settings={"ignore_unknown_options": False})
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64))
-@click.option("--model", help="Model of the skill chat: alias, folder or Hugging Face id.")
+@click.option(
+    "--model",
+    callback=not_empty,
+    help="Model of the skill chat: alias, folder or Hugging Face id.",
+)
 @click.option(
     "--nats-port",
     default=DEFAULT_PORT,

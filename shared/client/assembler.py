@@ -1,8 +1,10 @@
 """Puts a stream together from its messages: a state machine without I/O.
 
-Drops what comes twice, ignores attempts lower than the highest seen and all that comes after
-`done`; a gap in the tokens is an error.
+Drops what comes twice, puts into order what comes early, ignores attempts lower than the
+highest seen and all that comes after the end. What is missing can be asked for.
 """
+
+from collections.abc import Iterable
 
 from shared.errors import StreamFailed
 from shared.ids import RequestId, WorkerId
@@ -18,6 +20,8 @@ from shared.messages.stream import (
     Usage,
 )
 
+_MAX_EARLY = 100_000
+
 
 class Assembler:
     """The state of one stream, as its client knows it.
@@ -27,10 +31,9 @@ class Assembler:
         done: the end has come; `usage` and `timings` are set unless it was an error.
     """
 
-    def __init__(self, request_id: RequestId, *, first_index: int = 0) -> None:
+    def __init__(self, request_id: RequestId, *, choices: int = 1, first_index: int = 0) -> None:
         """`first_index` is that of the first token to come, above 0 for a resumed stream."""
         self.request_id = request_id
-        self._first_index = first_index
         self.status: StatusName | None = None
         self.progress: float | None = None
         self.seed: int | None = None
@@ -39,24 +42,47 @@ class Assembler:
         self.done = False
         self.usage: Usage | None = None
         self.timings: Timings | None = None
-        self._next_index: dict[int, int] = {}
-        self._finished: set[int] = set()
+        self._expected_choices = choices
+        self._first_index = first_index
+        self._choices: dict[int, _Choice] = {}
+        self._early = 0
+        self._end: Done | None = None  # came before some of the tokens
 
     @property
     def heard(self) -> bool:
         return self.status is not None
 
+    @property
+    def started(self) -> bool:
+        """Whether any output came."""
+        return bool(self._choices)
+
+    @property
+    def missing_from(self) -> int | None:
+        """The index from which tokens of some choice are missing; None where none are known
+        to be."""
+        if self.done or (self._early == 0 and self._end is None):
+            return None
+        return self.resend_from
+
+    @property
+    def resend_from(self) -> int:
+        """The index from which a resend would bring something new."""
+        unfinished = [c.expected for c in self._choices.values() if not c.finished]
+        return min(unfinished, default=self._first_index)
+
     def take(self, message: StreamMessage) -> list[ChoiceOutput]:
-        """What is new in a message.
+        """What is new in a message, and what it makes complete.
 
         Raises:
-            StreamFailed: the message is the stream's bad end, or tokens before it are missing.
+            StreamFailed: the message is the stream's bad end, or does not fit to the others.
         """
         if self.done or message.request_id not in (self.request_id, None):
             return []
         if message.attempt < self.attempt:
             return []
-        self.attempt = message.attempt
+        if message.attempt > self.attempt:
+            self._begin(message.attempt)
         self.worker = message.worker or self.worker
         match message:
             case Status():
@@ -65,39 +91,90 @@ class Assembler:
                 return []
             case Chunk():
                 self.status, self.progress = "running", None
-                return self._new(message.output)
+                return self._new((message.output,))
             case Done():
                 self.status = "running"
-                outputs = [new for output in message.outputs for new in self._new(output)]
-                self.done, self.usage, self.timings = True, message.usage, message.timings
-                return outputs
+                self._end = message
+                return self._new(message.outputs)
             case Failed():
                 self.done = True
                 raise message.error.to_exception()
 
-    def _new(self, output: ChoiceOutput) -> list[ChoiceOutput]:
-        expected = self._next_index.get(output.choice, self._first_index)
-        end = output.index + len(output.token_ids)
-        if output.index > expected:
+    def _begin(self, attempt: int) -> None:
+        """Another worker took over: what came early from the last one may never be joined."""
+        self.attempt = attempt
+        self._early, self._end = 0, None
+        for choice in self._choices.values():
+            choice.early.clear()
+
+    def _new(self, outputs: Iterable[ChoiceOutput]) -> list[ChoiceOutput]:
+        new = [joined for output in outputs for joined in self._join(output)]
+        if self._end is not None and self._is_whole(self._end):
+            self.done, self.usage, self.timings = True, self._end.usage, self._end.timings
+        return new
+
+    def _join(self, output: ChoiceOutput) -> list[ChoiceOutput]:
+        choice = self._choices.setdefault(output.choice, _Choice(self._first_index))
+        if output.index > choice.expected:
+            self._keep_early(choice, output)
+            return []
+        joined = []
+        pending: ChoiceOutput | None = output
+        while pending is not None:
+            if choice.accept(pending):
+                joined.append(pending)
+            pending = choice.early.pop(choice.expected, None)
+            self._early -= pending is not None
+        return joined
+
+    def _keep_early(self, choice: "_Choice", output: ChoiceOutput) -> None:
+        if output.index in choice.early:
+            return
+        if self._early == _MAX_EARLY:
             self.done = True
             raise StreamFailed(
-                f"tokens {expected} to {output.index - 1} of choice {output.choice} are missing",
+                f"token {choice.expected} of choice {output.choice} is missing, and "
+                f"{_MAX_EARLY} messages came after it",
                 code="stream_broken",
             )
-        if end < expected or (end == expected and (output.token_ids or self._ended(output))):
-            return []  # it came before
-        if output.index < expected:
-            # Never sent by a worker: its text cannot be cut to the new tokens.
-            self.done = True
+        choice.early[output.index] = output
+        self._early += 1
+
+    def _is_whole(self, end: Done) -> bool:
+        """Whether all came that belongs before the end: its tokens, and the last words of the
+        other choices (of a single choice they come with the end)."""
+        choices = self._choices.values()
+        if self._expected_choices > 1 and (
+            len(choices) < self._expected_choices or not all(c.finished for c in choices)
+        ):
+            return False
+        came = sum(choice.expected for choice in choices)
+        return self._early == 0 and came >= end.usage.completion_tokens
+
+
+class _Choice:
+    """One choice: the index of the token expected next, and what came before its turn."""
+
+    def __init__(self, first_index: int) -> None:
+        self.expected = first_index
+        self.finished = False
+        self.early: dict[int, ChoiceOutput] = {}
+
+    def accept(self, output: ChoiceOutput) -> bool:
+        """Whether the output is new; it does not begin after what is expected.
+
+        Raises:
+            StreamFailed: only a part of it is new, and its text cannot be cut.
+        """
+        end = output.index + len(output.token_ids)
+        if end < self.expected or (end == self.expected and (output.token_ids or self.finished)):
+            return False
+        if output.index < self.expected:
             raise StreamFailed(
                 f"tokens {output.index} to {end - 1} of choice {output.choice} came in pieces "
                 "that do not fit together",
                 code="stream_broken",
             )
-        self._next_index[output.choice] = end
-        if output.finish_reason is not None:
-            self._finished.add(output.choice)
-        return [output]
-
-    def _ended(self, output: ChoiceOutput) -> bool:
-        return output.choice in self._finished
+        self.expected = end
+        self.finished = output.finish_reason is not None
+        return True

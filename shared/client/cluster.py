@@ -10,11 +10,11 @@ from shared import subjects
 from shared.bus import Bus
 from shared.client.stream import Completion, Stream
 from shared.errors import InvalidRequest, NoResponders, RequestTimedOut, Unavailable
-from shared.ids import LOCAL_CLIENT, ClientName, RequestId, SkillName, new_request_id
-from shared.messages.codec import decode
+from shared.ids import LOCAL_CLIENT, ClientName, RequestId, SkillName, is_name, new_request_id
+from shared.messages.codec import decode, shortened
 from shared.messages.control import RequestState
 from shared.messages.health import ClusterHealth
-from shared.messages.request import parse_request
+from shared.messages.request import check_request, parse_request
 from shared.settings.tree import Nats
 
 CONNECT_WAIT_S = 3.0
@@ -69,6 +69,12 @@ class Cluster:
         Raises:
             InvalidRequest: a field is wrong, or all together have too many bytes.
         """
+        if not is_name(skill):
+            raise InvalidRequest(
+                "skill: the skill must match [A-Za-z0-9_-]{1,64}, "
+                f"unlike {shortened(repr(skill))}",
+                param="skill",
+            )
         body = dict(fields)
         if body.get("stream") is False:
             raise InvalidRequest("stream: use `generate` for a whole answer", param="stream")
@@ -84,14 +90,15 @@ class Cluster:
                 f"the request has {len(payload)} bytes; this cluster takes {limit}",
                 code="payload_too_large",
             )
-        resume = parse_request(payload).resume
+        request = parse_request(payload)
         return Stream(
             self.bus,
             self.client,
             SkillName(skill),
             request_id,
             payload,
-            first_index=len(resume.token_ids) if resume else 0,
+            choices=request.choices,
+            first_index=len(request.resume.token_ids) if request.resume else 0,
         )
 
     async def generate(
@@ -146,4 +153,5 @@ def _encode(body: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError as error:
+        check_request(body)  # names the field, if its value is not allowed either
         raise InvalidRequest(f"the request cannot be written as JSON: {error}") from None

@@ -1,6 +1,5 @@
 """One request of a client: published, listened to, and given up when nothing is heard."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
@@ -12,15 +11,18 @@ import orjson
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.client.assembler import Assembler
-from shared.errors import DecodeError, StreamSilent, Unavailable
+from shared.client.mailbox import Mailbox
+from shared.client.recovery import Recovery, Situation, Step
+from shared.errors import DecodeError
 from shared.ids import ClientName, RequestId, SkillName, WorkerId
-from shared.messages.stream import ChoiceOutput, StatusName, Timings, Usage, decode
+from shared.messages.codec import decode
+from shared.messages.control import RequestState, ResendState
+from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timings, Usage
+from shared.messages.stream import decode as decode_stream
 
-REPUBLISH_AFTER_S = 1.0
-SILENCE_LIMIT_S = 8.0
-DISCONNECTED_LIMIT_S = 5.0
-_NO_CONTROLLER_LIMIT_S = 2.0
-_NO_CONTROLLER_RETRY_S = 0.25
+_STREAM, _STATE, _RESENT = "stream", "state", "resent"
+"""Where a stream listens, below its inbox: for the stream itself, for answers to `status`,
+for answers to `resend`. So that a 503 tells who is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Stream:
     Leaving early (`break` inside `async with`, or `aclose`) cancels the request.
 
     Raises while iterating:
-        StreamFailed: the request ended in an error; code, param and retryable tell which.
+        StreamFailed: the request ended in an error, or too much was left unread; code, param
+            and retryable tell which.
         StreamSilent: nothing was heard for 8 s, or the connection is gone for 5 s.
         Unavailable: no controller takes requests.
     """
@@ -65,14 +68,16 @@ class Stream:
         request_id: RequestId,
         payload: bytes,
         *,
+        choices: int = 1,
         first_index: int = 0,
     ) -> None:
         self._bus = bus
         self._client = client
         self._skill = skill
         self._payload = payload
-        self._assembler = Assembler(request_id, first_index=first_index)
-        self._arrived: asyncio.Queue[Message] = asyncio.Queue()
+        self._assembler = Assembler(request_id, choices=choices, first_index=first_index)
+        self._recovery = Recovery(time.monotonic(), bus.connections)
+        self._mailbox = Mailbox()
         self._subscription: Subscription | None = None
         self._inbox = ""
         self._chunks = self._run()
@@ -144,55 +149,88 @@ class Stream:
         )
 
     async def _run(self) -> AsyncGenerator[ChoiceOutput, None]:
+        self._recovery = Recovery(time.monotonic(), self._bus.connections)
         self._inbox = self._bus.new_inbox()
-        self._subscription = await self._bus.subscribe(self._inbox, self._arrived.put)
+        self._subscription = await self._bus.subscribe(f"{self._inbox}.*", self._mailbox.put)
         try:
-            await self._publish()
+            await self._take_step("publish")
             while not self._assembler.done:
                 for chunk in await self._next():
                     yield chunk
         finally:
             await self._leave()
 
-    async def _publish(self) -> None:
-        subject = subjects.infer(self._client, self._skill)
-        await self._bus.publish(subject, self._payload, reply=self._inbox)
-
     async def _next(self) -> list[ChoiceOutput]:
-        """Wait for the next message and take it in."""
-        silent_since = time.monotonic()
-        while True:
-            patience_s = SILENCE_LIMIT_S if self._assembler.heard else REPUBLISH_AFTER_S
-            try:
-                message = await asyncio.wait_for(self._arrived.get(), patience_s)
-            except TimeoutError:
-                self._give_up_if_silent(time.monotonic() - silent_since)
-                await self._publish()  # same id and body: a controller knows it, or takes it
-                continue
-            if message.no_responders:
-                if time.monotonic() - silent_since > _NO_CONTROLLER_LIMIT_S:
-                    raise Unavailable(
-                        f"no controller takes requests at {self._bus.server_url}; "
-                        "is `controller` running?",
-                        code="no_controller",
-                    )
-                await asyncio.sleep(_NO_CONTROLLER_RETRY_S)
-                await self._publish()
-                continue
-            return self._take(message)
+        """Wait for the next message and take it in; ask where messages are missing."""
+        wait_s = self._recovery.wait_s(time.monotonic(), self._situation)
+        message = await self._mailbox.get(wait_s)
+        chunks = self._take(message) if message is not None else []
+        if not self._assembler.done:
+            step = self._recovery.next_step(time.monotonic(), self._situation)
+            if step is not None:
+                await self._take_step(step)
+        return chunks
+
+    @property
+    def _situation(self) -> Situation:
+        return Situation(
+            connected=self._bus.connected,
+            connections=self._bus.connections,
+            heard=self._assembler.heard,
+            started=self._assembler.started,
+            worker_known=self._assembler.worker is not None,
+            missing=self._assembler.missing_from is not None,
+        )
 
     def _take(self, message: Message) -> list[ChoiceOutput]:
+        where = message.subject.rpartition(".")[2]
         try:
-            messages = decode(message.payload)
+            if message.no_responders:
+                self._note_missing(where)
+            elif where == _STATE:
+                self._note_state(decode(RequestState, message.payload))
+            elif where == _RESENT and (answer := _resend_state(message.payload)):
+                self._recovery.on_resend_state(answer.state, time.monotonic())
+            else:
+                return self._take_messages(decode_stream(message.payload))
         except DecodeError:
-            return []  # not of this cluster; silence rules apply
-        return [chunk for one in messages for chunk in self._assembler.take(one)]
+            pass  # not of this cluster; silence rules apply
+        return []
 
-    def _give_up_if_silent(self, silent_s: float) -> None:
-        if not self._bus.connected and silent_s >= DISCONNECTED_LIMIT_S:
-            raise StreamSilent("the connection to NATS is gone", code="disconnected")
-        if silent_s >= SILENCE_LIMIT_S:
-            raise StreamSilent(f"nothing was heard of {self.request_id} for {silent_s:.0f} s")
+    def _take_messages(self, messages: list[StreamMessage]) -> list[ChoiceOutput]:
+        if any(message.request_id in (self.request_id, None) for message in messages):
+            self._recovery.on_message(time.monotonic())
+        return [chunk for message in messages for chunk in self._assembler.take(message)]
+
+    def _note_missing(self, where: str) -> None:
+        if where == _STREAM:
+            self._recovery.on_no_controller(time.monotonic())
+        elif where == _RESENT:
+            self._recovery.on_no_worker()
+
+    def _note_state(self, state: RequestState) -> None:
+        self._assembler.worker = state.worker or self._assembler.worker
+        self._recovery.on_state(state.state, state.worker is not None, time.monotonic())
+
+    async def _take_step(self, step: Step) -> None:
+        match step:
+            case "publish":  # the same id and body: a controller knows it, or takes it
+                subject, query, answer = (
+                    subjects.infer(self._client, self._skill), self._payload, _STREAM,
+                )  # fmt: skip
+            case "ask_status":
+                subject = subjects.request(self._client, "status")
+                query, answer = orjson.dumps({"request_id": self.request_id}), _STATE
+            case "ask_resend":
+                assert self._assembler.worker is not None
+                subject = subjects.resend(self._assembler.worker, self._client)
+                query, answer = self._resend_query(), _RESENT
+        await self._bus.publish(subject, query, reply=f"{self._inbox}.{answer}")
+
+    def _resend_query(self) -> bytes:
+        return orjson.dumps(
+            {"request_id": self.request_id, "from_index": self._assembler.resend_from}
+        )
 
     async def _leave(self) -> None:
         if self._subscription is not None:
@@ -200,3 +238,11 @@ class Stream:
         if not self._assembler.done and self._bus.connected:
             query = orjson.dumps({"request_id": self.request_id})
             await self._bus.publish(subjects.request(self._client, "cancel"), query)
+
+
+def _resend_state(payload: bytes) -> ResendState | None:
+    """The worker's answer; None for what follows it."""
+    try:
+        return decode(ResendState, payload)
+    except DecodeError:
+        return None

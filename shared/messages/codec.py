@@ -17,7 +17,7 @@ class Internal(BaseModel):
     Unknown fields are ignored, so that a newer process can talk to an older one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     protocol: int = PROTOCOL
 
@@ -25,7 +25,7 @@ class Internal(BaseModel):
 class Part(BaseModel):
     """Base of what stands inside an internal message."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 def encode(message: BaseModel) -> bytes:
@@ -64,11 +64,17 @@ def decode_object(payload: bytes) -> dict[str, Any]:
 def first_problem(error: ValidationError) -> tuple[str | None, str]:
     """Where the first problem lies, as a dotted path, and what it is."""
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = ".".join(str(part) for part in problem["loc"])
+    path = ".".join(shortened(part) for part in problem["loc"])
     message = problem["msg"]
     if problem["type"] == "extra_forbidden":
         message = "unknown field"
     return path or None, f"{path}: {message}" if path else message
+
+
+def shortened(name: object, limit: int = 80) -> str:
+    """A name from outside, as far as an error shows it."""
+    text = str(name)
+    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def json_schema(kind: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from shared.ids import ID_PATTERN, ClientName, ControllerId, ModelId, RequestId,
 from shared.messages.codec import Internal, Part
 
 RequestStateName = Literal["accepted", "dispatching", "running", "finished", "failed", "unknown"]
+ResendStateName = Literal["running", "finished", "unknown"]
 
 
 class RequestQuery(BaseModel):
@@ -19,7 +20,7 @@ class RequestQuery(BaseModel):
 
 
 class RequestState(Internal):
-    """The owner's answer to a `RequestQuery`."""
+    """The owner's answer to a `RequestQuery`; `message` says what is wrong with a query."""
 
     request_id: RequestId
     state: RequestStateName
@@ -27,23 +28,27 @@ class RequestState(Internal):
     worker: WorkerId | None = None
     attempt: int = 0
     tokens: int = 0
+    message: str | None = None
 
 
 class ResendQuery(BaseModel):
-    """A client's question for the messages of a stream from a token index on."""
+    """A client's question for the messages of a stream from a token index on: of one choice,
+    or of all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     request_id: RequestId = Field(pattern=ID_PATTERN)
-    choice: int = Field(0, ge=0)
+    choice: int | None = Field(None, ge=0)
     from_index: int = Field(0, ge=0)
 
 
 class ResendState(Internal):
-    """The answer to a `ResendQuery`; where known, the chunks follow on the stream's inbox."""
+    """The answer to a `ResendQuery`; unless unknown, the chunks follow on the same inbox, and
+    the end where it has come."""
 
     request_id: RequestId
-    state: Literal["running", "finished", "unknown"]
+    state: ResendStateName
+    message: str | None = None
 
 
 class CancelRequest(Internal):
@@ -57,6 +62,16 @@ class CancelRequest(Internal):
     client: ClientName
     attempt: int = -1
     silent: bool = False
+
+
+class AttachStream(Internal):
+    """Sends a stream, from index 0 on, to one more inbox; also one that has ended."""
+
+    verb: Literal["attach"] = "attach"
+    request_id: RequestId
+    client: ClientName
+    attempt: int
+    inbox: str
 
 
 class LoadModel(Internal):
@@ -83,10 +98,11 @@ class ListRequests(Internal):
     owner: ControllerId | None = None
 
 
-ControlOrder = CancelRequest | LoadModel | UnloadModel | DrainWorker | ListRequests
+ControlOrder = CancelRequest | AttachStream | LoadModel | UnloadModel | DrainWorker | ListRequests
 
 CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
     "cancel": CancelRequest,
+    "attach": AttachStream,
     "load": LoadModel,
     "unload": UnloadModel,
     "drain": DrainWorker,

@@ -31,6 +31,7 @@ class Dispatch(Part):
 
     Attributes:
         attempt: counts dispatches of this request from 0; clients ignore lower ones.
+        inboxes: who listens: one, or more where the request was published again.
         elapsed_ms: time since acceptance, so that no clocks are compared.
         seed: fixed at acceptance; an attempt on another worker draws the same tokens.
     """
@@ -40,7 +41,7 @@ class Dispatch(Part):
     skill: SkillName
     model: ModelId
     attempt: int
-    reply: str
+    inboxes: list[str]
     seed: int
     elapsed_ms: float
     request: InferenceRequest

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
+from shared.ids import NAME_PATTERN, BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.codec import Internal, Part
 
 WorkerState = Literal["starting", "warming", "ready", "draining", "stopped", "unhealthy"]
@@ -12,13 +12,16 @@ ControllerState = Literal["starting", "ready", "draining", "stopped"]
 ModelState = Literal["available", "loading", "warm", "failed"]
 
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class Hardware(Part):
     """What a worker runs on; `accelerator` is metal, cuda or cpu."""
 
     chip: str = ""
     accelerator: str = ""
-    cores: int = 0
-    memory_bytes: int = 0
+    cores: Count = 0
+    memory_bytes: Count = 0
     os: str = ""
 
 
@@ -29,7 +32,7 @@ class ModelStatus(Part):
     state: ModelState
     progress: float | None = None
     error: str | None = None
-    active_requests: int = 0
+    active_requests: Count = 0
     max_context_tokens: int | None = None
 
 
@@ -37,12 +40,12 @@ class EngineStatus(Part):
     """One engine process of a worker."""
 
     index: int
-    pid: int | None
+    pid: int | None = None
     state: Literal["starting", "running", "restarting", "failed"]
-    restarts: int = 0
-    active_sequences: int = 0
-    memory_bytes: int = 0
-    threads: int = 0
+    restarts: Count = 0
+    active_sequences: Count = 0
+    memory_bytes: Count = 0
+    threads: Count = 0
 
 
 class WorkerReport(Part):
@@ -51,25 +54,27 @@ class WorkerReport(Part):
     Attributes:
         memory_bytes: used by MLX and the processes of the worker.
         uptime_s: since this boot.
+        tasks: of the agent's event loop; a number that only grows is a leak.
     """
 
-    id: WorkerId
-    boot_id: BootId
+    id: WorkerId = Field(pattern=NAME_PATTERN)
+    boot_id: BootId = Field(pattern=NAME_PATTERN)
     version: str
     state: WorkerState
-    active_requests: int = 0
-    queued_requests: int = 0
-    max_batch_size: int = 0
-    max_queue_depth: int = 0
+    active_requests: Count = 0
+    queued_requests: Count = 0
+    max_batch_size: Count = 0
+    max_queue_depth: Count = 0
     models: list[ModelStatus] = []
     engines: list[EngineStatus] = []
-    memory_bytes: int = 0
+    memory_bytes: Count = 0
     hardware: Hardware = Hardware()
     labels: dict[str, str] = {}
     tokens_per_s: float = 0.0
-    completed_requests: int = 0
-    failed_requests: int = 0
+    completed_requests: Count = 0
+    failed_requests: Count = 0
     uptime_s: float = 0.0
+    tasks: Count = 0
 
 
 EventType = Literal["joined", "heartbeat", "state_changed", "left"]
@@ -85,16 +90,17 @@ class WorkerEvent(Internal):
 class ControllerReport(Part):
     """The state of a controller, as its heartbeats and health answers carry it."""
 
-    id: ControllerId
-    boot_id: BootId
+    id: ControllerId = Field(pattern=NAME_PATTERN)
+    boot_id: BootId = Field(pattern=NAME_PATTERN)
     version: str
     state: ControllerState
-    active_requests: int = 0
-    accepted_requests: int = 0
-    completed_requests: int = 0
-    failed_requests: int = 0
-    workers: int = 0
+    active_requests: Count = 0
+    accepted_requests: Count = 0
+    completed_requests: Count = 0
+    failed_requests: Count = 0
+    workers: Count = 0
     uptime_s: float = 0.0
+    tasks: Count = 0
 
 
 class ControllerEvent(Internal):
@@ -115,7 +121,7 @@ class TokensEmitted(Part):
     index: int
     token_ids: list[int]
     text_sent: int
-    logprobs_sent: int = 0
+    logprobs_sent: Count = 0
 
 
 class RequestFinished(Part):
@@ -128,7 +134,8 @@ class RequestFinished(Part):
 
 
 class RequestFailed(Part):
-    """The attempt's bad end. `terminal_sent` tells whether the client was told."""
+    """The attempt's bad end. `terminal_sent` tells whether the client was told; where not, no
+    token was sent either, and another worker may serve the request."""
 
     type: Literal["failed"] = "failed"
     request_id: RequestId

@@ -3,20 +3,24 @@
 This is an edge: every field is checked here, strictly, and unknown ones are refused.
 """
 
+import contextlib
 import hashlib
+import json
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shared.errors import InvalidRequest, RequestError
-from shared.ids import ID_PATTERN, ClientName, RequestId
-from shared.messages.codec import first_problem
+from shared.ids import ID_PATTERN, MAX_ID_LENGTH, ClientName, RequestId
+from shared.messages.codec import first_problem, shortened
 
 MAX_SEED = 2**53 - 1
 MAX_CHOICES = 128
 DEFAULT_MAX_TOKENS = 512
 MAX_STOP_STRINGS = 4
+MAX_KEYS = 4096
 
 Priority = Literal["high", "medium", "low"]
 _PRIORITIES: dict[str, Priority] = {
@@ -25,13 +29,15 @@ _PRIORITIES: dict[str, Priority] = {
     "low": "low", "background": "low",
 }  # fmt: skip
 
+# Lists stop at their first bad item: to collect a million errors would stop the controller.
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+_SEVERAL = Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Prompt = (
     Annotated[str, Field(min_length=1)]
     | TokenIds
-    | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-    | Annotated[list[TokenIds], Field(min_length=1)]
+    | Annotated[list[Annotated[str, Field(min_length=1)]], _SEVERAL]
+    | Annotated[list[TokenIds], _SEVERAL]
 )
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 
@@ -59,9 +65,9 @@ class Message(_Edge):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -84,17 +90,17 @@ class Requirements(_Edge):
 class Resume(_Edge):
     """Where a stream broke off: the tokens received, and how many characters of text."""
 
-    token_ids: list[TokenId]
-    text_sent: int = Field(0, ge=0)
+    token_ids: Annotated[list[TokenId], Field(fail_fast=True)]
+    text_sent: int = Field(0, ge=0, le=2**31)
 
 
 class InferenceRequest(_Edge):
     """What a client publishes on `mlx.infer.<client>.<skill>`."""
 
     model: str | None = Field(None, min_length=1, max_length=256)
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     prompt: Prompt | None = None
-    input: str | list[str] | None = None
+    input: str | Annotated[list[str], Field(fail_fast=True)] | None = None
 
     max_tokens: int | None = Field(
         None, ge=1, le=2**31, description="512, or what the model's context has, when not given"
@@ -106,16 +112,20 @@ class InferenceRequest(_Edge):
     repetition_penalty: float = Field(1.0, gt=0, le=10)
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    logit_bias: dict[Annotated[str, Field(pattern=r"^\d{1,10}$")],
+    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")],
                      Annotated[float, Field(ge=-100, le=100)]] = {}  # fmt: skip
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] = []
+    stop: (
+        StopString
+        | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
+        | None
+    ) = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] = []
     seed: int | None = Field(None, ge=0, le=MAX_SEED)
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     logprobs: int | None = Field(None, ge=0, le=20)
 
     response_format: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
 
     stream: bool = True
@@ -179,6 +189,7 @@ def parse_request(payload: bytes) -> InferenceRequest:
         InvalidRequest: the bytes are no request; `param` names the field at fault.
         RequestError: a field asks for something that is not served yet.
     """
+    _refuse_strange_objects(payload)
     try:
         request = InferenceRequest.model_validate_json(payload)
     except ValidationError as error:
@@ -187,19 +198,61 @@ def parse_request(payload: bytes) -> InferenceRequest:
     return request
 
 
+def check_request(body: dict[str, Any]) -> None:
+    """As `parse_request`, for values that cannot be written as JSON.
+
+    Raises:
+        InvalidRequest: `param` names the field at fault.
+    """
+    try:
+        InferenceRequest.model_validate(body)
+    except ValidationError as error:
+        raise _invalid(error) from None
+
+
 def default_seed(client: ClientName, request_id: RequestId) -> int:
     """The seed of a request that names none: the same id gives the same answer."""
     digest = hashlib.sha256(f"{client}/{request_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") & MAX_SEED
 
 
-def claimed_request_id(payload: bytes) -> RequestId | None:
-    """The id in a request that may be invalid elsewhere, so that its error can name it."""
-    try:
-        value = orjson.loads(payload).get("request_id")
-    except (orjson.JSONDecodeError, AttributeError):
-        return None
-    return RequestId(value) if isinstance(value, str) and 0 < len(value) <= 128 else None
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What can be read of a request that is invalid elsewhere, so that its error gets there."""
+
+    request_id: RequestId | None = None
+    multiplex: bool = False
+
+    @classmethod
+    def of(cls, payload: bytes) -> "Claims":
+        try:
+            body = json.loads(payload)  # unlike orjson it takes NaN and lone surrogates
+        except (ValueError, RecursionError):
+            return cls()
+        if not isinstance(body, dict):
+            return cls()
+        value = body.get("request_id")
+        multiplex = body.get("multiplex") is True
+        if isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH and value.isprintable():
+            return cls(RequestId(value), multiplex)
+        return cls(None, multiplex)
+
+
+def _refuse_strange_objects(payload: bytes) -> None:
+    """Refuse an object with a key twice, whichever value a parser would take, or with more
+    keys than any request needs."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) > MAX_KEYS:
+            raise InvalidRequest(f"an object has {len(pairs)} keys; at most {MAX_KEYS} are taken")
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise InvalidRequest(f"{shortened(key)}: stands there twice", param=shortened(key))
+            seen.add(key)
+
+    with contextlib.suppress(ValueError, RecursionError):  # no JSON: told by who parses it next
+        json.loads(payload, object_pairs_hook=check)
 
 
 def _invalid(error: ValidationError) -> InvalidRequest:
@@ -213,6 +266,9 @@ def _invalid(error: ValidationError) -> InvalidRequest:
         ):
             path = ".".join(map(str, location[: position + 1]))
             return InvalidRequest(f"{path}: {_SHAPES[str(part)]}", param=path)
+    if location[:1] == ("logit_bias",) and location[-1] == "[key]":
+        key = f"logit_bias.{shortened(location[1])}"
+        return InvalidRequest(f"{key}: a key must be a token id", param=key)
     param, message = first_problem(error)
     return InvalidRequest(message.removeprefix("Value error, "), param=param)
 

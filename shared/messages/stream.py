@@ -171,11 +171,12 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
     return body
 
 
-def encode(message: StreamMessage) -> bytes:
-    return orjson.dumps(to_dict(message))
+def encode(message: StreamMessage, *, multiplex: bool = False) -> bytes:
+    """One message; in the shape that requests with `multiplex` get where asked for."""
+    return encode_multiplexed([message]) if multiplex else orjson.dumps(to_dict(message))
 
 
-def encode_multiplexed(messages: list[StreamMessage]) -> bytes:
+def encode_multiplexed(messages: Sequence[StreamMessage]) -> bytes:
     """Several messages to one connection as one, for requests with `multiplex`."""
     return orjson.dumps({"messages": [to_dict(message) for message in messages]})
 
@@ -204,16 +205,17 @@ def _from_dict(body: dict[str, Any]) -> StreamMessage:
     if "status" in body:
         if body["status"] not in _STATUSES:
             raise ValueError(f"unknown status {body['status']!r}")
-        return Status(*origin, body["status"], body.get("progress"), body.get("seed"))
+        progress = _optional(body, "progress", float, int)
+        return Status(*origin, body["status"], progress, _optional(body, "seed", int))
     if not body.get("done"):
         return Chunk(*origin, _output_from(body))
     if "error" in body:
-        return Failed(*origin, StreamError(**body["error"]))
+        return Failed(*origin, _error_from(body["error"]))
     outputs = body.get("choices") or ([body] if "index" in body else [])
     return Done(
         *origin,
-        Usage(**body["usage"]),
-        Timings(**body["timings"]),
+        Usage(*(_checked(body["usage"][name], int) for name in Usage.__slots__)),
+        Timings(*(_checked(body["timings"][name], float, int) for name in Timings.__slots__)),
         tuple(_output_from(output) for output in outputs),
     )
 
@@ -236,15 +238,40 @@ def _output_from(body: dict[str, Any]) -> ChoiceOutput:
         index=_checked(body["index"], int),
         token_ids=_checked(body["token_ids"], list),
         text=_checked(body["text"], str),
-        logprobs=body.get("logprobs"),
-        finish_reason=body.get("finish_reason"),
-        reasoning=body.get("reasoning"),
-        tool_calls=body.get("tool_calls"),
+        logprobs=_objects(body, "logprobs"),
+        finish_reason=_optional(body, "finish_reason", str),
+        reasoning=_optional(body, "reasoning", str),
+        tool_calls=_objects(body, "tool_calls"),
     )
 
 
+def _error_from(body: dict[str, Any]) -> StreamError:
+    return StreamError(
+        _checked(body["code"], str),
+        _checked(body["message"], str),
+        _optional(body, "param", str),
+        _flag(body.get("retryable", False)),
+        _optional(body, "retry_after_ms", int),
+    )
+
+
+def _objects(body: dict[str, Any], name: str) -> list[dict[str, Any]] | None:
+    entries = _optional(body, name, list)
+    return None if entries is None else [_checked(entry, dict) for entry in entries]
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is no bool")
+    return value
+
+
+def _optional(body: dict[str, Any], name: str, *kinds: type[Any]) -> Any:
+    return _checked(body.get(name), *kinds, type(None))
+
+
 def _checked(value: Any, *kinds: type[Any]) -> Any:
-    if not isinstance(value, kinds):
+    if not isinstance(value, kinds) or isinstance(value, bool):
         raise TypeError(f"{value!r} is no {kinds[0].__name__}")
     return value
 

@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from shared.errors import SettingsError
+from shared.messages.codec import shortened
 from shared.settings.tree import ClusterSettings
 from shared.settings.yaml_file import Location, YamlFile
 
@@ -127,12 +128,13 @@ def _explain(
 ) -> SettingsError:
     problem = error.errors(include_url=False)[0]
     location = problem["loc"]
-    key = ".".join(map(str, location))
+    key = ".".join(map(shortened, location))
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         message = f"unknown key; allowed here: {', '.join(_allowed(location[:-1]))}"
     elif "nats" not in location[:1] and not isinstance(problem["input"], dict | list):
-        message = f"{message}, not {problem['input']!r}"  # but nothing where secrets may be
+        # But nothing where secrets may be.
+        message = f"{message}, not {shortened(repr(problem['input']))}"
     source = _source(location, flags, yaml_file)
     return SettingsError(f"{source}: {key}: {message}", param=key)
 
@@ -154,7 +156,12 @@ def _allowed(location: Location) -> list[str]:
 def _source(location: Location, flags: Mapping[str, Any], yaml_file: YamlFile | None) -> str:
     value: Any = flags
     for part in location:
-        value = value.get(part) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part]
+        else:
+            value = None
     if value is not None:
         return "command line"
     variables = {name.upper(): name for name in os.environ}

@@ -6,7 +6,14 @@ Units stand in the names. A section that is a capability has `enabled`.
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.ids import NAME_PATTERN, ModelId, SkillName
@@ -16,6 +23,7 @@ PositiveMilliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 PriorityName = Literal["high", "medium", "low"]
 DEMO_MODEL = ModelId("demo")
+Model = Annotated[ModelId, Field(min_length=1, max_length=256)]
 
 
 class Section(BaseModel):
@@ -135,7 +143,9 @@ class Controller(Section):
 
 
 class Engines(Section):
-    """`max_restarts` counts within 10 minutes; `threads` defaults to cores / count."""
+    """`max_restarts` counts within 10 minutes; `threads` defaults to cores / count. An engine
+    is killed and started again after `hang_timeout_ms` without a sign of life, and after
+    `step_timeout_ms` in one step."""
 
     count: Annotated[int, Field(ge=1, le=64)] = 1
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -143,10 +153,12 @@ class Engines(Section):
     shutdown_timeout_ms: PositiveMilliseconds = 5000
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
     restart_delay_ms: Milliseconds = 1000
+    hang_timeout_ms: Annotated[int, Field(ge=2000)] = 5000
+    step_timeout_ms: Annotated[int, Field(ge=2000)] = 60_000
 
 
 class PreWarmModel(Section):
-    model: ModelId
+    model: Model
     priority: PriorityName = "medium"
 
 
@@ -223,7 +235,7 @@ class Worker(Section):
     this worker serves (by default all that `skills` and `models` name)."""
 
     id: str | None = Field(None, pattern=NAME_PATTERN)
-    models: Annotated[list[ModelId], Field(min_length=1)] | None = None
+    models: Annotated[list[Model], Field(min_length=1)] | None = None
     labels: dict[str, str] = {}
     drain_timeout_ms: PositiveMilliseconds = 30_000
     engines: Engines = Engines()
@@ -255,10 +267,10 @@ class ClusterSettings(BaseSettings):
     nats: Nats = Nats()
     gateway: Gateway = Gateway()
     skills: dict[Annotated[SkillName, Field(pattern=NAME_PATTERN)],
-                 Annotated[list[ModelId], Field(min_length=1)]] = {
+                 Annotated[list[Model], Field(min_length=1)]] = {
         SkillName("chat"): [DEMO_MODEL]
     }  # fmt: skip
-    models: dict[ModelId, ModelSource] = {}
+    models: dict[Model, ModelSource] = {}
     controller: Controller = Controller()
     worker: Worker = Worker()
     logging: Logging = Logging()

@@ -9,6 +9,10 @@ from shared.errors import SettingsError
 
 Location = tuple[str | int, ...]
 
+_MAX_BYTES = 1024 * 1024
+_MAX_VALUES = 50_000
+"""Aliases can make a few lines stand for billions of values."""
+
 
 class YamlFile:
     """A parsed file.
@@ -22,6 +26,7 @@ class YamlFile:
         """Raises SettingsError when the file is missing, unreadable or no strict YAML."""
         self.path = path
         self.lines: dict[Location, int] = {}
+        self._left = _MAX_VALUES
         node = self._compose(self._read())
         self.values: dict[str, Any] = {}
         if node is not None:
@@ -35,7 +40,11 @@ class YamlFile:
 
     def _read(self) -> str:
         try:
-            return self.path.read_text(encoding="utf-8")
+            with self.path.open("rb") as file:
+                content = file.read(_MAX_BYTES + 1)
+            if len(content) > _MAX_BYTES:
+                raise SettingsError(f"{self.path}: over {_MAX_BYTES} bytes; is it the right file?")
+            return content.decode("utf-8")
         except FileNotFoundError:
             raise SettingsError(f"{self.path}: no such file") from None
         except UnicodeDecodeError as error:
@@ -52,6 +61,9 @@ class YamlFile:
             raise SettingsError(f"{self.path}: nested too deeply") from None
 
     def _construct(self, node: yaml.Node, location: Location) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise SettingsError(f"{self.path}: more than {_MAX_VALUES} values, aliases followed")
         if isinstance(node, yaml.MappingNode):
             return {
                 key: self._construct(value, (*location, key))

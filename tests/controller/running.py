@@ -97,13 +97,14 @@ class Running:
     async def settle(self) -> None:
         """Return when the controller has handled what was published before on our connection,
         and what it published meanwhile has arrived here."""
+        health = subjects.controller_health(self.controller.id)
         for _ in range(2):
-            await self.bus.request(subjects.controller_health(CONTROLLER), b"", timeout_s=WAIT_S)
+            await self.bus.request(health, b"", timeout_s=WAIT_S)
 
 
 @contextlib.asynccontextmanager
 async def running_controller(
-    nats: Nats, bus: Bus, **sections: dict[str, Any]
+    nats: Nats, bus: Bus, *, name: ControllerId = CONTROLLER, **sections: dict[str, Any]
 ) -> AsyncIterator[Running]:
     """Run a controller on a connection of its own; end it in haste.
 
@@ -115,7 +116,7 @@ async def running_controller(
         {"nats": nats, "controller": controller_settings, "skills": {"chat": ["demo"]}}
     )
     own = await Bus.connect(nats, name="controller", wait_s=5)
-    controller = Controller(settings, own, CONTROLLER, LogStore("controller", CONTROLLER))
+    controller = Controller(settings, own, name, LogStore("controller", name))
     stop = StopRequest()
     task = asyncio.create_task(controller.run(stop))
     running = Running(bus, controller, task)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, Message, Subscription
 from shared.ids import BootId, RequestId, WorkerId
 from shared.messages.codec import decode, encode
-from shared.messages.control import CancelRequest
+from shared.messages.control import AttachStream, CancelRequest, ControlReply
 from shared.messages.dispatch import (
     Dispatch,
     DispatchBatch,
@@ -39,6 +39,7 @@ class SimulatedWorker:
     Attributes:
         answer: what becomes of a dispatch; may be changed at any time.
         results: makes the results of a reply, for workers that answer nonsense.
+        keeps: whether it has the streams to which inboxes shall be attached; None: no answer.
     """
 
     def __init__(self, bus: Bus, name: str, *, boot: str = "b1", **fields: Any) -> None:
@@ -46,17 +47,31 @@ class SimulatedWorker:
         self.boot = BootId(boot)
         self.answer: Callable[[Dispatch], Answer] = lambda dispatch: "accept"
         self.results: Callable[[list[DispatchResult]], Sequence[DispatchResult]] = list
+        self.keeps: bool | None = True
         self._bus = bus
         self._fields = fields
         self._dispatches: asyncio.Queue[Dispatch] = asyncio.Queue()
         self._cancels: asyncio.Queue[CancelRequest] = asyncio.Queue()
+        self._attached: asyncio.Queue[AttachStream] = asyncio.Queue()
         self._unanswered: dict[RequestId, str] = {}
+        self._subscriptions: list[Subscription] = []
 
     async def join(self) -> None:
         """Listen, then tell the controllers."""
-        await self._bus.subscribe(subjects.worker_infer(self.id), self._on_dispatch)
-        await self._bus.subscribe(subjects.worker_control(self.id, "cancel"), self._on_cancel)
+        self._subscriptions = [
+            await self._bus.subscribe(subject, handler)
+            for subject, handler in (
+                (subjects.worker_infer(self.id), self._on_dispatch),
+                (subjects.worker_control(self.id, "cancel"), self._on_cancel),
+                (subjects.worker_control(self.id, "attach"), self._on_attach),
+            )
+        ]
         await self.say("joined")
+
+    async def vanish(self) -> None:
+        """Be gone without a word: what is sent here finds nobody."""
+        for subscription in self._subscriptions:
+            await subscription.unsubscribe()
 
     async def say(self, kind: EventType, **fields: Any) -> None:
         state = report(self.id, boot=self.boot, **{**self._fields, **fields})
@@ -69,10 +84,18 @@ class SimulatedWorker:
     async def next_cancel(self) -> CancelRequest:
         return await asyncio.wait_for(self._cancels.get(), WAIT_S)
 
+    async def next_attached(self) -> AttachStream:
+        return await asyncio.wait_for(self._attached.get(), WAIT_S)
+
     @property
     def unread(self) -> tuple[int, int]:
         """How many dispatches and cancels came that no test has taken."""
         return self._dispatches.qsize(), self._cancels.qsize()
+
+    @property
+    def attached_inboxes(self) -> list[str]:
+        """Those that no test has taken."""
+        return [self._attached.get_nowait().inbox for _ in range(self._attached.qsize())]
 
     async def acknowledge_late(self, dispatch: Dispatch) -> None:
         """Accept what was met with silence."""
@@ -93,7 +116,7 @@ class SimulatedWorker:
             dispatch.request_id, dispatch.attempt, self.id,
             Usage(1, 0, 1), Timings(0, 0, 0, 0), (output,),
         )  # fmt: skip
-        await self._bus.publish(dispatch.reply, encode_stream(done))
+        await self._bus.publish(dispatch.inboxes[0], encode_stream(done))
 
     async def fail(self, dispatch: Dispatch, owner: str, *, terminal_sent: bool) -> None:
         event = RequestFailed(
@@ -124,6 +147,14 @@ class SimulatedWorker:
     async def _reply(self, subject: str, results: Sequence[DispatchResult]) -> None:
         reply = DispatchReply(worker=self.id, boot_id=self.boot, results=list(results))
         await self._bus.publish(subject, encode(reply))
+
+    async def _on_attach(self, message: Message) -> None:
+        self._attached.put_nowait(decode(AttachStream, message.payload))
+        if self.keeps is None:
+            return
+        code = None if self.keeps else "unknown_request"
+        reply = ControlReply(worker=self.id, ok=self.keeps, code=code)
+        await self._bus.publish(message.reply, encode(reply))
 
     async def _on_cancel(self, message: Message) -> None:
         self._cancels.put_nowait(decode(CancelRequest, message.payload))

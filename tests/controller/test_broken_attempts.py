@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from controller.entrance import Entrance
 from controller.registry import Registry
 from controller.requests import Requests
 from shared.bus import Bus
@@ -51,7 +52,7 @@ async def test_a_silent_worker_ends_its_request_as_lost_exactly_once(
         worker = await cluster.worker("w1")
         inbox = await cluster.ask(request_id="r")
         accepted(await inbox.next())
-        await worker.next_dispatch()
+        await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 1)
         end = failed(await inbox.next())
         assert (end.error.code, end.error.retryable) == ("worker_lost", True)
         assert end.worker == "w1" and "nothing was heard" in end.error.message
@@ -70,7 +71,7 @@ async def test_a_worker_that_leaves_or_starts_again_ends_its_requests_at_once(
     worker = await cluster.worker("w1")
     inbox = await cluster.ask(request_id="r")
     accepted(await inbox.next())
-    await worker.next_dispatch()
+    await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 1)
     assert (await running_state(cluster, "r")) == "running"
     if how == "left":
         await worker.say("left")
@@ -103,16 +104,91 @@ async def test_an_attempt_that_failed_and_told_the_client_is_only_noted(cluster:
     assert inbox.rest() == []
 
 
-async def test_an_attempt_that_failed_without_telling_the_client_gets_its_end_from_here(
+async def test_what_was_not_started_goes_to_another_worker_when_its_own_fails(
+    cluster: Running,
+) -> None:
+    first = await cluster.worker("w1")
+    second = await cluster.worker("w2", active_requests=5)
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    await first.fail(await first.next_dispatch(), CONTROLLER, terminal_sent=False)
+    dispatch = await second.next_dispatch()
+    assert (dispatch.attempt, dispatch.seed, inbox.rest()) == (1, dispatch.seed, [])
+    await second.say("left")
+    assert (await first.next_dispatch()).attempt == 2
+
+
+async def test_a_lone_worker_gets_back_what_it_could_not_start_but_not_for_ever(
     cluster: Running,
 ) -> None:
     worker = await cluster.worker("w1")
     inbox = await cluster.ask(request_id="r")
     accepted(await inbox.next())
-    await worker.fail(await worker.next_dispatch(), CONTROLLER, terminal_sent=False)
+    for attempt in range(3):
+        dispatch = await worker.next_dispatch()
+        assert dispatch.attempt == attempt
+        await worker.fail(dispatch, CONTROLLER, terminal_sent=False)
     await cluster.until(lambda: cluster.controller.report().failed_requests == 1)
     await cluster.settle()
     assert [failed(message).error.code for message in inbox.rest()] == ["engine_crashed"]
+    assert worker.unread[0] == 0
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2, 4])
+async def test_what_was_not_started_is_tried_so_often_and_no_more(
+    nats_settings: Nats, bus: Bus, max_attempts: int
+) -> None:
+    retry = {"max_attempts": max_attempts}
+    async with running_controller(nats_settings, bus, retry=retry) as cluster:
+        workers = [await cluster.worker(f"w{number}") for number in range(3)]
+        inbox = await cluster.ask(request_id="r")
+        accepted(await inbox.next())
+        for attempt in range(max_attempts):
+            await cluster.until(lambda: any(worker.unread[0] for worker in workers))
+            (worker,) = [worker for worker in workers if worker.unread[0]]
+            dispatch = await worker.next_dispatch()
+            assert dispatch.attempt == attempt
+            await worker.fail(dispatch, CONTROLLER, terminal_sent=False)
+        end = failed(await inbox.next())
+        assert (end.error.code, end.attempt) == ("engine_crashed", max_attempts - 1)
+        await cluster.settle()
+        assert inbox.rest() == [] and not any(worker.unread[0] for worker in workers)
+
+
+async def test_all_workers_are_tried_before_one_is_tried_again(cluster: Running) -> None:
+    workers = [await cluster.worker(f"w{number}") for number in range(3)]
+    accepted(await (await cluster.ask(request_id="r")).next())
+    tried: list[str] = []
+    for _ in range(3):
+        await cluster.until(lambda: any(worker.unread[0] for worker in workers))
+        (worker,) = [worker for worker in workers if worker.unread[0]]
+        tried.append(worker.id)
+        await worker.fail(await worker.next_dispatch(), CONTROLLER, terminal_sent=False)
+    assert sorted(tried) == ["w0", "w1", "w2"]
+
+
+async def test_what_was_started_is_not_tried_again_when_its_worker_is_gone(
+    cluster: Running,
+) -> None:
+    first, second = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    await first.emit(await first.next_dispatch(), CONTROLLER, 0, 1)
+    assert await running_state(cluster, "r") == "running"
+    await first.say("left")
+    assert failed(await inbox.next()).error.code == "worker_lost"
+    await cluster.settle()
+    assert second.unread == (0, 0)
+
+
+async def test_a_request_that_loses_its_only_worker_hears_of_that(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    await worker.next_dispatch()
+    assert (await running_state(cluster, "r")) == "running"
+    await worker.say("left")
+    assert failed(await inbox.next()).error.code == "worker_lost"
 
 
 async def test_long_after_its_deadline_a_request_ends_and_the_worker_drops_it(
@@ -148,8 +224,9 @@ async def test_a_strange_reply_of_a_worker_fails_its_request_and_not_the_control
 
 async def test_a_deadline_that_passes_without_a_connection_is_survived(nats_settings: Nats) -> None:
     own = await Bus.connect(nats_settings, name="controller", wait_s=5)
-    requests = Requests(ClusterSettings(), own, CONTROLLER, Registry(silence_limit_s=60))
-    await requests.subscribe()
+    settings, registry = ClusterSettings(), Registry(silence_limit_s=60)
+    requests = Requests(settings, own, CONTROLLER, registry)
+    await Entrance(settings, own, CONTROLLER, registry, requests).open()
     body = {
         "client": "local", "skill": "chat", "reply": own.new_inbox(), "elapsed_ms": 9_000,
         "request": {"prompt": "x", "timeout_ms": 1},

@@ -35,7 +35,7 @@ def refusal(sent: Message, max_bytes: int = 10_000) -> RequestError:
 
 def test_client_skill_reply_and_models_are_taken() -> None:
     request = read(message(request_id="mine"))
-    assert (request.client, request.skill, request.reply) == ("ada", "chat", "_INBOX.x")
+    assert (request.client, request.skill, request.inboxes[0]) == ("ada", "chat", "_INBOX.x")
     assert (request.request_id, request.models) == ("mine", ["small", "large"])
     assert (request.state, request.attempt) == ("accepted", -1)
 

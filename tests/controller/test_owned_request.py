@@ -24,7 +24,7 @@ def test_attempts_are_counted_from_zero_and_carry_what_was_fixed_at_acceptance()
     second = request.begin_attempt(WorkerId("other"), BOOT, DEMO)
     assert (first.attempt, second.attempt) == (0, 1)
     assert (first.seed, second.seed) == (5, 5)
-    assert (second.reply, second.model, second.client) == ("_INBOX.x", "demo", "ada")
+    assert (second.inboxes[0], second.model, second.client) == ("_INBOX.x", "demo", "ada")
     assert 0 <= first.elapsed_ms <= second.elapsed_ms
     assert (request.state, request.worker, request.ended) == ("dispatching", "other", False)
 
@@ -95,7 +95,7 @@ def test_the_ledger_knows_what_one_boot_of_a_worker_serves() -> None:
     for request in (running, ended, elsewhere, rebooted):
         ledger.add(request)
         request.begin_attempt(MAC, BOOT, DEMO)
-    ended.end("finished")
+    ended.finish("finished")
     elsewhere.begin_attempt(WorkerId("other"), BOOT, DEMO)
     rebooted.begin_attempt(MAC, BootId("b2"), DEMO)
     assert list(ledger.on_worker(MAC, BOOT)) == [running]
@@ -106,7 +106,7 @@ def test_ended_requests_are_remembered_for_a_while_and_running_ones_for_good() -
     ledger, ended, running = Ledger(), owned("ended"), owned("running")
     ledger.add(ended)
     ledger.add(running)
-    ended.end("failed")
+    ended.finish("failed")
     assert ended.ended_at is not None
     ledger.forget_old(ended.ended_at + KEPT_AFTER_END_S)
     assert ledger.get(ended.key) is ended

@@ -4,6 +4,8 @@ import pytest
 
 from shared.bus import Bus
 from shared.errors import RequestTimedOut
+from shared.messages.codec import decode
+from shared.messages.control import RequestState
 from shared.messages.stream import Done
 from shared.settings.tree import Nats
 from tests.controller.running import (
@@ -13,7 +15,7 @@ from tests.controller.running import (
     running_controller,
     running_state,
 )
-from tests.controller.simulated_worker import keep_silent
+from tests.controller.simulated_worker import WAIT_S, keep_silent
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +38,7 @@ async def test_status_tells_worker_attempt_and_tokens(cluster: Running) -> None:
     assert (await cluster.query("status", "r")).state == "finished"
 
 
-async def test_a_query_for_an_unknown_request_or_with_another_verb_is_not_answered(
+async def test_a_query_for_an_unknown_request_is_left_to_other_controllers(
     cluster: Running,
 ) -> None:
     await cluster.worker("w1")
@@ -45,11 +47,32 @@ async def test_a_query_for_an_unknown_request_or_with_another_verb_is_not_answer
     for subject, body in (
         ("mlx.request.local.status", b'{"request_id": "other"}'),
         ("mlx.request.bob.cancel", b'{"request_id": "r"}'),
-        ("mlx.request.local.delete", b'{"request_id": "r"}'),
-        ("mlx.request.local.cancel", b'{"request_id": "r", "why": 1}'),
     ):
         with pytest.raises(RequestTimedOut):
             await cluster.bus.request(subject, body, timeout_s=0.1)
+    assert await running_state(cluster, "r") == "running"
+
+
+@pytest.mark.parametrize(
+    ("subject", "body", "problem"),
+    [
+        ("mlx.request.local.delete", b'{"request_id": "r"}', "verb 'delete'"),
+        ("mlx.request.no$name.cancel", b'{"request_id": "r"}', "client 'no$name'"),
+        ("mlx.request.local.cancel", b'{"request_id": "r", "why": 1}', "why: unknown field"),
+        ("mlx.request.local.cancel", b'{"request_id": 5}', "request_id"),
+        ("mlx.request.local.status", b"no json", "Invalid JSON"),
+        ("mlx.request.local.status", b"", "Invalid JSON"),
+    ],
+)
+async def test_a_broken_query_is_told_what_is_wrong_and_changes_nothing(
+    cluster: Running, subject: str, body: bytes, problem: str
+) -> None:
+    await cluster.worker("w1")
+    inbox = await cluster.ask(request_id="r")
+    accepted(await inbox.next())
+    answer = await cluster.bus.request(subject, body, timeout_s=WAIT_S)
+    state = decode(RequestState, answer.payload)
+    assert state.state == "unknown" and state.message is not None and problem in state.message
     assert await running_state(cluster, "r") == "running"
 
 

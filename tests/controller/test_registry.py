@@ -81,11 +81,11 @@ def test_the_leaving_of_an_unknown_worker_is_nothing(registry: Registry) -> None
 def test_who_is_silent_for_too_long_is_dropped_once_and_no_sooner(registry: Registry) -> None:
     registry.on_worker_event(said("joined", "a"), now=0)
     registry.on_worker_event(said("joined", "b"), now=2)
-    assert registry.forget_silent(now=3.0) == []
-    gone = list(registry.forget_silent(now=3.1))
+    assert registry.forget_silent(3.0, trusted_since=0) == []
+    gone = list(registry.forget_silent(3.1, trusted_since=0))
     assert gone == [WorkerGone(WorkerId("a"), BootId("b1"), "nothing was heard of it for 3 s")]
     assert worker_ids(registry) == ["b"]
-    assert registry.forget_silent(now=3.2) == []
+    assert registry.forget_silent(3.2, trusted_since=0) == []
 
 
 def test_controllers_come_go_and_fall_silent(registry: Registry) -> None:
@@ -95,5 +95,11 @@ def test_controllers_come_go_and_fall_silent(registry: Registry) -> None:
     registry.on_controller_event(controller_said("left", "c2"), now=1)
     registry.on_controller_event(controller_said("left", "c9"), now=1)
     registry.on_controller_event(controller_said("heartbeat", "c3"), now=2)
-    assert registry.forget_silent(now=4) == []
+    assert registry.forget_silent(4, trusted_since=0) == []
     assert [one.id for one in registry.controllers] == ["c3"]
+
+
+def test_silence_before_our_own_link_worked_means_nothing(registry: Registry) -> None:
+    registry.on_worker_event(said("joined", "a"), now=0)
+    assert list(registry.forget_silent(10, trusted_since=8)) == []
+    assert [gone.worker for gone in registry.forget_silent(11.1, trusted_since=8)] == ["a"]

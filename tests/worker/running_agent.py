@@ -24,10 +24,11 @@ from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply
 from shared.messages.events import RequestEvent, RequestEvents, WorkerEvent, WorkerReport
 from shared.messages.health import WorkerHealth
 from shared.messages.request import InferenceRequest
-from shared.messages.stream import ChoiceOutput, Chunk, Done, Failed, Status, StreamMessage
+from shared.messages.stream import Done, Failed, StreamMessage
 from shared.messages.stream import decode as decode_stream
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
+from tests.worker.heard import Heard
 from worker.agent import Agent
 
 CLIENT = ClientName("local")
@@ -48,6 +49,7 @@ class Wire:
         self.bus = bus
         self.log: list[Message] = []
         self._by_subject: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._bodies: defaultdict[ControllerId, list[RequestEvents]] = defaultdict(list)
         self._changes = Changes()
 
     async def listen(self) -> None:
@@ -67,7 +69,8 @@ class Wire:
         return self._by_subject[subject]
 
     def events(self, owner: ControllerId = OWNER) -> list[RequestEvent]:
-        bodies = [decode(RequestEvents, p) for p in self.on(subjects.request_event(owner))]
+        bodies, payloads = self._bodies[owner], self.on(subjects.request_event(owner))
+        bodies += [decode(RequestEvents, payload) for payload in payloads[len(bodies) :]]
         return [event for body in bodies for event in body.events]
 
     async def _record(self, message: Message) -> None:
@@ -76,7 +79,7 @@ class Wire:
         self._changes.notify()
 
 
-class ClientStream:
+class ClientStream(Heard):
     """What the client of one request got."""
 
     def __init__(self, wire: Wire, dispatch: Dispatch) -> None:
@@ -87,34 +90,11 @@ class ClientStream:
 
     @property
     def messages(self) -> list[StreamMessage]:
-        payloads = self._wire.on(self.dispatch.reply)
+        payloads = self._wire.on(self.dispatch.inboxes[0])
         new = [m for payload in payloads[self._seen :] for m in decode_stream(payload)]
         self._seen = len(payloads)
         self._messages += [m for m in new if m.request_id == self.dispatch.request_id]
         return self._messages
-
-    @property
-    def statuses(self) -> list[str]:
-        return [message.status for message in self.messages if isinstance(message, Status)]
-
-    @property
-    def ends(self) -> list[Done | Failed]:
-        return [message for message in self.messages if isinstance(message, Done | Failed)]
-
-    def outputs(self, choice: int = 0) -> list[ChoiceOutput]:
-        found: list[ChoiceOutput] = []
-        for message in self.messages:
-            if isinstance(message, Chunk):
-                found.append(message.output)
-            elif isinstance(message, Done):
-                found.extend(message.outputs)
-        return [output for output in found if output.choice == choice]
-
-    def token_ids(self, choice: int = 0) -> list[int]:
-        return [token for output in self.outputs(choice) for token in output.token_ids]
-
-    def text(self, choice: int = 0) -> str:
-        return "".join(output.text for output in self.outputs(choice))
 
     async def until(self, condition: Callable[["ClientStream"], bool]) -> None:
         await self._wire.wait(lambda: condition(self))
@@ -151,7 +131,7 @@ class RunningAgent:
         """One dispatch; `fields` are those of `Dispatch` or else of the request."""
         own: dict[str, Any] = {
             "request_id": RequestId(f"request-{next(_numbers)}"),
-            "reply": self.wire.new_inbox(),
+            "inboxes": [self.wire.new_inbox()],
             "attempt": 0,
             "seed": 1,
             "elapsed_ms": 0.0,

@@ -76,7 +76,7 @@ async def test_prompts_times_n_are_choices_in_their_order(agent: RunningAgent) -
     assert [output.choice for output in done.outputs] == [0, 1, 2, 3]
     assert [output.text for output in done.outputs] == [alone[0]] * 2 + [alone[1]] * 2
     assert done.usage.prompt_tokens == len("one") + len("another")
-    assert "choices" in as_json(agent.wire.on(whole.dispatch.reply)[0])
+    assert "choices" in as_json(agent.wire.on(whole.dispatch.inboxes[0])[0])
 
 
 async def test_token_ids_and_messages_are_prompts_too(agent: RunningAgent) -> None:
@@ -88,7 +88,7 @@ async def test_token_ids_and_messages_are_prompts_too(agent: RunningAgent) -> No
 
 async def test_multiplexed_streams_of_one_inbox_share_messages(agent: RunningAgent) -> None:
     inbox = agent.wire.new_inbox()
-    dispatches = [agent.dispatch(reply=inbox, multiplex=True, max_tokens=20) for _ in range(3)]
+    dispatches = [agent.dispatch(inboxes=[inbox], multiplex=True, max_tokens=20) for _ in range(3)]
     await agent.send(*dispatches)
     streams = [agent.stream(dispatch) for dispatch in dispatches]
     for stream in streams:
@@ -134,7 +134,7 @@ async def test_the_owner_hears_of_every_token_and_of_the_end_before_the_client_d
                     known[event["choice"]] += len(event["token_ids"])
                     texts[event["choice"]] = event["text_sent"]
                 finished = finished or event["type"] == "finished"
-        elif message.subject == stream.dispatch.reply:
+        elif message.subject == stream.dispatch.inboxes[0]:
             for sent in decode_stream(message.payload):
                 parts = [sent.output] if isinstance(sent, Chunk) else []
                 if isinstance(sent, Done):

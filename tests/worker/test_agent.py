@@ -18,7 +18,7 @@ from shared.messages.control import (
     LoadModel,
     UnloadModel,
 )
-from shared.messages.events import RequestFailed, WorkerReport
+from shared.messages.events import RequestEvent, RequestFailed, TokensEmitted, WorkerReport
 from shared.messages.stream import Failed
 from tests.processes import NatsProcess, RunningNats
 from tests.worker.running_agent import CLIENT, LIMIT_S, OWNER, RunningAgent, running_agent
@@ -34,6 +34,10 @@ def _kill_engine(agent: RunningAgent, index: int = 0) -> int:
     assert pid is not None
     psutil.Process(pid).send_signal(signal.SIGKILL)
     return pid
+
+
+def _is_tokens(event: RequestEvent) -> bool:
+    return isinstance(event, TokensEmitted)
 
 
 def _model(report: WorkerReport, model: str) -> str:
@@ -198,8 +202,10 @@ async def test_a_killed_engine_ends_each_of_its_streams_once_and_the_worker_serv
         await whole.done()
         streams = [await agent.start(max_tokens=_LONG, stream=n != 3) for n in range(4)]
         waiting = await agent.start()
-        for stream in streams[:3]:
-            await stream.started()
+        started = {stream.dispatch.request_id for stream in streams}
+        await agent.wire.wait(
+            lambda: started <= {e.request_id for e in agent.wire.events() if _is_tokens(e)}
+        )
         killed = _kill_engine(agent)
         for stream in streams:
             failed = await stream.failed()
@@ -260,7 +266,7 @@ async def test_past_the_restart_limit_a_worker_is_unhealthy_until_an_engine_runs
         await (await agent.start()).done()
 
 
-async def test_what_waits_for_an_engine_that_will_not_come_back_ends_too(
+async def test_what_waits_for_an_engine_that_will_not_come_back_goes_back_to_its_owner(
     nats_server: RunningNats, tiny_model: Path
 ) -> None:
     async with running_agent(
@@ -273,10 +279,16 @@ async def test_what_waits_for_an_engine_that_will_not_come_back_ends_too(
         waiting = await agent.start()
         await running.started()
         _kill_engine(agent)
-        for stream in (running, waiting):
-            assert (await stream.failed()).error.code == "engine_crashed"
+        assert (await running.failed()).error.code == "engine_crashed"
+
+        def given_back() -> list[RequestFailed]:
+            failed = [e for e in agent.wire.events() if isinstance(e, RequestFailed)]
+            return [event for event in failed if not event.terminal_sent]
+
+        await agent.wire.wait(lambda: bool(given_back()))
         await agent.settle()
-        assert (len(running.ends), len(waiting.ends)) == (1, 1)
+        assert [event.request_id for event in given_back()] == [waiting.dispatch.request_id]
+        assert (len(running.ends), len(waiting.ends)) == (1, 0)
 
 
 # Leaving.

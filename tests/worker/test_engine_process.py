@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -12,9 +13,20 @@ import pytest
 from tests.processes import wait_until_gone
 from tests.worker.engine_owner import TINY, EngineOwner, owned_engine
 from worker.engine_process import EngineState
-from worker.link.messages import EngineStarted, LoadModel, ModelFailed, ModelLoaded
+from worker.link.messages import EngineAlive, EngineStarted, LoadModel, ModelFailed, ModelLoaded
 
 pytestmark = pytest.mark.anyio
+
+_HICCUP_S = 1.2
+_LONGER_THAN_A_HANG_S = 3.0
+
+
+@pytest.fixture(scope="module")
+async def impatient(tiny_model: Path) -> AsyncIterator[EngineOwner]:
+    """An engine with its model, whose owner bears 2 s of silence."""
+    async with owned_engine(hang_timeout_ms=2000) as owner:
+        await _load(owner, tiny_model)
+        yield owner
 
 
 def _kill(owner: EngineOwner) -> psutil.Process:
@@ -87,8 +99,56 @@ async def test_past_its_restart_limit_an_engine_has_failed_until_the_next_attemp
 async def test_an_engine_that_does_not_start_in_time_is_killed_and_reported() -> None:
     async with owned_engine(startup_timeout_ms=1, max_restarts=0) as owner:
         await owner.wait(lambda: len(owner.losses) == 1)
-        assert "signal 9" in owner.losses[0]
+        assert owner.losses[0] == "it did not start within 0.001 s"
         assert owner.of_kind(EngineStarted) == []
+
+
+async def test_a_stopped_engine_is_killed_and_reported_and_comes_back(tiny_model: Path) -> None:
+    async with owned_engine(hang_timeout_ms=2000, restart_delay_ms=10) as owner:
+        await owner.wait_fact(EngineStarted)
+        assert owner.process.pid is not None
+        stopped = psutil.Process(owner.process.pid)
+        stopped.suspend()
+        await owner.wait(lambda: len(owner.losses) == 1)
+        assert owner.losses == ["no sign of life for 2 s"]
+        assert not stopped.is_running()
+        await _load(owner, tiny_model)
+        assert len(await owner.generate(1)) == 8
+
+
+async def test_an_engine_that_is_stopped_again_and_again_for_less_than_that_goes_on(
+    impatient: EngineOwner,
+) -> None:
+    assert impatient.process.pid is not None
+    engine = psutil.Process(impatient.process.pid)
+    for number in (1, 2):
+        engine.suspend()
+        await asyncio.sleep(_HICCUP_S)
+        engine.resume()
+        assert len(await impatient.generate(number)) == 8
+    assert (impatient.losses, impatient.process.pid) == ([], engine.pid)
+
+
+async def test_while_its_owner_does_not_read_an_engine_is_not_taken_for_silent(
+    impatient: EngineOwner,
+) -> None:
+    impatient.reading.clear()
+    await impatient.wait_fact(EngineAlive, len(impatient.of_kind(EngineAlive)) + 1)
+    await asyncio.sleep(_LONGER_THAN_A_HANG_S)
+    impatient.reading.set()
+    assert len(await impatient.generate(3)) == 8
+    assert impatient.losses == []
+
+
+async def test_an_engine_that_is_too_long_in_one_step_is_killed_and_reported(
+    demo_folder: Path,
+) -> None:
+    async with owned_engine(chunk_tokens=8192, step_timeout_ms=2000) as owner:
+        loaded = await _load(owner, demo_folder)
+        owner.submit(1, [1] * (loaded.max_context_tokens - 1), 1)
+        await owner.wait(lambda: len(owner.losses) == 1)
+        assert owner.losses[0].startswith("one step has taken")
+        assert owner.outputs(1) == [], "it ended by itself: the prefill was too short"
 
 
 async def test_an_engine_that_does_not_stop_in_time_is_killed(demo_folder: Path) -> None:

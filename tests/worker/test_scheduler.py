@@ -190,10 +190,24 @@ async def test_a_dispatch_that_comes_twice_is_acked_twice_and_served_once(
     assert len(stream.ends) == 1
 
 
+async def test_another_body_under_an_id_that_runs_is_no_part_of_its_stream(
+    agent: RunningAgent,
+) -> None:
+    """As it comes from another controller: of another session, or after a change of owners."""
+    first = await agent.start(max_tokens=_LONG)
+    await first.started()
+    other = agent.dispatch(request_id=first.dispatch.request_id, prompt="Another", max_tokens=3)
+    reply = await agent.send(other)
+    await agent.cancel_all(first)
+    refusal = reply.results[0].refusal
+    assert refusal is not None and refusal.code == "request_id_conflict"
+    assert agent.stream(other).token_ids() == []
+
+
 async def test_a_higher_attempt_takes_the_place_of_a_lower_one(agent: RunningAgent) -> None:
     first = await agent.start(max_tokens=300)
     await first.started()
-    again = first.dispatch.model_copy(update={"attempt": 1, "reply": agent.wire.new_inbox()})
+    again = first.dispatch.model_copy(update={"attempt": 1, "inboxes": [agent.wire.new_inbox()]})
     await agent.send(again)
     done = await agent.stream(again).done()
     assert done.attempt == 1 and done.usage.completion_tokens == 300

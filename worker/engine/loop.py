@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import mlx.core as mx
 
@@ -38,6 +39,16 @@ _MEASURE_INTERVAL_S = 1.0
 Send = Callable[[Fact], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _NotPrepared:
+    """A sequence that was cancelled before its prompt was looked at."""
+
+    order: Submit
+
+
+_Arrival = Order | PreparedSequence | SequenceRefused | _NotPrepared
+
+
 class Engine:
     """Generates for all loaded models, a step of each in turn.
 
@@ -59,9 +70,7 @@ class Engine:
         self._max_batch_size = max_batch_size
         self._prefill_chunk_tokens = prefill_chunk_tokens
         self._max_decode_stall_s = max_decode_stall_s
-        self._inbox: queue.SimpleQueue[Order | PreparedSequence | SequenceRefused] = (
-            queue.SimpleQueue()
-        )
+        self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         self._unprepared: queue.SimpleQueue[Submit] = queue.SimpleQueue()
         self._models: dict[ModelId, LoadedModel] = {}
         self._batches: dict[ModelId, Batch] = {}
@@ -111,6 +120,9 @@ class Engine:
                 case SequenceRefused():
                     self._leave_preparation(item.sequence)
                     self._send(item)
+                case _NotPrepared():
+                    self._leave_preparation(item.order.sequence)
+                    self._send(StepCompleted([_cancelled(item.order)]))
                 case Cancel():
                     self._cancel(item.sequence)
                 case LoadModel():
@@ -123,7 +135,7 @@ class Engine:
                     raise AssertionError("a prompt was not prepared")
         return True
 
-    def _arrived(self) -> Iterator[Order | PreparedSequence | SequenceRefused]:
+    def _arrived(self) -> Iterator["_Arrival"]:
         try:
             yield self._inbox.get(timeout=0 if self._sequences else _MEASURE_INTERVAL_S)
             while True:
@@ -231,8 +243,13 @@ class Engine:
             )
 
     def _prepare_all(self) -> None:
+        """The life of the preparing thread. `_cancelled_early` is the engine thread's: to read
+        it here may come too late, which is no harm."""
         while True:
             order = self._unprepared.get()
+            if order.sequence in self._cancelled_early:
+                self._inbox.put(_NotPrepared(order))
+                continue
             model = self._models.get(order.model)
             if model is None:
                 self._inbox.put(_refused(order, "model_unavailable", f"{order.model} not loaded"))
@@ -246,6 +263,10 @@ class Engine:
             except Exception as error:  # a broken tokenizer or template fails one request only
                 message = f"the prompt could not be prepared: {type(error).__name__}: {error}"
                 self._inbox.put(_refused(order, "request_failed", message))
+
+
+def _cancelled(order: Submit) -> Output:
+    return Output(order.sequence, len(order.resumed_ids), [], "", "cancelled")
 
 
 def _refused(order: Submit, code: str, message: str) -> SequenceRefused:

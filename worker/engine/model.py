@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import mlx.core as mx
+from jinja2 import TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load
@@ -58,8 +60,8 @@ def load_model(order: LoadModel, report: Callable[[float], None]) -> LoadedModel
             report(done)
         model = _assemble(order, network, tokenizer, config)
         _warm_up(model)
-    except ModelError:
-        raise
+    except ModelError as error:
+        raise ModelError(_with_place(order.path, error.message)) from None
     except Exception as error:  # anything may be wrong with files from outside
         raise ModelError(f"{order.path}: {_reason(error)}") from error
     return model
@@ -87,14 +89,22 @@ def _assemble(
     order: LoadModel, network: Any, tokenizer: TokenizerWrapper, config: dict[str, Any]
 ) -> LoadedModel:
     own_context = _context_tokens(config)
+    _check_template(tokenizer)
     limit = order.max_context_tokens or own_context
-    vocabulary = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    named = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    vocabulary = int(named or len(tokenizer))
+    end_ids = frozenset(tokenizer.eos_token_ids)
+    if not all(0 <= token < vocabulary for token in end_ids):
+        raise ModelError(
+            f"{order.path}: eos_token_id {sorted(end_ids)} lies outside the vocabulary of "
+            f"{vocabulary} tokens"
+        )
     return LoadedModel(
         network=network,
         tokenizer=tokenizer,
         decode=_own_decoder(tokenizer),
-        end_ids=frozenset(tokenizer.eos_token_ids),
-        vocabulary_size=int(vocabulary or len(tokenizer)),
+        end_ids=end_ids,
+        vocabulary_size=vocabulary,
         max_context_tokens=min(limit, own_context),
         memory_bytes=sum(array.nbytes for array in _weights(network)),
     )
@@ -103,9 +113,26 @@ def _assemble(
 def _context_tokens(config: dict[str, Any]) -> int:
     for section in (config, config.get("text_config") or {}):
         for key in ("max_position_embeddings", "max_seq_len", "max_sequence_length", "n_positions"):
-            if isinstance(section.get(key), int):
-                return int(section[key])
+            if isinstance(tokens := section.get(key), int):
+                if tokens < 1:
+                    raise ModelError(f"config.json: {key} is {tokens}")
+                return tokens
     return _DEFAULT_CONTEXT_TOKENS
+
+
+def _check_template(tokenizer: TokenizerWrapper) -> None:
+    """Raises ModelError for a chat template that no request could use."""
+    template = getattr(tokenizer, "chat_template", None)
+    if template is None:
+        return
+    if not isinstance(template, str):
+        raise ModelError(f"the chat template is no text but a {type(template).__name__}")
+    try:
+        ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
+    except TemplateSyntaxError as error:
+        raise ModelError(
+            f"the chat template has an error in line {error.lineno}: {error}"
+        ) from None
 
 
 def _own_decoder(tokenizer: TokenizerWrapper) -> Decode:
@@ -125,6 +152,10 @@ def _warm_up(model: LoadedModel) -> None:
     logits = model.network(mx.array([[first]]), cache=cache)
     mx.eval(mx.argmax(logits[:, -1], axis=-1))
     evaluate(cache)
+
+
+def _with_place(path: str, message: str) -> str:
+    return message if message.startswith(path) else f"{path}: {message}"
 
 
 def _reason(error: Exception) -> str:

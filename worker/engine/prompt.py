@@ -45,7 +45,8 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     prompt_ids = _tokenise(order, model)
     if not prompt_ids:
         raise InvalidRequest("the prompt has no tokens", param=_param(order))
-    _check_vocabulary(order, model.vocabulary_size)
+    _check_vocabulary(order, prompt_ids, model.vocabulary_size)
+    _check_resume(order, len(prompt_ids), model)
     context = model.max_context_tokens
     if order.max_tokens is not None and order.max_tokens > context:
         raise RequestError(
@@ -64,10 +65,10 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     return PreparedSequence(order, prompt_ids, min(wanted, context - len(prompt_ids)))
 
 
-def _check_vocabulary(order: Submit, size: int) -> None:
+def _check_vocabulary(order: Submit, prompt_ids: list[int], size: int) -> None:
     """Raises InvalidRequest for an unknown token: MLX would read beyond its tables."""
     given = {
-        "prompt": order.token_ids or [],
+        _param(order): prompt_ids,
         "stop_token_ids": order.stop_token_ids,
         "logit_bias": [int(token) for token in order.sampling.logit_bias],
         "resume.token_ids": order.resumed_ids,
@@ -77,6 +78,26 @@ def _check_vocabulary(order: Submit, size: int) -> None:
             raise InvalidRequest(
                 f"{param}: token id {worst} is outside the model's vocabulary of {size}",
                 param=param,
+            )
+
+
+def _check_resume(order: Submit, prompt_tokens: int, model: LoadedModel) -> None:
+    """Raises RequestError for an answer that cannot have been this model's."""
+    param = "resume.token_ids"
+    if order.resumed_ids and prompt_tokens + len(order.resumed_ids) > model.max_context_tokens:
+        raise RequestError(
+            f"{param}: {len(order.resumed_ids)} tokens after a prompt of {prompt_tokens} exceed "
+            f"the model's context of {model.max_context_tokens}",
+            code="context_length_exceeded",
+            param=param,
+        )
+    if order.text_sent:
+        # Some tokenizers drop a leading space at the start of a text.
+        most = len(model.tokenizer.decode(order.resumed_ids)) + 1
+        if order.text_sent > most:
+            raise InvalidRequest(
+                f"resume.text_sent: {order.text_sent} characters, but the tokens make {most - 1}",
+                param="resume.text_sent",
             )
 
 
@@ -101,6 +122,12 @@ def _render(messages: list[dict[str, str]], model: LoadedModel) -> list[int]:
     except TemplateError as error:
         raise InvalidRequest(
             f"messages: the model's chat template refuses them: {error}", param="messages"
+        ) from None
+    except Exception as error:  # a template is a program from outside
+        raise RequestError(
+            f"the model's chat template failed: {type(error).__name__}: {error}",
+            code="request_failed",
+            param="messages",
         ) from None
 
 

@@ -46,8 +46,11 @@ def frame_length(header: bytes) -> int:
     """The number of bytes that follow a header.
 
     Raises:
-        DecodeError: more than `MAX_FRAME_BYTES`, so the stream is not ours or broken.
+        DecodeError: it is no header, or announces more than `MAX_FRAME_BYTES`: the stream is
+            not ours, or broken.
     """
+    if len(header) != HEADER.size:
+        raise DecodeError(f"a header has {HEADER.size} bytes, not {len(header)}", header)
     (length,) = HEADER.unpack(header)
     if length > MAX_FRAME_BYTES:
         raise DecodeError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}", header)

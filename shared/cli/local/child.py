@@ -54,7 +54,8 @@ class Child:
             return
         self.signal_end()
         try:
-            await asyncio.wait_for(self.wait(), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self.wait()
         except TimeoutError:
             await self.kill()
 
@@ -69,7 +70,8 @@ class Child:
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            await asyncio.wait_for(self.wait(), _KILL_AFTER_S)
+            async with asyncio.timeout(_KILL_AFTER_S):
+                await self.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

@@ -4,6 +4,8 @@ import asyncio
 import os
 import shutil
 import sysconfig
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from shared.ids import ModelId
 from shared.settings import ClusterSettings
 
 _MAX_RESTARTS = 5
+_RESTART_WINDOW_S = 60.0
 _RESTART_DELAY_S = 1.0
 _STOP_PATIENCE_S = 5.0
 
@@ -95,14 +98,16 @@ class LocalCluster:
         await asyncio.gather(*(child.kill() for child in children if child.running))
 
     async def _keep_running(self, child: Child) -> None:
-        restarts = 0
+        ends: deque[float] = deque()
         while True:
             status = await child.wait()
             if self._stopping:
                 return
-            if status == 2 or restarts == _MAX_RESTARTS:  # 2: its settings are wrong
+            ends.append(time.monotonic())
+            while ends[-1] - ends[0] > _RESTART_WINDOW_S:
+                ends.popleft()
+            if status == 2 or len(ends) > _MAX_RESTARTS:  # 2: its settings are wrong
                 raise ClusterError(f"{child.name} ended ({status}):\n{child.last_lines()}")
-            restarts += 1
             self._say(f"{child.name} ended ({status}); starting it again. Log: {child.log}")
             await asyncio.sleep(_RESTART_DELAY_S)
             if child is self.nats.child:

@@ -1,12 +1,15 @@
 """The embedded NATS server: its configuration, and the port it got."""
 
 import asyncio
+import contextlib
 import json
 import shutil
 import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from shared.cli.local.child import Child
 from shared.errors import ClusterError, SettingsError
@@ -42,7 +45,7 @@ class NatsServer:
     def url(self) -> str:
         """Where a process on this machine reaches it."""
         local = "127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host
-        return f"nats://{local}:{self.port}"
+        return f"nats://[{local}]:{self.port}" if ":" in local else f"nats://{local}:{self.port}"
 
     async def start(self) -> None:
         """Start it and wait until it listens.
@@ -50,6 +53,7 @@ class NatsServer:
         Raises:
             ClusterError: it ended, for example because the port is in use.
         """
+        self._end_leftover()
         shutil.rmtree(self._ports, ignore_errors=True)
         self._ports.mkdir(parents=True)
         self._write_config()
@@ -63,6 +67,15 @@ class NatsServer:
         except TimeoutError:
             raise ClusterError(f"the NATS server does not start:\n{self._tail()}") from None
         self.port = listening  # kept for a restart
+
+    def _end_leftover(self) -> None:
+        """End a server of ours whose wrapper was killed: it still has the port."""
+        for file in self._ports.glob("nats-server_*.ports"):
+            with contextlib.suppress(ValueError, psutil.Error):
+                process = psutil.Process(int(file.stem.removeprefix("nats-server_")))
+                if str(self._config) in process.cmdline():
+                    process.kill()
+                    process.wait(_START_LIMIT_S)
 
     def _write_config(self) -> None:
         config: dict[str, Any] = {
@@ -93,6 +106,10 @@ class NatsServer:
                 f"port {self.port} is in use. Is a cluster up already (see `cluster status`)? "
                 "Choose another port with --nats-port, 0 for any free one"
             )
+        if "cannot assign requested address" in tail or "can't assign requested address" in tail:
+            return SettingsError(f"--listen {self._host}: this machine has no such address")
+        if "no such host" in tail:
+            return SettingsError(f"--listen {self._host}: no such host")
         return ClusterError(f"the NATS server ended:\n{tail}")
 
     def _tail(self) -> str:

@@ -1,4 +1,4 @@
-"""A stream is put together from its messages, whatever comes twice, late or not at all."""
+"""A stream is put together from its messages, whatever comes twice, early, late or not at all."""
 
 from dataclasses import replace
 
@@ -32,8 +32,8 @@ def chunk(index: int, *token_ids: int, attempt: int = 0, choice: int = 0) -> Chu
     return Chunk(ID, attempt, MAC, output)
 
 
-def done(*outputs: ChoiceOutput, attempt: int = 0) -> Done:
-    return Done(ID, attempt, MAC, Usage(1, 0, 2), Timings(0, 0, 0, 0), outputs)
+def done(*outputs: ChoiceOutput, attempt: int = 0, tokens: int = 0) -> Done:
+    return Done(ID, attempt, MAC, Usage(1, 0, tokens), Timings(0, 0, 0, 0), outputs)
 
 
 def failed(code: str, attempt: int = 0) -> Failed:
@@ -55,8 +55,8 @@ def test_a_stream_goes_from_accepted_to_done() -> None:
     assert (stream.status, stream.progress, stream.worker, stream.done) == (
         "running", None, MAC, False,
     )  # fmt: skip
-    assert tokens(stream, done(replace(OUTPUT, index=2, token_ids=[3]))) == [3]
-    assert stream.done and stream.usage == Usage(1, 0, 2) and stream.timings is not None
+    assert tokens(stream, done(replace(OUTPUT, index=2, token_ids=[3]), tokens=3)) == [3]
+    assert stream.done and stream.usage == Usage(1, 0, 3) and stream.timings is not None
 
 
 def test_what_comes_twice_is_dropped() -> None:
@@ -66,9 +66,9 @@ def test_what_comes_twice_is_dropped() -> None:
 def test_a_chunk_that_overlaps_is_an_error_because_its_text_cannot_be_cut() -> None:
     stream = Assembler(ID)
     stream.take(chunk(0, 1, 2))
-    with pytest.raises(StreamFailed, match="do not fit together"):
+    with pytest.raises(StreamFailed, match="do not fit together") as caught:
         stream.take(chunk(1, 2, 3))
-    assert stream.done
+    assert caught.value.code == "stream_broken"
 
 
 def test_the_text_of_a_repeated_chunk_without_tokens_is_dropped() -> None:
@@ -80,20 +80,90 @@ def test_the_text_of_a_repeated_chunk_without_tokens_is_dropped() -> None:
     ]
 
 
-@given(st.lists(st.integers(1, 3), max_size=6), st.data())
-def test_any_repetition_of_what_was_sent_gives_each_token_once(
-    sizes: list[int], data: st.DataObject
+def test_what_comes_early_waits_and_what_is_missing_is_known() -> None:
+    stream = Assembler(ID)
+    assert tokens(stream, chunk(0, 1), chunk(2, 3), chunk(4, 5)) == [1]
+    assert stream.missing_from == 1
+    assert tokens(stream, chunk(3, 4)) == []
+    assert tokens(stream, chunk(1, 2)) == [2, 3, 4, 5]
+    assert stream.missing_from is None
+
+
+def test_an_end_before_its_tokens_waits_for_them() -> None:
+    stream = Assembler(ID)
+    last = replace(OUTPUT, index=2, token_ids=[3], finish_reason="stop")
+    assert tokens(stream, chunk(0, 1), done(last, tokens=3)) == [1]
+    assert not stream.done and stream.missing_from == 1
+    assert tokens(stream, chunk(1, 2)) == [2, 3]
+    assert stream.done and stream.usage == Usage(1, 0, 3)
+
+
+def test_an_end_that_counts_more_tokens_than_came_waits_for_them() -> None:
+    stream = Assembler(ID)
+    assert tokens(stream, chunk(0, 1), done(tokens=2)) == [1]
+    assert not stream.done and stream.missing_from == 1 == stream.resend_from
+    assert tokens(stream, chunk(1, 2)) == [2]
+    assert stream.done
+
+
+def said(choice: int, index: int, text: str = "", *token_ids: int) -> Chunk:
+    """The last word of a choice."""
+    output = ChoiceOutput(choice, index, list(token_ids), text, finish_reason="stop")
+    return Chunk(ID, 0, MAC, output)
+
+
+def test_an_end_before_the_last_word_of_another_choice_waits_for_it() -> None:
+    stream = Assembler(ID, choices=2)
+    last_word = said(0, 1, "held back")
+    tokens(stream, chunk(0, 1), chunk(0, 9, choice=1))
+    stream.take(done(said(1, 1).output, tokens=2))
+    assert not stream.done and stream.missing_from == 1
+    assert stream.take(last_word) == [last_word.output]
+    assert stream.done
+
+
+def test_an_end_waits_for_a_choice_of_which_nothing_came_though_it_has_no_tokens() -> None:
+    stream = Assembler(ID, choices=3)
+    tokens(stream, chunk(0, 1), said(0, 1))
+    stream.take(done(said(2, 0).output, tokens=1))
+    assert not stream.done and stream.missing_from == 0
+    assert stream.take(said(1, 0, "?")) == [said(1, 0, "?").output]
+    assert stream.done
+
+
+def test_a_choice_of_which_everything_was_lost_is_asked_for_from_its_start() -> None:
+    stream = Assembler(ID, choices=2)
+    tokens(stream, chunk(0, 1, 2, 3), said(0, 3), done(said(1, 2).output, tokens=5))
+    assert not stream.done and stream.missing_from == 0
+    assert tokens(stream, chunk(0, 8, 9, choice=1)) == [8, 9]
+    assert stream.done
+
+
+def test_what_came_early_from_a_lower_attempt_is_forgotten() -> None:
+    stream = Assembler(ID)
+    tokens(stream, chunk(0, 1), chunk(2, 9))
+    assert tokens(stream, chunk(1, 2, attempt=1), chunk(2, 3, attempt=1)) == [2, 3]
+    assert stream.missing_from is None
+
+
+@given(st.lists(st.integers(1, 3), max_size=8), st.integers(1, 3), st.data())
+def test_any_order_and_any_repetition_gives_each_token_once_and_then_the_end(
+    sizes: list[int], choices: int, data: st.DataObject
 ) -> None:
-    sent: list[Chunk] = []
+    sent: list[StreamMessage] = []
     index = 0
     for size in sizes:
-        sent.append(chunk(index, *range(index, index + size)))
+        new = range(index, index + size)
+        sent += [chunk(index, *new, choice=choice) for choice in range(choices)]
         index += size
-    arrived: list[Chunk] = []
-    for position, one in enumerate(sent):
-        arrived.append(one)
-        arrived += data.draw(st.lists(st.sampled_from(sent[: position + 1]), max_size=3))
-    assert tokens(Assembler(ID), *arrived) == list(range(index))
+    sent.append(done(tokens=index * choices))
+    arrived = data.draw(st.permutations(sent * data.draw(st.integers(1, 3))))
+    stream = Assembler(ID)
+    outputs = [output for message in arrived for output in stream.take(message)]
+    for choice in range(choices):
+        mine = [t for output in outputs if output.choice == choice for t in output.token_ids]
+        assert mine == list(range(index))
+    assert stream.done and stream.missing_from is None
 
 
 def test_choices_are_counted_apart() -> None:
@@ -101,19 +171,10 @@ def test_choices_are_counted_apart() -> None:
     assert tokens(stream, chunk(0, 1), chunk(0, 9, choice=1), chunk(1, 2)) == [1, 9, 2]
 
 
-def test_a_gap_is_an_error_that_names_the_missing_tokens() -> None:
-    stream = Assembler(ID)
-    stream.take(chunk(0, 1))
-    with pytest.raises(StreamFailed, match="tokens 1 to 3 of choice 0 are missing") as caught:
-        stream.take(chunk(4, 5))
-    assert (caught.value.code, caught.value.retryable) == ("stream_broken", True)
-    assert stream.done
-
-
 def test_a_lower_attempt_than_the_highest_seen_is_ignored() -> None:
     stream = Assembler(ID)
     assert tokens(stream, chunk(0, 1), chunk(1, 2, attempt=1), chunk(2, 9)) == [1, 2]
-    assert tokens(stream, done(attempt=0)) == [] and not stream.done
+    assert tokens(stream, done(attempt=0, tokens=2)) == [] and not stream.done
     assert stream.take(failed("worker_lost", attempt=0)) == []
     assert tokens(stream, chunk(2, 3, attempt=1)) == [3]
     assert stream.attempt == 1
@@ -132,7 +193,7 @@ def test_nothing_counts_after_the_end(late: StreamMessage) -> None:
     stream = Assembler(ID)
     stream.take(done())
     assert stream.take(late) == []
-    assert (stream.status, stream.usage) == ("running", Usage(1, 0, 2))
+    assert (stream.status, stream.usage) == ("running", Usage(1, 0, 0))
 
 
 def test_the_bad_end_is_raised_once() -> None:

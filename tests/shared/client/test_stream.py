@@ -1,76 +1,26 @@
 """The client library against a simulated controller that answers as each test says."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import orjson
 import pytest
 
-from shared.bus import Bus, Message
-from shared.client import Cluster, Stream, connect
+from shared.bus import Bus
+from shared.client import Cluster, Stream
 from shared.errors import InvalidRequest, StreamFailed, Unavailable
-from shared.ids import RequestId, WorkerId
+from shared.ids import RequestId
 from shared.messages.stream import (
     ChoiceOutput,
     Chunk,
-    Done,
     Failed,
     Status,
     StreamError,
     StreamMessage,
-    Timings,
-    Usage,
-    encode,
     encode_multiplexed,
 )
-from shared.settings.tree import Nats
+from tests.shared.client.simulated_controller import MAC, SimulatedController, chunk, done
 
 pytestmark = pytest.mark.anyio
-
-MAC = WorkerId("mac")
-
-
-class SimulatedController:
-    """Takes requests and cancels of every client; sends what it is told to."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self.requests: asyncio.Queue[Message] = asyncio.Queue()
-        self.cancels: asyncio.Queue[Message] = asyncio.Queue()
-
-    async def open(self) -> None:
-        await self._bus.subscribe("mlx.infer.*.*", self.requests.put)
-        await self._bus.subscribe("mlx.request.*.cancel", self.cancels.put)
-        await self._bus.flush()
-
-    async def next_request(self) -> tuple[Message, RequestId]:
-        message = await asyncio.wait_for(self.requests.get(), 10)
-        return message, RequestId(orjson.loads(message.payload)["request_id"])
-
-    async def send(self, request: Message, *messages: StreamMessage) -> None:
-        for message in messages:
-            await self._bus.publish(request.reply, encode(message))
-
-
-@pytest.fixture
-async def controller(bus: Bus) -> SimulatedController:
-    simulated = SimulatedController(bus)
-    await simulated.open()
-    return simulated
-
-
-@pytest.fixture
-async def cluster(nats_settings: Nats) -> AsyncIterator[Cluster]:
-    async with connect(nats_settings, client="ada") as connected:
-        yield connected
-
-
-def chunk(request_id: RequestId, index: int, text: str, *token_ids: int, choice: int = 0) -> Chunk:
-    return Chunk(request_id, 0, MAC, ChoiceOutput(choice, index, list(token_ids), text))
-
-
-def done(request_id: RequestId, *outputs: ChoiceOutput) -> Done:
-    return Done(request_id, 0, MAC, Usage(1, 0, 3), Timings(1, 2, 3, 4), outputs)
 
 
 async def test_an_answer_is_put_together(cluster: Cluster, controller: SimulatedController) -> None:
@@ -87,7 +37,8 @@ async def test_an_answer_is_put_together(cluster: Cluster, controller: Simulated
         chunk(request_id, 0, "On", 1),
         chunk(request_id, 0, "Two", 7, choice=1),
         chunk(request_id, 1, "e", 2),
-        done(request_id, ChoiceOutput(0, 2, [], "!", finish_reason="stop")),
+        Chunk(request_id, 0, MAC, ChoiceOutput(1, 1, [], "", finish_reason="stop")),
+        done(request_id, ChoiceOutput(0, 2, [], "!", finish_reason="stop"), tokens=3),
     )
     answer = await asyncio.wait_for(answering, 10)
     assert (answer.text, answer.token_ids, answer.finish_reason) == ("One!", [1, 2], "stop")
@@ -149,7 +100,7 @@ async def test_leaving_early_cancels_and_ending_does_not(
         request, request_id = await controller.next_request()
         await controller.send(request, chunk(request_id, 0, "hi", 1))
         assert (await asyncio.wait_for(reading, 10)).text == "hi"
-    cancel = await asyncio.wait_for(controller.cancels.get(), 10)
+    cancel = await controller.next_cancel()
     assert cancel.subject == "mlx.request.ada.cancel"
     assert orjson.loads(cancel.payload) == {"request_id": request_id}
     assert controller.cancels.empty()
@@ -177,7 +128,7 @@ async def test_where_no_controller_is_it_says_so(cluster: Cluster) -> None:
         ({"temperature": 3}, "invalid_request", "temperature"),
         ({"nonsense": 1}, "invalid_request", "nonsense"),
         ({"stream": False}, "invalid_request", "stream"),
-        ({"prompt": object()}, "invalid_request", None),
+        ({"prompt": object()}, "invalid_request", "prompt"),
         ({"prompt": "x" * 2_100_000}, "payload_too_large", None),
     ],
 )

@@ -39,7 +39,7 @@ def test_a_dispatched_request_arrives_as_it_was(body: dict[str, object]) -> None
         skill=CHAT,
         model=ModelId("demo"),
         attempt=1,
-        reply="_INBOX.x",
+        inboxes=["_INBOX.x"],
         seed=5,
         elapsed_ms=0.25,
         request=parse_request(orjson.dumps(body)),

@@ -12,8 +12,8 @@ from shared.errors import InvalidRequest, RequestError
 from shared.ids import ClientName, RequestId
 from shared.messages.request import (
     MAX_SEED,
+    Claims,
     InferenceRequest,
-    claimed_request_id,
     default_seed,
     parse_request,
 )
@@ -208,7 +208,7 @@ def check_parse(payload: bytes) -> None:
         assert error.message
     else:
         assert len(request.fingerprint()) == 64
-    claimed = claimed_request_id(payload)
+    claimed = Claims.of(payload).request_id
     assert claimed is None or 0 < len(claimed) <= 128
 
 
@@ -259,15 +259,19 @@ def test_the_default_seed_differs_between_clients_and_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "claimed"),
+    ("payload", "request_id", "multiplex"),
     [
-        (b'{"request_id": "r", "stream": false, "bad": 1}', "r"),
-        (b'{"request_id": 5}', None),
-        (b'{"request_id": ""}', None),
-        (b'{"stream": "no"}', None),
-        (b"[]", None),
-        (b"{", None),
+        (b'{"request_id": "r", "stream": false, "bad": 1}', "r", False),
+        (b'{"request_id": "r", "multiplex": true, "bad": 1}', "r", True),
+        (b'{"request_id": 5, "multiplex": 1}', None, False),
+        (b'{"request_id": "", "multiplex": true}', None, True),
+        (b'{"stream": "no"}', None, False),
+        (b"[]", None, False),
+        (b"{", None, False),
     ],
 )
-def test_an_invalid_request_still_tells_its_id(payload: bytes, claimed: str | None) -> None:
-    assert claimed_request_id(payload) == claimed
+def test_an_invalid_request_still_tells_its_id_and_the_shape_of_its_answer(
+    payload: bytes, request_id: str | None, multiplex: bool
+) -> None:
+    claims = Claims.of(payload)
+    assert (claims.request_id, claims.multiplex) == (request_id, multiplex)

@@ -1,0 +1,30 @@
+"""Which controller owns a request, so that a repeated id and a session's turns meet in one place.
+
+Rendezvous hashing (Thaler & Ravishankar 1998): each controller gets a weight from its id and
+the key, the highest wins; when one leaves, only its keys move.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+from shared.ids import ClientName, ControllerId
+from shared.messages.request import InferenceRequest
+
+
+def meeting_key(client: ClientName, request: InferenceRequest) -> str | None:
+    """What decides the owner: the session, else the id that the client chose; None where any
+    controller will do."""
+    if request.session_id is not None:
+        return f"{client}/session/{request.session_id}"
+    if request.request_id is not None:
+        return f"{client}/request/{request.request_id}"
+    return None
+
+
+def rank_owners(key: str, controllers: Iterable[ControllerId]) -> list[ControllerId]:
+    """The controllers, the owner of the key first, then its successors."""
+    return sorted(set(controllers), key=lambda id: (_weight(key, id), id), reverse=True)
+
+
+def _weight(key: str, controller: ControllerId) -> bytes:
+    return hashlib.blake2b(f"{controller}\0{key}".encode(), digest_size=8).digest()

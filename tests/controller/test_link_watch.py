@@ -1,0 +1,158 @@
+"""While our own link to NATS does not work, nobody's silence means anything."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from controller.link_watch import LinkWatch
+from shared.bus import Bus
+from shared.settings.tree import Nats
+from tests.controller.running import CONTROLLER, Running, accepted, failed, running_controller
+from tests.controller.simulated_worker import SimulatedWorker
+from tests.processes import NatsProcess
+
+pytestmark = pytest.mark.anyio
+
+_INTERVAL_S = 0.05
+_SILENCE_S = 1.0
+_FAILOVER = {"heartbeat_interval_ms": 200, "missed_heartbeats": 5}  # 1 s of silence is too long
+_WAIT_S = 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsProcess]:
+    with NatsProcess(tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+async def own_bus(server: NatsProcess) -> AsyncIterator[Bus]:
+    connected = await Bus.connect(Nats(servers=[server.url]), name="test", wait_s=5)
+    yield connected
+    await connected.close()
+
+
+@contextlib.asynccontextmanager
+async def watching(bus: Bus) -> AsyncIterator[LinkWatch]:
+    link = LinkWatch(bus, _INTERVAL_S)
+    running = asyncio.create_task(link.run())
+    try:
+        yield link
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Poll: the link tells no one of its changes."""
+    async with asyncio.timeout(_WAIT_S):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def trusted(link: LinkWatch, *, since: float = 0.0) -> float:
+    """Return once the link is trusted, at the earliest since then."""
+    await until(lambda: (link.trusted_since or -1.0) >= since)
+    assert link.trusted_since is not None
+    return link.trusted_since
+
+
+async def test_a_link_that_works_is_trusted_since_it_first_did(own_bus: Bus) -> None:
+    before = time.monotonic()
+    async with watching(own_bus) as link:
+        assert link.trusted_since is None
+        since = await trusted(link)
+        assert since >= before
+        await asyncio.sleep(3 * _INTERVAL_S)
+        assert link.trusted_since == since
+
+
+async def test_a_link_that_stalls_is_not_trusted_until_it_works_again(
+    server: NatsProcess, own_bus: Bus
+) -> None:
+    async with watching(own_bus) as link:
+        await trusted(link)
+        with server.stalled():
+            await until(lambda: link.trusted_since is None)
+            resumed = time.monotonic()
+        assert await trusted(link) >= resumed
+
+
+async def test_a_new_connection_is_trusted_anew(server: NatsProcess, own_bus: Bus) -> None:
+    async with watching(own_bus) as link:
+        await trusted(link)
+        server.kill()
+        await asyncio.wait_for(own_bus.wait_lost(), _WAIT_S)
+        back = time.monotonic()
+        await asyncio.to_thread(server.start)
+        await trusted(link, since=back)
+
+
+async def test_who_is_told_not_to_trust_it_begins_anew(own_bus: Bus) -> None:
+    async with watching(own_bus) as link:
+        await trusted(link)
+        link.distrust()
+        told = time.monotonic()
+        assert await trusted(link) >= told
+
+
+# What that means for workers.
+
+
+async def trusted_for_long(cluster: Running) -> None:
+    """Return once the controller has trusted its link for as long as silence may last."""
+    link = cluster.controller._link
+    await until(lambda: time.monotonic() - (link.trusted_since or time.monotonic()) > _SILENCE_S)
+
+
+@contextlib.asynccontextmanager
+async def beating(worker: SimulatedWorker) -> AsyncIterator[None]:
+    async def beat() -> None:
+        while True:
+            await worker.say("heartbeat")
+            await asyncio.sleep(0.1)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize("how", ["the link stalls", "the process stops", "the server restarts"])
+async def test_a_worker_that_could_not_be_heard_is_not_given_up(
+    server: NatsProcess, own_bus: Bus, how: str
+) -> None:
+    nats = Nats(servers=[server.url])
+    async with running_controller(nats, own_bus, failover=_FAILOVER) as cluster:
+        worker = await cluster.worker("w1")
+        inbox = await cluster.ask(request_id="r")
+        accepted(await inbox.next())
+        await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 1)
+        async with beating(worker):
+            await trusted_for_long(cluster)
+            if how == "the link stalls":
+                with server.stalled():
+                    await asyncio.sleep(1.5 * _SILENCE_S)
+            elif how == "the process stops":
+                time.sleep(1.2 * _SILENCE_S)  # noqa: ASYNC251 (everything stands still)
+            else:
+                server.kill()
+                await asyncio.wait_for(own_bus.wait_lost(), _WAIT_S)
+                await asyncio.sleep(_SILENCE_S)
+                await asyncio.to_thread(server.start)
+                await asyncio.wait_for(own_bus.wait_connected(), _WAIT_S)
+            await trusted_for_long(cluster)
+            assert cluster.controller.report().workers == 1
+            assert inbox.rest() == []
+        if how == "the link stalls":
+            assert failed(await inbox.next()).error.code == "worker_lost", "now it is silent"

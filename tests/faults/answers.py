@@ -1,0 +1,105 @@
+"""An answer as a client saw it grow, and the rules that its pieces keep, checked from the
+outside: nothing of the code that is judged is used here."""
+
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """New tokens of one choice; `index` is that of the first."""
+
+    choice: int
+    index: int
+    token_ids: list[int]
+    text: str
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All choices of a request, whole, by their number."""
+
+    token_ids: dict[int, list[int]]
+    text: dict[int, str]
+    finish_reason: dict[int, str | None]
+
+
+@dataclass(slots=True)
+class Record:
+    """One stream from its start to its end.
+
+    Attributes:
+        end: `done` or the code of an error; None while it goes on.
+        broken: the rules that were broken, in words.
+    """
+
+    name: str
+    started_at: float = field(default_factory=time.monotonic)
+    pieces: list[Piece] = field(default_factory=list)
+    heard_at: list[float] = field(default_factory=list)
+    end: str | None = None
+    retryable: bool = False
+    broken: list[str] = field(default_factory=list)
+    _next_index: dict[int, int] = field(default_factory=dict)
+    _finished: set[int] = field(default_factory=set)
+
+    def take(self, piece: Piece) -> None:
+        """Note a piece, and what is wrong with it."""
+        self.heard_at.append(time.monotonic())
+        self.pieces.append(piece)
+        expected = self._next_index.get(piece.choice, 0)
+        if self.end is not None:
+            self.broken.append(f"tokens from {piece.index} on came after the end")
+        if piece.choice in self._finished:
+            self.broken.append(f"choice {piece.choice} went on after its finish_reason")
+        if piece.index < expected:
+            self.broken.append(f"tokens from {piece.index} on came twice, {expected} was next")
+        if piece.index > expected:
+            self.broken.append(f"tokens {expected} to {piece.index - 1} are missing")
+        self._next_index[piece.choice] = piece.index + len(piece.token_ids)
+        if piece.finish_reason is not None:
+            self._finished.add(piece.choice)
+
+    def finish(self, end: str, *, retryable: bool = False) -> None:
+        """Note an end."""
+        self.heard_at.append(time.monotonic())
+        if self.end is not None:
+            self.broken.append(f"a second end, {end}, after {self.end}")
+            return
+        self.end, self.retryable = end, retryable
+        if end == DONE and self._finished != set(self._next_index):
+            self.broken.append("done came before a finish_reason of each choice")
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(piece.token_ids) for piece in self.pieces)
+
+    @property
+    def ended_at(self) -> float:
+        return self.heard_at[-1]
+
+    @property
+    def longest_wait_s(self) -> float:
+        """Between two things that the user of the stream got to see."""
+        times = [self.started_at, *self.heard_at]
+        return max((late - early for early, late in pairwise(times)), default=0)
+
+    def answer(self) -> Answer:
+        answer = Answer({}, {}, {})
+        for piece in self.pieces:
+            answer.token_ids.setdefault(piece.choice, []).extend(piece.token_ids)
+            answer.text[piece.choice] = answer.text.get(piece.choice, "") + piece.text
+            answer.finish_reason[piece.choice] = piece.finish_reason
+        return answer
+
+
+def first_difference(one: list[int], other: list[int]) -> int | None:
+    """Where two lists part; None where they are equal."""
+    for position, (mine, theirs) in enumerate(zip(one, other, strict=False)):
+        if mine != theirs:
+            return position
+    return None if len(one) == len(other) else min(len(one), len(other))

@@ -1,0 +1,106 @@
+"""Many clients at once: each gets, token by token, what it would get alone."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from shared.client import Cluster, connect
+from tests.faults.answers import DONE, Answer, Record
+from tests.faults.asks import Ask
+from tests.faults.difference import explain
+from tests.faults.fidelity_asks import differing_asks, markers
+from tests.faults.load import Load, answers_alone
+from tests.processes import ClusterProcess, cluster_process
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(3600)]
+
+LIMIT_S = 1800
+FULL = 64
+"""Clients of the full run, which also has longer prompts and answers."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("seed", range(1, 1 + metafunc.config.getoption("--fidelity-seeds")))
+
+
+@pytest.fixture(scope="module")
+def real_cluster(demo_folder: Path) -> Iterator[ClusterProcess]:
+    """One worker with the real small model, on one thread: where others use the cores too,
+    two threads that wait for each other take ten times as long."""
+    with cluster_process(workers=1, settings={"CLUSTER__WORKER__ENGINES__THREADS": "1"}) as cluster:
+        yield cluster
+
+
+async def test_the_real_model_gives_each_of_many_clients_the_answer_it_gives_alone(
+    seed: int, real_cluster: ClusterProcess, request: pytest.FixtureRequest
+) -> None:
+    clients = request.config.getoption("--fidelity-clients")
+    full = clients >= FULL
+    asks = differing_asks(
+        clients,
+        seed,
+        prompt=(10, 230) if full else (10, 60),
+        answer=(20, 40) if full else (6, 10),
+        characters=False,
+    )
+    answers = await judge(real_cluster, asks)
+    own = sum(marker in text_of(answers[name]) for name, marker in markers(asks).items())
+    assert own > clients // 8, "the answers hold no markers at all: this test would see no leak"
+
+
+async def test_a_tiny_model_gives_each_of_64_clients_the_answer_it_gives_alone(
+    seed: int, tiny_cluster: ClusterProcess
+) -> None:
+    asks = differing_asks(FULL, seed, prompt=(10, 300), answer=(20, 40), characters=True)
+    await judge(tiny_cluster, asks)
+
+
+async def judge(cluster: ClusterProcess, asks: list[Ask]) -> dict[str, Answer]:
+    """Ask one after another, then all at once, each from a connection of its own; compare.
+    Returns the answers by name."""
+    async with connect(cluster.url) as client:
+        alone = await answers_alone(client, asks)
+    together = await at_once(cluster, asks)
+    ends = {record.name: record.broken or record.end for record in together}
+    assert ends == {ask.name: DONE for ask in asks}
+    loaded = [record.answer() for record in together]
+    async with connect(cluster.url) as client:
+        problems = [
+            line
+            for ask, mine, theirs in zip(asks, alone, loaded, strict=True)
+            for line in await explain(client, ask, mine, theirs)
+        ]
+    problems += leaks(asks, loaded)
+    assert not problems, f"{len(problems)} problems:\n" + "\n".join(problems)
+    return {ask.name: answer for ask, answer in zip(asks, loaded, strict=True)}
+
+
+async def at_once(cluster: ClusterProcess, asks: list[Ask]) -> list[Record]:
+    """Connect all clients first, then let all of them ask."""
+    async with AsyncExitStack() as connections:
+        clients: list[Cluster] = [
+            await connections.enter_async_context(connect(cluster.url)) for _ in asks
+        ]
+        loads = [Load([ask], limit_s=LIMIT_S) for ask in asks]
+        async with asyncio.TaskGroup() as tasks:
+            for load, client in zip(loads, clients, strict=True):
+                tasks.create_task(load.run(client))
+    return [load.records[0] for load in loads]
+
+
+def leaks(asks: list[Ask], answers: list[Answer]) -> list[str]:
+    """Answers in which another request's marker stands."""
+    words = markers(asks)
+    return [
+        f"the answer to {ask.name} holds the marker of {name}: {text_of(answer)!r}"
+        for ask, answer in zip(asks, answers, strict=True)
+        for name, word in words.items()
+        if name != ask.name and word in text_of(answer)
+    ]
+
+
+def text_of(answer: Answer) -> str:
+    return "\n".join(answer.text.values())

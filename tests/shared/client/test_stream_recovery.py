@@ -1,0 +1,229 @@
+"""What a stream's client does when messages are lost: it asks, and the stream is whole again."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+
+import orjson
+import pytest
+
+from shared.bus import Message
+from shared.client import Cluster, Stream
+from shared.client.stream import Completion
+from shared.errors import StreamFailed, StreamSilent
+from shared.ids import RequestId, WorkerId
+from shared.messages.stream import ChoiceOutput, Failed, Status, StreamError
+from tests.shared.client.simulated_controller import (
+    MAC,
+    WAIT_S,
+    SimulatedController,
+    chunk,
+    done,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def ended(answering: "asyncio.Task[Completion]") -> Completion:
+    return await asyncio.wait_for(answering, WAIT_S)
+
+
+def reconnect(cluster: Cluster) -> None:
+    """As after a new connection: messages may be lost, so the client asks at once."""
+    cluster.bus.connections += 1
+
+
+@asynccontextmanager
+async def keeping_alive(
+    controller: SimulatedController, request: Message, request_id: RequestId
+) -> AsyncIterator[None]:
+    """Meanwhile the stream hears again and again that it runs."""
+
+    async def speak() -> None:
+        while True:
+            await controller.send(request, Status(request_id, 0, None, "running"))
+            await asyncio.sleep(0.2)
+
+    speaking = asyncio.create_task(speak())
+    try:
+        yield
+    finally:
+        speaking.cancel()
+        with suppress(asyncio.CancelledError):
+            await speaking
+
+
+async def test_a_gap_is_repaired_by_the_worker_from_the_first_index_that_is_missing(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(
+        request,
+        Status(request_id, 0, None, "accepted", seed=5),
+        chunk(request_id, 0, "a", 1),
+        chunk(request_id, 3, "d", 4),
+    )
+    resend = await controller.next_resend()
+    assert resend.subject == "mlx.stream.mac.ada.resend"
+    assert orjson.loads(resend.payload) == {"request_id": request_id, "from_index": 1}
+    assert resend.reply.startswith("_INBOX.ada.") and resend.reply != request.reply
+    await controller.tell_resend_state(resend, "running")
+    await controller.send(
+        resend,
+        chunk(request_id, 1, "b", 2),
+        chunk(request_id, 2, "c", 3),
+        chunk(request_id, 3, "d", 4),
+    )
+    await controller.send(request, done(request_id, tokens=4))
+    answer = await ended(answering)
+    assert (answer.text, answer.token_ids) == ("abcd", [1, 2, 3, 4])
+
+
+async def test_a_gap_whose_repair_is_lost_too_is_asked_for_again(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, chunk(request_id, 1, "b", 2), done(request_id, tokens=2))
+    await controller.next_resend()
+    again = await controller.next_resend()
+    assert orjson.loads(again.payload)["from_index"] == 0
+    await controller.send(again, chunk(request_id, 0, "a", 1))
+    assert (await ended(answering)).text == "ab"
+
+
+async def test_a_lost_end_is_had_from_the_worker_that_the_controller_names(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, Status(request_id, 0, None, "accepted", seed=5))
+    question = await controller.next_question()  # after 3 s of silence
+    assert question.subject == "mlx.request.ada.status"
+    assert orjson.loads(question.payload) == {"request_id": request_id}
+    await controller.tell_state(question, "finished", MAC)
+    resend = await controller.next_resend()
+    assert orjson.loads(resend.payload)["from_index"] == 0
+    await controller.tell_resend_state(resend, "finished")
+    await controller.send(resend, chunk(request_id, 0, "hi", 1), done(request_id))
+    assert (await ended(answering)).text == "hi"
+    assert controller.cancels.empty()
+
+
+async def test_an_end_of_the_controllers_own_that_was_lost_is_had_by_publishing_again(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, Status(request_id, 0, None, "queued"))
+    reconnect(cluster)
+    await controller.tell_state(await controller.next_question(), "failed")
+    again, _ = await controller.next_request()
+    assert (again.payload, again.reply) == (request.payload, request.reply)
+    error = StreamError.of("no_worker", "nobody is there")
+    await controller.send(again, Failed(request_id, 0, None, error))
+    with pytest.raises(StreamFailed) as caught:
+        await ended(answering)
+    assert caught.value.code == "no_worker"
+
+
+async def test_a_worker_that_is_gone_is_asked_after_at_the_controllers(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, chunk(request_id, 0, "a", 1))
+    reconnect(cluster)
+    gone = WorkerId("gone")
+    await controller.tell_state(await controller.next_question(), "running", gone)
+    async with keeping_alive(controller, request, request_id):  # so it is not the silence
+        await controller.tell_state(await controller.next_question(), "running", MAC)
+        resend = await controller.next_resend()
+    await controller.send(resend, chunk(request_id, 1, "b", 2), done(request_id, tokens=2))
+    assert (await ended(answering)).text == "ab"
+
+
+async def test_what_neither_worker_nor_controller_kept_is_published_again_and_goes_on(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, chunk(request_id, 0, "a", 1))
+    reconnect(cluster)
+    await controller.tell_state(await controller.next_question(), "finished", MAC)
+    await controller.tell_resend_state(await controller.next_resend(), "unknown")
+    again, _ = await controller.next_request()
+    await controller.send(
+        again,
+        chunk(request_id, 0, "a", 1, attempt=1),
+        chunk(request_id, 1, "b", 2, attempt=1),
+        done(request_id, tokens=2, attempt=1),
+    )
+    assert (await ended(answering)).text == "ab"
+
+
+async def test_silence_is_never_taken_for_an_end_but_given_up_after_8_s(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, chunk(request_id, 0, "a", 1))
+    began = time.monotonic()
+    await controller.next_question()
+    await controller.next_resend()
+    with pytest.raises(StreamSilent) as caught:
+        await ended(answering)
+    assert (caught.value.code, caught.value.retryable) == ("stream_silent", True)
+    assert 7.9 < time.monotonic() - began < 12
+    assert orjson.loads((await controller.next_cancel()).payload) == {"request_id": request_id}
+
+
+async def test_a_slow_reader_loses_its_own_stream_and_no_other_on_its_connection(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    async with cluster.stream("slow") as slow, cluster.stream("quick") as quick:
+        reading = asyncio.create_task(next_chunk(slow))
+        request, slow_id = await controller.next_request()
+        await controller.send(request, chunk(slow_id, 0, "a", 1))
+        assert (await asyncio.wait_for(reading, WAIT_S)).text == "a"
+
+        answering = asyncio.create_task(quick.collect())
+        quick_request, quick_id = await controller.next_request()
+        large = "x" * 2**21
+        for index in range(1, 11):
+            await controller.send(request, chunk(slow_id, index, large, index))
+        await controller.send(quick_request, chunk(quick_id, 0, "hi", 1), done(quick_id))
+        assert (await ended(answering)).text == "hi"
+
+        with pytest.raises(StreamFailed) as caught:
+            await next_chunk(slow)
+        assert (caught.value.code, caught.value.retryable) == ("slow_consumer", True)
+    assert orjson.loads((await controller.next_cancel()).payload) == {"request_id": slow_id}
+
+
+async def test_a_stream_that_is_read_long_after_it_was_made_has_its_whole_time(
+    cluster: Cluster, controller: SimulatedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = cluster.stream("hello")
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 60)
+    monkeypatch.setattr("shared.client.stream.time", later)
+    answering = asyncio.create_task(stream.collect())
+    await controller.next_request()
+    published_again = asyncio.create_task(controller.next_request())
+    try:
+        await asyncio.wait({answering, published_again}, return_when=asyncio.FIRST_COMPLETED)
+        assert not answering.done(), answering.exception()
+    finally:
+        published_again.cancel()
+    request, request_id = published_again.result()
+    await controller.send(request, chunk(request_id, 0, "hi", 1), done(request_id))
+    assert (await ended(answering)).text == "hi"
+
+
+async def next_chunk(stream: Stream) -> ChoiceOutput:
+    async for one in stream:
+        return one
+    raise AssertionError("the stream ended without a chunk")

@@ -1,0 +1,140 @@
+"""What an engine's death means for each request: values in, messages out."""
+
+from pathlib import Path
+
+import pytest
+
+from shared.messages.events import RequestFailed
+from shared.messages.stream import Failed, StreamError
+from shared.settings import ClusterSettings
+from tests.worker.engine_owner import EngineOwner
+from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
+from worker.link.messages import ModelLoaded, Output, SequenceStarted, StepCompleted
+from worker.publisher import Outgoing
+from worker.scheduler import Scheduler
+
+_CRASH = StreamError.of("engine_crashed", "the engine ended")
+
+
+class Scheduled:
+    """A scheduler with an engine that runs, as far as it knows, and holds the model."""
+
+    def __init__(self, folder: Path, *, batch: int = 8) -> None:
+        settings = ClusterSettings.model_validate(
+            {
+                "skills": {"chat": [TINY]},
+                "models": {TINY: {"path": str(folder)}},
+                "worker": {"continuous_batching": {"max_batch_size": batch}},
+            }
+        )
+        self.outgoing: list[Outgoing] = []
+        self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
+        self.engine.state = "running"
+        self.scheduler = Scheduler(MAC, settings, self.outgoing.append)
+        self.scheduler.engines = [self.engine]
+        self.scheduler.load(self.scheduler.models[TINY])
+        self.scheduler.on_fact(self.engine, ModelLoaded(TINY, 1024, 0))
+
+    def accept(self, *request_ids: str, **fields: object) -> None:
+        """Take them; the engine starts their prefill as far as it has room."""
+        for request_id in request_ids:
+            dispatch = dispatched(request_id, **fields)  # type: ignore[arg-type]
+            assert self.scheduler.accept(dispatch, OWNER) is None
+            for sequence in self._sequences(request_id):
+                self.scheduler.on_fact(self.engine, SequenceStarted(sequence, 5, 0))
+
+    def generate(self, request_id: str) -> None:
+        """One token."""
+        (sequence,) = self._sequences(request_id)
+        output = Output(sequence, 0, [7], "x")
+        self.scheduler.on_fact(self.engine, StepCompleted([output]))
+
+    def die(self, *, for_good: bool = False) -> None:
+        self.engine.state = "failed" if for_good else "restarting"
+        self.outgoing.clear()
+        self.scheduler.on_engine_lost(self.engine, _CRASH)
+
+    @property
+    def told_owner(self) -> dict[str, bool]:
+        """Of each request that failed, whether its client was told."""
+        events = [event for one in self.outgoing for _, event in one.events]
+        failed = [event for event in events if isinstance(event, RequestFailed)]
+        assert len(failed) == len(events) == len({event.request_id for event in failed})
+        assert all((event.code, event.client) == ("engine_crashed", CLIENT) for event in failed)
+        return {event.request_id: event.terminal_sent for event in failed}
+
+    @property
+    def told_client(self) -> list[str]:
+        """The requests whose client heard of an end."""
+        letters = [letter for one in self.outgoing for letter in one.letters]
+        assert all(isinstance(letter.message, Failed) for letter in letters)
+        return [letter.request.dispatch.request_id for letter in letters]
+
+    def _sequences(self, request_id: str) -> list[int]:
+        request = self.scheduler.find((CLIENT, dispatched(request_id).request_id))
+        assert request is not None
+        admitted = request.engine is not None
+        return [choice.sequence for choice in request.choices] if admitted else []
+
+
+def test_what_was_started_ends_and_what_was_not_goes_back_to_its_owner(tiny_model: Path) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("started", "not started")
+    worker.generate("started")
+    worker.die()
+    assert worker.told_owner == {"started": True, "not started": False}
+    assert worker.told_client == ["started"]
+    assert worker.scheduler.idle
+
+
+def test_what_does_not_stream_counts_as_started_once_a_token_was_generated(
+    tiny_model: Path,
+) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("started", "not started", stream=False)
+    worker.generate("started")
+    worker.die()
+    assert worker.told_owner == {"started": True, "not started": False}
+    assert worker.told_client == ["started"]
+
+
+def test_what_waits_goes_on_waiting_for_the_next_engine(tiny_model: Path) -> None:
+    worker = Scheduled(tiny_model, batch=1)
+    worker.accept("admitted", "waiting")
+    worker.die()
+    assert worker.told_owner == {"admitted": False}
+    assert worker.scheduler.queued == 1
+
+
+def test_what_waits_goes_back_when_no_engine_will_come(tiny_model: Path) -> None:
+    worker = Scheduled(tiny_model, batch=1)
+    worker.accept("admitted", "waiting")
+    worker.generate("admitted")
+    worker.die(for_good=True)
+    assert worker.told_owner == {"admitted": True, "waiting": False}
+    assert worker.told_client == ["admitted"]
+    assert worker.scheduler.idle
+
+
+@pytest.mark.parametrize(("request_id", "kept"), [("started", True), ("not started", False)])
+def test_the_end_of_what_was_started_is_kept_and_what_was_given_back_is_forgotten(
+    tiny_model: Path, request_id: str, kept: bool
+) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("started", "not started")
+    worker.generate("started")
+    worker.die()
+    found = worker.scheduler.find((CLIENT, dispatched(request_id).request_id))
+    assert (found is not None) is kept
+    if found is not None:
+        assert isinstance(found.end, Failed) and found.end.error == _CRASH
+
+
+def test_shutting_down_gives_back_what_waits_and_ends_what_runs(tiny_model: Path) -> None:
+    worker = Scheduled(tiny_model, batch=2)
+    worker.accept("started", "not started", "waiting")
+    worker.generate("started")
+    worker.outgoing.clear()
+    worker.scheduler.give_back_all(_CRASH)
+    assert worker.told_owner == {"started": True, "not started": False, "waiting": False}
+    assert worker.told_client == ["started"]

@@ -1,0 +1,54 @@
+"""What a stream has said, so that it can be said again: to who missed some, or came late."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from shared.messages.stream import ChoiceOutput
+
+MAX_BYTES = 8 * 1024 * 1024
+_OUTPUT_BYTES = 150
+_TOKEN_BYTES = 10
+_LOGPROB_BYTES = 100
+
+
+class StreamLog:
+    """The outputs of all choices, each choice's in order.
+
+    Bounded where they only serve to be sent again: then the oldest go first.
+    """
+
+    def __init__(self, choices: int, *, max_bytes: int | None = MAX_BYTES) -> None:
+        self._outputs: list[deque[ChoiceOutput]] = [deque() for _ in range(choices)]
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def append(self, output: ChoiceOutput) -> None:
+        self._outputs[output.choice].append(output)
+        self._bytes += _size(output)
+        while self._max_bytes is not None and self._bytes > self._max_bytes:
+            longest = max(self._outputs, key=len)
+            self._bytes -= _size(longest.popleft())
+
+    def since(self, choice: int | None, index: int) -> Iterator[ChoiceOutput]:
+        """The outputs with something at or after a token index: of one choice, or of all."""
+        for number, outputs in enumerate(self._outputs):
+            if choice in (None, number):
+                for output in outputs:
+                    end = output.index + len(output.token_ids)
+                    if end > index or output.finish_reason is not None:
+                        yield output
+
+    def joined(self) -> tuple[ChoiceOutput, ...]:
+        """Every choice whole; each has at least one output."""
+        return tuple(ChoiceOutput.joined(outputs) for outputs in self._outputs)
+
+
+def _size(output: ChoiceOutput) -> int:
+    """About the bytes that an output takes in memory."""
+    logprobs = sum(1 + len(entry.get("top", ())) for entry in output.logprobs or ())
+    return (
+        _OUTPUT_BYTES
+        + len(output.text)
+        + _TOKEN_BYTES * len(output.token_ids)
+        + _LOGPROB_BYTES * logprobs
+    )
