@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from shared.ids import ModelId
 from tests.worker.engine.running_engine import RunningEngine, running_engine
 from worker.link.messages import ModelFailed, ModelLoaded
 
-_BROKEN = ModelId("broken")
+_WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +58,130 @@ def _widen_config(folder: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "hidden_size": 128}))
 
 
+def _write(name: str, content: bytes) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return damage
+
+
+def _configure(name: str = "config.json", **fields: Any) -> Callable[[Path], None]:
+    """Changes a JSON file of the folder; a field of `...` is taken away."""
+
+    def damage(folder: Path) -> None:
+        body = {**json.loads((folder / name).read_text()), **fields}
+        kept = {key: value for key, value in body.items() if value is not ...}
+        (folder / name).write_text(json.dumps(kept))
+
+    return damage
+
+
+def _first_tensor(**fields: Any) -> Callable[[Path], None]:
+    """Changes what the header of the weights says of their first tensor."""
+
+    def change(header: dict[str, Any]) -> None:
+        header[next(name for name in header if name != "__metadata__")].update(fields)
+
+    return _header(change)
+
+
+def _header(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / _WEIGHTS
+        content = path.read_bytes()
+        (size,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + size])
+        change(header)
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
+
+    return damage
+
+
+def _drop_a_tensor(header: dict[str, Any]) -> None:
+    del header[next(name for name in header if name != "__metadata__")]
+
+
+def _add_a_tensor(header: dict[str, Any]) -> None:
+    header["model.extra.weight"] = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def _replace_config_by_a_folder(folder: Path) -> None:
+    _remove_config(folder)
+    (folder / "config.json").mkdir()
+
+
+def _remove_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+
+
+_DAMAGES: dict[str, Callable[[Path], None]] = {
+    "empty folder": _empty,
+    "no weights": _remove_weights,
+    "cut weights": _cut_weights,
+    "scrambled weights": _scramble_weights,
+    "empty weights": _write(_WEIGHTS, b""),
+    "cut header length": _write(_WEIGHTS, b"\0\0\0\0"),
+    "header of 2^63 bytes": _write(_WEIGHTS, struct.pack("<Q", 2**63) + b"{}"),
+    "header of 1 GB": _write(_WEIGHTS, struct.pack("<Q", 10**9) + b"{}"),
+    "broken header": _write(_WEIGHTS, struct.pack("<Q", 5) + b'{"a":'),
+    "header is a list": _write(_WEIGHTS, struct.pack("<Q", 2) + b"[]"),
+    "header without tensors": _write(_WEIGHTS, struct.pack("<Q", 2) + b"{}"),
+    "deep header": _write(_WEIGHTS, struct.pack("<Q", 100_000) + b"[" * 100_000),
+    "tensor beyond the end": _first_tensor(data_offsets=[0, 10**12]),
+    "tensor before the start": _first_tensor(data_offsets=[-8, 8]),
+    "tensor of another size": _first_tensor(data_offsets=[0, 4]),
+    "tensor of a negative shape": _first_tensor(shape=[-1, 64]),
+    "tensor of a huge shape": _first_tensor(shape=[2**40, 2**40]),
+    "tensor of another shape": _first_tensor(shape=[64, 258]),
+    "tensor of an unknown type": _first_tensor(dtype="F99"),
+    "missing tensor": _header(_drop_a_tensor),
+    "tensor too many": _header(_add_a_tensor),
+    "no config": _remove_config,
+    "cut config": _cut_config,
+    "empty config": _write("config.json", b""),
+    "binary config": _write("config.json", b"\xff\xfe\0"),
+    "config is a list": _write("config.json", b"[]"),
+    "config is null": _write("config.json", b"null"),
+    "config is a folder": _replace_config_by_a_folder,
+    "unknown architecture": _name_an_unknown_architecture,
+    "no architecture": _configure(model_type=...),
+    "architecture is a path": _configure(model_type="../../llama"),
+    "architecture of another file": _configure(model_file="../model.py"),
+    "wider config": _widen_config,
+    "no width": _configure(hidden_size=...),
+    "width is a word": _configure(hidden_size="wide"),
+    "width of 0": _configure(hidden_size=0),
+    "more layers than weights": _configure(num_hidden_layers=3),
+    "no layers": _configure(num_hidden_layers=0),
+    "no heads": _configure(num_attention_heads=0),
+    "no vocabulary": _configure(vocab_size=0),
+    "vocabulary of 10^12": _configure(vocab_size=10**12),
+    "context is a word": _configure(max_position_embeddings="long"),
+    "end token is a word": _configure(eos_token_id="stop"),
+    "cut tokenizer": _cut_tokenizer,
+    "no tokenizer": _remove_tokenizer,
+    "empty tokenizer": _write("tokenizer.json", b"{}"),
+    "binary tokenizer": _write("tokenizer.json", b"\xff\0"),
+    "tokenizer is a list": _write("tokenizer.json", b"[]"),
+    "broken tokenizer config": _write("tokenizer_config.json", b"{"),
+    "tokenizer config is a list": _write("tokenizer_config.json", b"[]"),
+    "context of 0": _configure(max_position_embeddings=0),
+    "negative context": _configure(max_position_embeddings=-5),
+    "template without syntax": _configure("tokenizer_config.json", chat_template="{% for %}"),
+    "template is a number": _configure("tokenizer_config.json", chat_template=5),
+}
+
+
 @pytest.mark.parametrize(
     "damage",
-    [
-        _remove_weights,
-        _cut_weights,
-        _scramble_weights,
-        _cut_tokenizer,
-        _remove_config,
-        _cut_config,
-        _name_an_unknown_architecture,
-        _widen_config,
-    ],
+    [pytest.param(damage, id=name) for name, damage in _DAMAGES.items()],
 )
 def test_a_damaged_model_fails_with_its_path_and_the_engine_serves_others(
     engine: RunningEngine, tiny_model: Path, tmp_path: Path, damage: Callable[[Path], None]
@@ -75,12 +189,48 @@ def test_a_damaged_model_fails_with_its_path_and_the_engine_serves_others(
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     damage(folder)
-    failed = engine.load(folder, _BROKEN)
+    broken = ModelId(str(folder))
+    beside = engine.submit()
+    failed = engine.load(folder, broken)
     assert isinstance(failed, ModelFailed)
-    assert failed.model == _BROKEN
+    assert failed.model == broken
     assert str(folder) in failed.message
+    assert engine.answer(beside).token_ids
     assert engine.generate().token_ids
-    assert engine.refusal(engine.submit(model=_BROKEN)).code == "model_unavailable"
+    assert engine.refusal(engine.submit(model=broken)).code == "model_unavailable"
+
+
+@pytest.mark.parametrize(
+    ("template", "code", "words"),
+    [
+        (
+            "{{ raise_exception('roles must alternate') }}",
+            "invalid_request",
+            "roles must alternate",
+        ),
+        ("{{ messages[0].mood.name }}", "invalid_request", "mood"),
+        ("{{ ''.__class__.__mro__ }}", "invalid_request", "unsafe"),
+        ("{{ 1 / 0 }}", "request_failed", "ZeroDivisionError"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "request_failed", "RecursionError"),
+        ("{% include 'another' %}", "request_failed", "TypeError"),
+        ("{% for i in range(10 ** 9) %}x{% endfor %}", "request_failed", "Range too big"),
+    ],
+)
+def test_a_template_that_fails_fails_its_request_and_no_other(
+    engine: RunningEngine, tiny_model: Path, tmp_path: Path, template: str, code: str, words: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    _configure("tokenizer_config.json", chat_template=template)(folder)
+    broken = ModelId(str(folder))
+    assert isinstance(engine.load(folder, broken), ModelLoaded)
+    chat = [{"role": "user", "content": "Hello"}]
+    beside = engine.submit()
+    refused = engine.refusal(engine.submit(None, messages=chat, model=broken))
+    assert refused.code == code
+    assert words in refused.message
+    assert engine.answer(beside).token_ids
+    assert engine.generate(model=broken).token_ids == engine.generate().token_ids
 
 
 def test_a_repaired_model_loads(engine: RunningEngine, tiny_model: Path, tmp_path: Path) -> None:

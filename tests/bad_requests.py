@@ -1,0 +1,318 @@
+"""Bad requests, each with the error that it must get."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shared.messages.request import MAX_CHOICES, MAX_SEED, InferenceRequest
+from tests.bad_values import Path, Place, Shape
+from tests.models import CONTEXT_TOKENS
+from tests.worker.running_agent import ENDLESS
+
+CHAT = "mlx.infer.local.chat"
+_SHAPED = ("prompt", "content", "stop", "input", "tool_choice")
+_TEXT_PART = {"type": "text", "text": "x"}
+_UNKNOWN_TOKEN = 99_999
+
+
+@dataclass(frozen=True, slots=True)
+class BadRequest:
+    """One request.
+
+    Attributes:
+        name: short, for the test's id.
+        body: the fields beside a prompt and max_tokens, or the bytes as they are.
+        words: stand in the error's message.
+        accepted: a worker finds the fault, after a controller accepted the request.
+    """
+
+    name: str
+    body: dict[str, Any] | bytes
+    code: str = "invalid_request"
+    param: str | None = None
+    words: str = ""
+    subject: str = CHAT
+    accepted: bool = False
+
+    @property
+    def payload(self) -> bytes:
+        if isinstance(self.body, bytes):
+            return self.body
+        body = {"prompt": "x", "max_tokens": 1, **self.body}
+        return json.dumps(
+            {name: value for name, value in body.items() if value is not _ABSENT}
+        ).encode()
+
+    def but(self, name: str, **fields: Any) -> "BadRequest":
+        """The same with more fields."""
+        assert isinstance(self.body, dict)
+        return replace(self, name=f"{name}: {self.name}", body={**self.body, **fields})
+
+
+_ABSENT = object()
+
+
+def _chat(*messages: Any) -> dict[str, Any]:
+    return {"prompt": _ABSENT, "messages": list(messages)}
+
+
+def _user(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **fields}
+
+
+UNREADABLE = [
+    BadRequest("empty", b"", words="Invalid JSON"),
+    BadRequest("no JSON", b"What is the capital of France?", words="Invalid JSON"),
+    BadRequest("half an object", b'{"prompt": "x"', words="Invalid JSON"),
+    BadRequest("more after the object", b'{"prompt": "x"} {}', words="trailing characters"),
+    BadRequest("a list", b'["x"]', words="should be an object"),
+    BadRequest("a string", b'"x"', words="should be an object"),
+    BadRequest("a number", b"5", words="should be an object"),
+    BadRequest("null", b"null", words="should be an object"),
+    BadRequest("invalid UTF-8", b'{"prompt": "\xff"}', words="invalid unicode"),
+    BadRequest("UTF-16", '{"prompt": "x"}'.encode("utf-16"), words="Invalid JSON"),
+    BadRequest("half a surrogate pair", b'{"prompt": "\\ud800 x"}', words="Invalid JSON"),
+    BadRequest("the other half", b'{"prompt": "\\udc00"}', words="surrogate"),
+    BadRequest("a raw line end in a string", b'{"prompt": "a\nb"}', words="control character"),
+    BadRequest("an infinite number", b'{"prompt": "x", "top_p": 1e999}', param="top_p"),
+    BadRequest("5,000 digits", b'{"prompt": "x", "seed": %s}' % (b"9" * 5000), words="range"),
+    BadRequest("400 digits", b'{"prompt": "x", "seed": %s}' % (b"9" * 400), param="seed"),
+    BadRequest(
+        "5,000 deep",
+        b'{"prompt": %s%s}' % (b"[" * 5000, b"]" * 5000),
+        words="recursion limit",
+    ),
+    BadRequest(
+        "5,000 deep in a tool",
+        b'{"prompt": "x", "tools": [%s1%s]}' % (b'{"a":' * 5000, b"}" * 5000),
+        words="recursion limit",
+    ),
+    BadRequest("200,000 deep", b"[" * 200_000, words="recursion limit"),
+    BadRequest("200,000 objects deep", b'{"a":' * 200_000, words="recursion limit"),
+    BadRequest(
+        "3 MB",
+        b'{"prompt": "%s"}' % (b"x" * 3_000_000),
+        "payload_too_large",
+        words="3000014 bytes; at most 2097152",
+    ),
+]
+
+DUPLICATES = [
+    BadRequest("a key twice", b'{"prompt": "x", "max_tokens": 1, "prompt": "y"}', param="prompt"),
+    BadRequest(
+        "a key twice with one value",
+        b'{"prompt": "x", "max_tokens": 1, "max_tokens": 1}',
+        param="max_tokens",
+    ),
+    BadRequest(
+        "a key twice in a message",
+        b'{"max_tokens": 1, "messages": [{"role": "user", "content": "x", "role": "system"}]}',
+        param="role",
+    ),
+]
+
+BAD_NAMES = [
+    *(
+        BadRequest(f"client {name[:8]}", {}, words="the client", subject=f"mlx.infer.{name}.chat")
+        for name in ("a$a", "x" * 65, "clïent", "a,b", "!")
+    ),
+    *(
+        BadRequest(f"skill {name[:8]}", {}, words="the skill", subject=f"mlx.infer.local.{name}")
+        for name in ("ch@t", "x" * 65, "chät")
+    ),
+    BadRequest(
+        "unknown skill",
+        {},
+        "unknown_skill",
+        words="no skill 'cooking'; there are: chat",
+        subject="mlx.infer.local.cooking",
+    ),
+]
+
+BAD_FIELDS = [
+    BadRequest("unknown field", {"temprature": 1}, param="temprature", words="unknown field"),
+    BadRequest(
+        "unknown field of a message",
+        _chat(_user("x", mood="good")),
+        param="messages.0.mood",
+        words="unknown field",
+    ),
+    BadRequest(
+        "unknown field of a text",
+        _chat(_user([{**_TEXT_PART, "x": 1}])),
+        param="messages.0.content",
+    ),
+    BadRequest("unknown model", {"model": "gpt-9"}, "unknown_model", "model", "it has: tiny"),
+    BadRequest("nothing to answer", {"prompt": _ABSENT}, words="exactly one of messages, prompt"),
+    BadRequest("two kinds of input", {"messages": [_user("x")]}, words="exactly one of messages"),
+    BadRequest("no messages", _chat(), param="messages"),
+    BadRequest("bad role", _chat({"role": "boss", "content": "x"}), param="messages.0.role"),
+    BadRequest("no role", _chat({"content": "x"}), param="messages.0.role"),
+    BadRequest(
+        "a picture", _chat(_user([{"type": "image_url", "text": ""}])), param="messages.0.content"
+    ),
+    BadRequest("empty prompt", {"prompt": ""}, param="prompt"),
+    BadRequest("no prompts", {"prompt": []}, param="prompt"),
+    BadRequest("an empty prompt among others", {"prompt": ["x", ""]}, param="prompt"),
+    BadRequest("texts and ids", {"prompt": ["x", [1]]}, param="prompt"),
+    BadRequest("too many choices", {"n": MAX_CHOICES + 1}, param="n"),
+    BadRequest("far too many choices", {"n": 10**12}, param="n"),
+    BadRequest(
+        "too many choices in all",
+        {"n": 2, "prompt": ["x"] * (MAX_CHOICES // 2 + 1)},
+        words=f"at most {MAX_CHOICES}",
+    ),
+    BadRequest("seed over 2^53", {"seed": MAX_SEED + 1}, param="seed"),
+    BadRequest("too many stop strings", {"stop": ["a"] * 5}, param="stop", words="at most 4"),
+    BadRequest("a long stop string", {"stop": "a" * 257}, param="stop", words="256"),
+    BadRequest("an empty stop string", {"stop": ["a", ""]}, param="stop"),
+    BadRequest("too many stop tokens", {"stop_token_ids": [1] * 65}, param="stop_token_ids"),
+    BadRequest("a word in logit_bias", {"logit_bias": {"hello": 1}}, param="logit_bias.hello"),
+    BadRequest("a negative token", {"logit_bias": {"-1": 1}}, param="logit_bias.-1"),
+    *(
+        BadRequest(f"{field} of {what}", {field: value}, param=field)
+        for field in ("request_id", "session_id")
+        for what, value in {
+            "no characters": "",
+            "129 characters": "x" * 129,
+            "two words": "two words",
+            "blanks": " ",
+            "a line end": "x\n",
+            "other letters": "é",
+            "a zero": "a\0",
+        }.items()
+    ),
+    BadRequest("tools", {"tools": [{"type": "function"}]}, "not_supported", "tools"),
+    BadRequest("input", {"prompt": _ABSENT, "input": "x"}, "not_supported", "input"),
+]
+
+FOUND_LATER = [
+    replace(row, accepted=True)
+    for row in [
+        BadRequest(
+            "a long prompt",
+            {"prompt": "x" * CONTEXT_TOKENS},
+            "context_length_exceeded",
+            "prompt",
+            f"{CONTEXT_TOKENS} tokens leave no room",
+        ),
+        BadRequest(
+            "a long prompt of ids",
+            {"prompt": [5] * 100_000},
+            "context_length_exceeded",
+            "prompt",
+            "100000 tokens leave no room",
+        ),
+        BadRequest(
+            "a long conversation",
+            _chat(*[_user("x" * 100)] * 20),
+            "context_length_exceeded",
+            "messages",
+            "leave no room",
+        ),
+        BadRequest(
+            "more tokens than the context",
+            {"max_tokens": CONTEXT_TOKENS + 1},
+            "context_length_exceeded",
+            "max_tokens",
+            f"context of {CONTEXT_TOKENS}",
+        ),
+        BadRequest(
+            "an unknown token", {"prompt": [5, _UNKNOWN_TOKEN]}, param="prompt", words="99999"
+        ),
+        BadRequest(
+            "an unknown token in a list",
+            {"prompt": [[5], [_UNKNOWN_TOKEN]]},
+            param="prompt",
+            words="99999",
+        ),
+        BadRequest(
+            "an unknown stop token", {"stop_token_ids": [_UNKNOWN_TOKEN]}, param="stop_token_ids"
+        ),
+        BadRequest("a bias for an unknown token", {"logit_bias": {"99999": 1}}, param="logit_bias"),
+        BadRequest(
+            "resuming unknown tokens",
+            {"resume": {"token_ids": [_UNKNOWN_TOKEN]}},
+            param="resume.token_ids",
+        ),
+        BadRequest(
+            "no time",
+            {"timeout_ms": 1, "max_tokens": 1000, "logit_bias": ENDLESS},
+            "deadline_exceeded",
+            words="timeout_ms of 1 passed",
+        ),
+        BadRequest(
+            "more memory than there is",
+            {"requires": {"min_memory_gb": 1e300}},
+            "requirements_unmet",
+            words="GB of memory",
+        ),
+        BadRequest(
+            "a label nobody has",
+            {"requires": {"labels": {"room": "none"}}},
+            "requirements_unmet",
+        ),
+    ]
+]
+
+NAMED = [
+    BadRequest("with an id", {"request_id": "mine", "temperature": 9}, param="temperature"),
+    BadRequest("with an id and NaN", {"request_id": "mine", "min_p": float("nan")}, param="min_p"),
+    BadRequest(
+        "with an id, too late",
+        {"request_id": "mine", "prompt": [99_999]},
+        param="prompt",
+        accepted=True,
+    ),
+]
+
+TAKEN_TODAY = [
+    BadRequest("an Arabic digit", {"logit_bias": {"٣": 1}}, param="logit_bias.٣"),
+    BadRequest(
+        "resuming more than the context",
+        {"resume": {"token_ids": [5] * (2 * CONTEXT_TOKENS)}},
+        "context_length_exceeded",
+        "resume.token_ids",
+        accepted=True,
+    ),
+    BadRequest(
+        "more text sent than there was",
+        {"resume": {"token_ids": [5], "text_sent": 1000}},
+        param="resume.text_sent",
+        accepted=True,
+    ),
+]
+"""Refused by nobody yet."""
+
+
+def of_wrong_types() -> Iterator[BadRequest]:
+    """Every field, and every field and item inside, with every wrong type and number."""
+    shape = Shape(InferenceRequest)
+    for place in shape.places():
+        for what, value in place.wrong_values().items():
+            if (place.path, what) not in _NOT_WRONG:
+                yield _with(shape, place, what, value)
+
+
+_NOT_WRONG = {(("requires", "min_memory_gb"), "huge")}
+
+
+def _with(shape: Shape, place: Place, what: str, value: Any) -> BadRequest:
+    body = shape.with_value(place.path, value)
+    if place.path[0] in ("messages", "input"):
+        body["prompt"] = _ABSENT
+    name = f"{_dotted(place.path)} {what}"
+    return BadRequest(name, body, param=_param(place.path), words=f"{_param(place.path)}: ")
+
+
+def _param(path: Path) -> str:
+    """What an error names: a field of several shapes is not followed further."""
+    for position, part in enumerate(path):
+        if part in _SHAPED:
+            return _dotted(path[: position + 1])
+    return _dotted(path)
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(map(str, path))

@@ -1,0 +1,224 @@
+"""Bad messages on every subject but `mlx.infer`: answered where an answer is due, and survived."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from nats.aio.msg import Msg
+
+from shared.messages.control import CONTROL_ORDERS
+from tests.asking import LIMIT_S, Asker
+from tests.processes import ClusterProcess
+from tests.worker.running_agent import ENDLESS
+
+_GARBAGE: dict[str, bytes] = {
+    "nothing": b"",
+    "bytes": b"\xff\x00\xfe garbage",
+    "half an object": b'{"request_id": "x"',
+    "a list": b"[]",
+    "null": b"null",
+    "deep": b"[" * 200_000,
+    "duplicate keys": b'{"model": 1, "model": 2, "request_id": 5, "request_id": 6, "owner": 7, '
+    b'"deadline_ms": "soon", "deadline_ms": "later"}',
+    "wrong types": json.dumps(
+        {
+            **dict.fromkeys(["request_id", "model", "owner", "client", "deadline_ms"], (None, 5)),
+            **dict.fromkeys(["type", "worker", "controller", "events", "dispatches"], 5),
+            **dict.fromkeys(["reply", "inbox", "inboxes", "attempt", "request", "limit"], ()),
+        }
+    ).encode(),
+}
+_HUGE = b'"%s"' % (b"x" * 7_900_000)
+
+_ORDERS = [*CONTROL_ORDERS, "dance"]
+_CONTROL = [f"mlx.worker.worker-1.control.{verb}" for verb in _ORDERS]
+_QUERIES = [f"mlx.request.local.{verb}" for verb in ("cancel", "status")]
+_RESEND = "mlx.stream.worker-1.local.resend"
+_HEALTH = [
+    "mlx.health.cluster",
+    "mlx.health.controller",
+    "mlx.health.controller.controller-1",
+    "mlx.health.worker.worker-1",
+]
+_UNANSWERED = [
+    "mlx.worker.worker-1.infer",
+    "mlx.controller.controller-1.infer",
+    "mlx.event.worker.worker-1",
+    "mlx.event.worker.stranger",
+    "mlx.event.controller.controller-1",
+    "mlx.event.request.controller-1",
+    "mlx.logs.recent",
+    "mlx.log.worker.worker-1",
+    "mlx.request.local.dance",
+    "mlx.request.lo$al.cancel",
+    "mlx.stream.worker-1.lo$al.resend",
+]
+_GOOD = json.dumps({"prompt": "Once", "max_tokens": 40, "seed": 3, "logit_bias": ENDLESS}).encode()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Outcome:
+    """The answers to all bad messages, and how good requests went beside and behind them."""
+
+    answers: dict[tuple[str, str], list[Msg]]
+    expected: list[int]
+    meanwhile: list[list[int]]
+    afterwards: list[int]
+    processes: tuple[set[int], set[int]]
+    reports: list[dict[str, Any]]
+    logs: list[dict[str, Any]]
+
+    def body(self, subject: str, payload: str) -> dict[str, Any]:
+        """The one answer."""
+        (answer,) = self.answers[subject, payload]
+        assert answer.headers is None, "nobody is there"
+        body: dict[str, Any] = json.loads(answer.data)
+        return body
+
+
+@pytest.fixture(scope="module")
+def outcome(tiny_cluster: ClusterProcess) -> Outcome:
+    return asyncio.run(_send_all(tiny_cluster))
+
+
+async def _send_all(cluster: ClusterProcess) -> Outcome:
+    async with Asker.connect(cluster) as asker:
+        return await _send_all_on(asker, cluster)
+
+
+async def _send_all_on(asker: Asker, cluster: ClusterProcess) -> Outcome:
+    begun = datetime.now(UTC).isoformat()
+    processes = {process.pid for process in cluster.processes()}
+    (expected,) = await asker.answers([_GOOD])
+    beside = [await asker.ask(_GOOD) for _ in range(4)]
+    answers: dict[tuple[str, str], list[Msg]] = {}
+    for subject in [*_CONTROL, *_QUERIES, _RESEND, *_HEALTH, *_UNANSWERED]:
+        for name, payload in _GARBAGE.items():
+            answers[subject, name] = await _send(asker, subject, payload)
+        answers[subject, "huge"] = await _send(asker, subject, _HUGE)
+        await asker.settle()  # not more at once than the server keeps for a slow consumer
+    for answer in beside:
+        await asyncio.wait_for(answer.ended.wait(), LIMIT_S)
+    (afterwards,) = await asker.answers([_GOOD])
+    reports, logs = await asker.reports(), await asker.logs_since(begun)
+    return Outcome(
+        answers,
+        expected.token_ids,
+        [answer.token_ids for answer in beside],
+        afterwards.token_ids,
+        (processes, {process.pid for process in cluster.processes()}),
+        reports,
+        logs,
+    )
+
+
+async def _send(asker: Asker, subject: str, payload: bytes) -> list[Msg]:
+    """Publish, with an inbox and without; the list fills as answers come."""
+    got: list[Msg] = []
+
+    async def take(msg: Msg) -> None:
+        got.append(msg)
+
+    inbox = asker.client.new_inbox()
+    await asker.client.subscribe(inbox, cb=take)
+    await asker.client.publish(subject, payload, reply=inbox)
+    if payload is not _HUGE and subject != "mlx.logs.recent":
+        await asker.client.publish(subject, payload)
+    return got
+
+
+def _pairs(subjects: Iterable[str]) -> list[Any]:
+    names = [*_GARBAGE, "huge"]
+    return [
+        pytest.param(subject, name, id=f"{subject}: {name}")
+        for subject in subjects
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize(("subject", "payload"), _pairs(_CONTROL))
+def test_a_bad_order_to_a_worker_is_refused_with_its_fault(
+    subject: str, payload: str, outcome: Outcome
+) -> None:
+    reply = outcome.body(subject, payload)
+    assert (reply["worker"], reply["ok"], reply["code"]) == ("worker-1", False, "invalid_request")
+    kind = CONTROL_ORDERS.get(subject.rsplit(".", 1)[1])
+    said = f"not a {kind.__name__}: " if kind else "no control verb 'dance'"
+    assert reply["message"].startswith(said)
+
+
+@pytest.mark.parametrize(("subject", "payload"), _pairs(_QUERIES))
+def test_a_bad_query_is_answered_with_what_is_wrong(
+    subject: str, payload: str, outcome: Outcome
+) -> None:
+    state = outcome.body(subject, payload)
+    assert (state["state"], state["controller"]) == ("unknown", "controller-1")
+    assert state["message"]
+
+
+@pytest.mark.parametrize(("subject", "payload"), _pairs([_RESEND]))
+def test_a_bad_question_for_chunks_is_answered_with_what_is_wrong(
+    subject: str, payload: str, outcome: Outcome
+) -> None:
+    state = outcome.body(subject, payload)
+    assert state["state"] == "unknown"
+    assert state["message"]
+
+
+@pytest.mark.parametrize(("subject", "payload"), _pairs(_HEALTH))
+def test_health_is_told_whatever_the_question_holds(
+    subject: str, payload: str, outcome: Outcome
+) -> None:
+    health = outcome.body(subject, payload)
+    assert health.get("status", "ready") == "ready"
+    assert health.get("live", True) and health.get("ready", True)
+
+
+def test_what_cannot_be_read_leaves_no_trace_in_the_registry(outcome: Outcome) -> None:
+    health = outcome.body("mlx.health.cluster", "huge")
+    assert [worker["id"] for worker in health["workers"]] == ["worker-1", "worker-2"]
+    assert [controller["id"] for controller in health["controllers"]] == ["controller-1"]
+
+
+def test_good_requests_beside_and_behind_get_their_answers(outcome: Outcome) -> None:
+    assert len(outcome.expected) == 40
+    assert outcome.meanwhile == [outcome.expected] * 4
+    assert outcome.afterwards == outcome.expected
+
+
+def test_no_process_ended_drains_or_keeps_a_request(outcome: Outcome) -> None:
+    before, after = outcome.processes
+    assert before == after
+    assert {report["state"] for report in outcome.reports} == {"ready"}
+    assert sum(report["active_requests"] for report in outcome.reports) == 0
+
+
+def test_every_event_that_cannot_be_read_is_logged_and_surprises_nobody(outcome: Outcome) -> None:
+    messages = [log["message"] for log in outcome.logs]
+    assert not [message for message in messages if "Traceback" in message]
+    for words in (
+        "a dispatch",
+        "a forwarded request",
+        "an event of a worker",
+        "events of a worker",
+    ):
+        assert [message for message in messages if message.startswith(words)]
+
+
+def test_a_question_without_an_inbox_surprises_nobody(tiny_cluster: ClusterProcess) -> None:
+    asyncio.run(_ask_without_inbox(tiny_cluster))
+
+
+async def _ask_without_inbox(cluster: ClusterProcess) -> None:
+    begun = datetime.now(UTC).isoformat()
+    async with Asker.connect(cluster) as asker:
+        worker, *_ = await asker.reports()
+        for subject in ("mlx.logs.recent", f"mlx.worker.{worker['id']}.{worker['boot_id']}.alive"):
+            await asker.client.publish(subject, b"")
+        await asker.settle()
+        logs = await asker.logs_since(begun)
+    assert not [log["message"] for log in logs if "Traceback" in log["message"]]
