@@ -83,7 +83,7 @@ class Agent:
         self._drain_requested = StopRequest()
         self._announced = False
         engines = settings.worker.engines
-        self._scheduler.engines = [
+        self._scheduler.engines.extend(
             EngineProcess(
                 index,
                 engines,
@@ -95,7 +95,7 @@ class Agent:
                 on_lost=self._on_engine_lost,
             )
             for index in range(engines.count)
-        ]
+        )
 
     async def run(self, stop: StopRequest) -> None:
         """Serve until asked to stop, then drain and close."""
@@ -232,7 +232,7 @@ class Agent:
 
     async def _on_fact(self, engine: EngineProcess, fact: Fact) -> None:
         if isinstance(fact, EngineStarted):
-            self._scheduler.on_engine_started(engine)
+            self._scheduler.loader.on_engine_started(engine)
             logger.info("engine %d runs on %s", engine.index, fact.device)
             if self.state == "unhealthy":
                 await self._change_state("ready")
@@ -358,7 +358,7 @@ class Agent:
         if model is None:
             return self._refuse("unknown_model", f"no model {model_id!r} here")
         if model.state in ("available", "failed"):
-            self._scheduler.load(model)
+            self._scheduler.loader.load(model)
         return ControlReply(worker=self.id, ok=True)
 
     def _list(self, order: ListRequests) -> ControlReply:

@@ -26,7 +26,7 @@ async def pre_warm(
     models = [scheduler.models[model] for model in settings.pre_warmed_models]
     if settings.worker.pre_warming.parallel:
         for model in models:
-            scheduler.load(model)
+            scheduler.loader.load(model)
     for model in models:
         await _warm(model, scheduler, settings.worker.pre_warming.timeout_per_model_ms / 1000)
 
@@ -34,7 +34,7 @@ async def pre_warm(
 async def _warm(model: Model, scheduler: Scheduler, patience_s: float) -> None:
     """Wait for one model as long as it makes progress; a slow one loads on in the back."""
     if not model.requested:
-        scheduler.load(model)
+        scheduler.loader.load(model)
     while model.state == "loading":
         seen = model.progress
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 
 from shared.changes import Changes
 from shared.clock import awake_or_asleep
-from shared.errors import ModelError
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
 from shared.messages.events import RequestFailed, RequestFinished
@@ -33,6 +32,7 @@ from worker.link.messages import (
     StepCompleted,
 )
 from worker.model_catalogue import Model, ModelCatalogue
+from worker.model_loader import ModelLoader
 from worker.publisher import Letter, Outgoing
 from worker.request_queue import RequestQueue
 
@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 KEPT_AFTER_END_S = 30.0
 _RATE_WINDOW_S = 5.0
-_MAX_LOADING_DEATHS = 2
 
 
 class Scheduler:
@@ -63,10 +62,10 @@ class Scheduler:
         self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
         self._by_sequence: dict[int, tuple[ActiveRequest, Choice]] = {}
         self._numbers = itertools.count(1)
-        self._loading: dict[int, ModelId] = {}  # by engine
         self._recent_tokens: deque[tuple[float, int]] = deque()
         self.engines: list[EngineProcess] = []
         self.models = ModelCatalogue(settings)
+        self.loader = ModelLoader(self.models, self.engines, self._on_model_failed)
         self.changes = Changes()
         self.completed = 0
         self.failed = 0
@@ -131,7 +130,7 @@ class Scheduler:
         self._requests[request.key] = request
         self._queue.push(request)
         if model.state == "available":
-            self.load(model)
+            self.loader.load(model)
         self._admit_all()
         if request.engine is None:
             request.status = "queued" if model.state == "warm" else "loading"
@@ -210,48 +209,14 @@ class Scheduler:
                 return
             del self._ended[request.key]
 
-    # Models.
-
-    def load(self, model: Model) -> None:
-        """Have the engines load a model; its state tells how that goes."""
-        try:
-            order = model.load_order()
-        except ModelError as error:
-            self._model_failed(model, error.message)
-            return
-        model.state, model.progress, model.requested = "loading", 0.0, True
-        for engine in self.engines:
-            engine.send(order)
-
-    def on_engine_started(self, engine: EngineProcess) -> None:
-        """Load on a restarted engine what was loaded before."""
-        for model in self.models:
-            if model.requested and model.state != "failed":
-                try:
-                    engine.send(model.load_order())
-                except ModelError as error:
-                    self._model_failed(model, error.message)
+    # Engines.
 
     def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
         """End what ran on a dead engine; without any engine left, also what waits."""
-        self._blame_loading(engine, error)
-        for model in self.models:
-            model.engines.discard(engine.index)
-            if model.state == "warm" and not model.engines:
-                model.state, model.progress = "loading", 0.0
+        self.loader.on_engine_lost(engine, error.message)
         self.give_back_all(error, engine=engine.index)
         if all(other.state == "failed" for other in self.engines):
             self.give_back_all(error)
-
-    def _blame_loading(self, engine: EngineProcess, error: StreamError) -> None:
-        """A model whose loading kills engines must not take the others down with it."""
-        loading = self._loading.pop(engine.index, None)
-        if loading is None:
-            return
-        model = self.models[loading]
-        model.deaths += 1
-        if model.deaths >= _MAX_LOADING_DEATHS:
-            self._model_failed(model, f"loading it ended the engine twice: {error.message}")
 
     # Facts.
 
@@ -271,17 +236,11 @@ class Scheduler:
             case SequenceRefused():
                 if entry := self._by_sequence.get(fact.sequence):
                     self._fail(entry[0], StreamError.of(fact.code, fact.message, fact.param))
-            case ModelLoading():
-                self._loading[engine.index] = fact.model
-                self.models[fact.model].progress = round(fact.progress, 3)
-            case ModelLoaded():
-                self._loading.pop(engine.index, None)
-                self._model_loaded(engine, fact)
-            case ModelFailed():
-                self._loading.pop(engine.index, None)
-                self._model_failed(self.models[fact.model], fact.message)
+            case ModelLoading() | ModelLoaded() | ModelFailed():
+                self.loader.on_fact(engine, fact)
+                self._admit_all()
             case _:
-                pass  # EngineStarted and EngineMeasured are the engine process's own
+                pass  # the others are the engine process's own
 
     def _step(self, outputs: list[Output]) -> None:
         outgoing = Outgoing()
@@ -320,17 +279,7 @@ class Scheduler:
         if outgoing is None:
             self._put(mine)
 
-    def _model_loaded(self, engine: EngineProcess, fact: ModelLoaded) -> None:
-        model = self.models[fact.model]
-        model.engines.add(engine.index)
-        model.state, model.progress, model.error = "warm", None, None
-        model.max_context_tokens = fact.max_context_tokens
-        logger.info("model %s is warm", fact.model, extra={"model": fact.model})
-        self._admit_all()
-
-    def _model_failed(self, model: Model, message: str) -> None:
-        model.state, model.progress, model.error = "failed", None, message
-        logger.error("model %s failed: %s", model.id, message, extra={"model": model.id})
+    def _on_model_failed(self, model: Model, message: str) -> None:
         for request in self.requests():
             if request.model == model.id:
                 self._fail(request, StreamError.of("model_unavailable", message))

@@ -31,8 +31,8 @@ class Scheduled:
         self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
         self.engine.state = "running"
         self.scheduler = Scheduler(MAC, settings, self.outgoing.append)
-        self.scheduler.engines = [self.engine]
-        self.scheduler.load(self.scheduler.models[TINY])
+        self.scheduler.engines.append(self.engine)
+        self.scheduler.loader.load(self.scheduler.models[TINY])
         self.scheduler.on_fact(self.engine, ModelLoaded(TINY, 1024, 0))
 
     def accept(self, *request_ids: str, **fields: object) -> None:

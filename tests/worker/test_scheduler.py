@@ -228,9 +228,9 @@ def test_a_model_folder_that_vanished_fails_when_a_restarted_engine_shall_load_i
     outgoing: list[Outgoing] = []
     scheduler = Scheduler(WorkerId("worker"), settings, outgoing.append)
     model = scheduler.models[ModelId("tiny")]
-    scheduler.load(model)
+    scheduler.loader.load(model)
     shutil.rmtree(folder)
     engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
-    scheduler.on_engine_started(engine)
+    scheduler.loader.on_engine_started(engine)
     assert model.state == "failed"
     assert str(folder) in (model.error or "")
