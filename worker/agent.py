@@ -10,27 +10,11 @@ import time
 from collections.abc import Iterable
 
 from shared import subjects
-from shared.bus import Bus, Endpoint, Message, Service
-from shared.errors import BusError, DecodeError
-from shared.ids import BootId, ModelId, RequestId, WorkerId, new_boot_id
+from shared.bus import Bus, Endpoint, Service
+from shared.errors import BusError
+from shared.ids import BootId, WorkerId, new_boot_id
 from shared.logs import LogStore
-from shared.messages.codec import decode, encode
-from shared.messages.control import (
-    CONTROL_ORDERS,
-    AttachStream,
-    CancelRequest,
-    ControlOrder,
-    ControlReply,
-    DrainWorker,
-    ListRequests,
-    LoadModel,
-    ResendQuery,
-    ResendState,
-    ResendStateName,
-    RunningRequest,
-    UnloadModel,
-)
-from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
+from shared.messages.codec import encode
 from shared.messages.events import EventType, WorkerEvent, WorkerReport, WorkerState
 from shared.messages.health import WorkerHealth
 from shared.messages.stream import StreamError
@@ -39,6 +23,7 @@ from shared.settings import ClusterSettings
 from shared.version import VERSION
 from worker.active_request import ActiveRequest
 from worker.engine_process import EngineProcess
+from worker.entrance import Entrance
 from worker.lease import Lease
 from worker.link.messages import EngineStarted, Fact
 from worker.machine import threads_per_engine
@@ -81,6 +66,15 @@ class Agent:
         self._scheduler = Scheduler(worker_id, settings, self._publisher.put)
         self._started_at = time.monotonic()
         self._drain_requested = StopRequest()
+        self._entrance = Entrance(
+            bus,
+            worker_id,
+            self.boot_id,
+            self._scheduler,
+            strict=settings.security.strict_inbox,
+            state=lambda: self.state,
+            drain=self._drain_requested.request,
+        )
         self._announced = False
         engines = settings.worker.engines
         self._scheduler.engines.extend(
@@ -140,10 +134,7 @@ class Agent:
 
     async def _subscribe(self) -> None:
         bus, scheduler = self._bus, self._scheduler
-        await bus.subscribe(subjects.worker_infer(self.id), self._on_dispatch)
-        await bus.subscribe(subjects.worker_control(self.id, "*"), self._on_control)
-        await bus.subscribe(subjects.resend_all(self.id), self._on_resend)
-        await bus.subscribe(subjects.worker_alive(self.id, self.boot_id), self._on_probe)
+        await self._entrance.open()
         await self._logs.answer(bus)
         health = subjects.worker_health(self.id)
         await bus.serve(
@@ -264,120 +255,6 @@ class Agent:
 
     def _health(self) -> bytes:
         return encode(WorkerHealth(ready=self.state == "ready", worker=self.report()))
-
-    async def _on_probe(self, message: Message) -> None:
-        if message.reply:
-            await self._bus.publish(message.reply, b"")
-
-    async def _on_dispatch(self, message: Message) -> None:
-        try:
-            batch = decode(DispatchBatch, message.payload)
-        except DecodeError as error:
-            logger.error("a dispatch could not be read: %s", error.message)
-            return
-        results = [
-            DispatchResult(
-                request_id=dispatch.request_id,
-                client=dispatch.client,
-                attempt=dispatch.attempt,
-                refusal=self._accept(dispatch, batch),
-            )
-            for dispatch in batch.dispatches
-        ]
-        reply = DispatchReply(worker=self.id, boot_id=self.boot_id, results=results)
-        await self._bus.publish(message.reply, encode(reply))
-
-    def _accept(self, dispatch: Dispatch, batch: DispatchBatch) -> Refusal | None:
-        if self.state in ("draining", "stopped"):
-            return Refusal(code="draining", message=f"worker {self.id} is shutting down")
-        if self.state == "unhealthy":
-            return Refusal(code="engine_crashed", message=f"worker {self.id} has no engine")
-        return self._scheduler.accept(dispatch, batch.owner)
-
-    async def _on_resend(self, message: Message) -> None:
-        """A client missed something: say it again, to the inbox that asks."""
-        client = subjects.parse_resend(message.subject)
-        strict = self._settings.security.strict_inbox
-        if not subjects.is_inbox(message.reply, client, strict=strict):
-            return
-        try:
-            query = decode(ResendQuery, message.payload)
-        except DecodeError as error:
-            nothing = RequestId("")
-            refusal = ResendState(request_id=nothing, state="unknown", message=error.message)
-            await self._bus.publish(message.reply, encode(refusal))
-            return
-        request = self._scheduler.find((client, query.request_id))
-        state: ResendStateName = "unknown"
-        if request is not None:
-            state = "running" if request.end is None else "finished"
-        answer = ResendState(request_id=query.request_id, state=state)
-        await self._bus.publish(message.reply, encode(answer))
-        if request is not None:
-            self._scheduler.resend(request, message.reply, query.choice, query.from_index)
-
-    async def _on_control(self, message: Message) -> None:
-        verb = subjects.parse_worker_control(message.subject)
-        try:
-            kind = CONTROL_ORDERS[verb]
-            reply = self._carry_out(decode(kind, message.payload))
-        except KeyError:
-            reply = self._refuse("invalid_request", f"no control verb {verb!r}")
-        except DecodeError as error:
-            reply = self._refuse("invalid_request", error.message)
-        if message.reply:
-            await self._bus.publish(message.reply, encode(reply))
-
-    def _carry_out(self, order: ControlOrder) -> ControlReply:
-        match order:
-            case CancelRequest():
-                key = (order.client, order.request_id)
-                found = self._scheduler.cancel(key, order.attempt, silent=order.silent)
-                return ControlReply(worker=self.id, ok=found)
-            case AttachStream():
-                return self._attach(order)
-            case LoadModel():
-                return self._load(order.model)
-            case UnloadModel():
-                return self._refuse("not_supported", "unload: not supported yet")
-            case DrainWorker():
-                self._drain_requested.request()
-                return ControlReply(worker=self.id, ok=True)
-            case ListRequests():
-                return self._list(order)
-
-    def _attach(self, order: AttachStream) -> ControlReply:
-        request = self._scheduler.find((order.client, order.request_id))
-        if request is None or request.dispatch.attempt != order.attempt:
-            return self._refuse("unknown_request", f"no request {order.request_id!r} here")
-        self._scheduler.attach(request, order.inbox)
-        return ControlReply(worker=self.id, ok=True)
-
-    def _load(self, model_id: ModelId) -> ControlReply:
-        model = self._scheduler.models.get(model_id)
-        if model is None:
-            return self._refuse("unknown_model", f"no model {model_id!r} here")
-        if model.state in ("available", "failed"):
-            self._scheduler.loader.load(model)
-        return ControlReply(worker=self.id, ok=True)
-
-    def _list(self, order: ListRequests) -> ControlReply:
-        running = [
-            RunningRequest(
-                request_id=request.dispatch.request_id,
-                client=request.dispatch.client,
-                owner=request.owner,
-                attempt=request.dispatch.attempt,
-                model=request.model,
-                tokens=request.tokens,
-            )
-            for request in self._scheduler.requests()
-            if order.owner in (None, request.owner)
-        ]
-        return ControlReply(worker=self.id, ok=True, requests=running)
-
-    def _refuse(self, code: str, message: str) -> ControlReply:
-        return ControlReply(worker=self.id, ok=False, code=code, message=message)
 
 
 async def _first_of(*stops: StopRequest) -> None:

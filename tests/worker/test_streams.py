@@ -4,7 +4,6 @@ import pytest
 
 from shared.ids import ClientName, RequestId
 from shared.messages.stream import Done, Failed
-from shared.settings.tree import Security
 from tests.worker.listener import Listener
 from tests.worker.running_agent import CLIENT, LIMIT_S, RunningAgent
 from tests.worker.streaming import streaming
@@ -137,9 +136,7 @@ async def test_a_broken_question_is_told_what_is_wrong(
 async def test_only_an_inbox_that_the_client_may_name_is_answered(
     slow: RunningAgent, monkeypatch: pytest.MonkeyPatch, inbox: str, strict: bool, answered: bool
 ) -> None:
-    security = Security(strict_inbox=strict)
-    settings = slow.agent._settings.model_copy(update={"security": security})
-    monkeypatch.setattr(slow.agent, "_settings", settings)
+    monkeypatch.setattr(slow.agent._entrance, "_strict", strict)
     async with streaming(slow, max_tokens=3) as stream:
         await stream.listener.ended()
         asking = await Listener.open(slow.wire.bus, inbox)

@@ -1,0 +1,179 @@
+"""Where messages to this worker come in: dispatches, resends, control orders, probes."""
+
+import logging
+from collections.abc import Callable
+
+from shared import subjects
+from shared.bus import Bus, Message
+from shared.errors import DecodeError
+from shared.ids import BootId, ModelId, RequestId, WorkerId
+from shared.messages.codec import decode, encode
+from shared.messages.control import (
+    CONTROL_ORDERS,
+    AttachStream,
+    CancelRequest,
+    ControlOrder,
+    ControlReply,
+    DrainWorker,
+    ListRequests,
+    LoadModel,
+    ResendQuery,
+    ResendState,
+    ResendStateName,
+    RunningRequest,
+    UnloadModel,
+)
+from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
+from shared.messages.events import WorkerState
+from worker.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+class Entrance:
+    """Decodes what comes, has the scheduler do it, and answers.
+
+    Args:
+        strict: the inbox rule of `security.strict_inbox`.
+        drain: asks the agent to end gracefully.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        worker: WorkerId,
+        boot_id: BootId,
+        scheduler: Scheduler,
+        *,
+        strict: bool,
+        state: Callable[[], WorkerState],
+        drain: Callable[[], None],
+    ) -> None:
+        self._bus = bus
+        self._id = worker
+        self._boot_id = boot_id
+        self._scheduler = scheduler
+        self._strict = strict
+        self._state = state
+        self._drain = drain
+
+    async def open(self) -> None:
+        bus = self._bus
+        await bus.subscribe(subjects.worker_infer(self._id), self._on_dispatch)
+        await bus.subscribe(subjects.worker_control(self._id, "*"), self._on_control)
+        await bus.subscribe(subjects.resend_all(self._id), self._on_resend)
+        await bus.subscribe(subjects.worker_alive(self._id, self._boot_id), self._on_probe)
+
+    async def _on_probe(self, message: Message) -> None:
+        if message.reply:
+            await self._bus.publish(message.reply, b"")
+
+    async def _on_dispatch(self, message: Message) -> None:
+        try:
+            batch = decode(DispatchBatch, message.payload)
+        except DecodeError as error:
+            logger.error("a dispatch could not be read: %s", error.message)
+            return
+        results = [
+            DispatchResult(
+                request_id=dispatch.request_id,
+                client=dispatch.client,
+                attempt=dispatch.attempt,
+                refusal=self._accept(dispatch, batch),
+            )
+            for dispatch in batch.dispatches
+        ]
+        reply = DispatchReply(worker=self._id, boot_id=self._boot_id, results=results)
+        await self._bus.publish(message.reply, encode(reply))
+
+    def _accept(self, dispatch: Dispatch, batch: DispatchBatch) -> Refusal | None:
+        state = self._state()
+        if state in ("draining", "stopped"):
+            return Refusal(code="draining", message=f"worker {self._id} is shutting down")
+        if state == "unhealthy":
+            return Refusal(code="engine_crashed", message=f"worker {self._id} has no engine")
+        return self._scheduler.accept(dispatch, batch.owner)
+
+    async def _on_resend(self, message: Message) -> None:
+        """A client missed something: say it again, to the inbox that asks."""
+        client = subjects.parse_resend(message.subject)
+        if not subjects.is_inbox(message.reply, client, strict=self._strict):
+            return
+        try:
+            query = decode(ResendQuery, message.payload)
+        except DecodeError as error:
+            nothing = RequestId("")
+            refusal = ResendState(request_id=nothing, state="unknown", message=error.message)
+            await self._bus.publish(message.reply, encode(refusal))
+            return
+        request = self._scheduler.find((client, query.request_id))
+        state: ResendStateName = "unknown"
+        if request is not None:
+            state = "running" if request.end is None else "finished"
+        answer = ResendState(request_id=query.request_id, state=state)
+        await self._bus.publish(message.reply, encode(answer))
+        if request is not None:
+            self._scheduler.resend(request, message.reply, query.choice, query.from_index)
+
+    async def _on_control(self, message: Message) -> None:
+        verb = subjects.parse_worker_control(message.subject)
+        try:
+            kind = CONTROL_ORDERS[verb]
+            reply = self._carry_out(decode(kind, message.payload))
+        except KeyError:
+            reply = self._refuse("invalid_request", f"no control verb {verb!r}")
+        except DecodeError as error:
+            reply = self._refuse("invalid_request", error.message)
+        if message.reply:
+            await self._bus.publish(message.reply, encode(reply))
+
+    def _carry_out(self, order: ControlOrder) -> ControlReply:
+        match order:
+            case CancelRequest():
+                key = (order.client, order.request_id)
+                found = self._scheduler.cancel(key, order.attempt, silent=order.silent)
+                return ControlReply(worker=self._id, ok=found)
+            case AttachStream():
+                return self._attach(order)
+            case LoadModel():
+                return self._load(order.model)
+            case UnloadModel():
+                return self._refuse("not_supported", "unload: not supported yet")
+            case DrainWorker():
+                self._drain()
+                return ControlReply(worker=self._id, ok=True)
+            case ListRequests():
+                return self._list(order)
+
+    def _attach(self, order: AttachStream) -> ControlReply:
+        request = self._scheduler.find((order.client, order.request_id))
+        if request is None or request.dispatch.attempt != order.attempt:
+            return self._refuse("unknown_request", f"no request {order.request_id!r} here")
+        self._scheduler.attach(request, order.inbox)
+        return ControlReply(worker=self._id, ok=True)
+
+    def _load(self, model_id: ModelId) -> ControlReply:
+        model = self._scheduler.models.get(model_id)
+        if model is None:
+            return self._refuse("unknown_model", f"no model {model_id!r} here")
+        if model.state in ("available", "failed"):
+            self._scheduler.loader.load(model)
+        return ControlReply(worker=self._id, ok=True)
+
+    def _list(self, order: ListRequests) -> ControlReply:
+        running = [
+            RunningRequest(
+                request_id=request.dispatch.request_id,
+                client=request.dispatch.client,
+                owner=request.owner,
+                attempt=request.dispatch.attempt,
+                model=request.model,
+                tokens=request.tokens,
+            )
+            for request in self._scheduler.requests()
+            if order.owner in (None, request.owner)
+        ]
+        return ControlReply(worker=self._id, ok=True, requests=running)
+
+    def _refuse(self, code: str, message: str) -> ControlReply:
+        return ControlReply(worker=self._id, ok=False, code=code, message=message)
