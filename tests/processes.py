@@ -69,6 +69,8 @@ class NatsProcess:
         """Meanwhile it takes in nothing and says nothing; connections stay."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        process = psutil.Process(self._process.pid)
+        wait_for(lambda: process.status() == psutil.STATUS_STOPPED, "the server stands still")
         try:
             yield
         finally:

@@ -71,15 +71,17 @@ class Assembler:
         unfinished = [c.expected for c in self._choices.values() if not c.finished]
         return min(unfinished, default=self._first_index)
 
+    def counts(self, message: StreamMessage) -> bool:
+        """Whether a message belongs to this stream, and to no attempt that was given up."""
+        return message.request_id in (self.request_id, None) and message.attempt >= self.attempt
+
     def take(self, message: StreamMessage) -> list[ChoiceOutput]:
         """What is new in a message, and what it makes complete.
 
         Raises:
             StreamFailed: the message is the stream's bad end, or does not fit to the others.
         """
-        if self.done or message.request_id not in (self.request_id, None):
-            return []
-        if message.attempt < self.attempt:
+        if self.done or not self.counts(message):
             return []
         if message.attempt > self.attempt:
             self._begin(message.attempt)

@@ -120,20 +120,19 @@ class Recovery:
         return min(_ASK_AGAIN_S, max(0.05, self._heard_at + SILENCE_S - now))
 
     def _due(self, now: float, situation: Situation) -> Step | None:
+        if situation.connections != self._connections:
+            self._connections = situation.connections
+            self._planned = self._planned or ("ask_status" if situation.heard else "publish")
         if self._planned is not None:
             # Answers to answers must not go round without a pause.
             asked_at = self._last.get(self._planned)
             paused = asked_at is None or now - asked_at >= _GAP_ASK_AGAIN_S
             return self._planned if paused else None
-        reconnected = situation.connections != self._connections
-        self._connections = situation.connections
         if not situation.heard:
             wait_s = REPUBLISH_AFTER_S if self._nobody_since is None else _NO_CONTROLLER_RETRY_S
-            return "publish" if reconnected or now - self._published_at >= wait_s else None
+            return "publish" if now - self._published_at >= wait_s else None
         if situation.missing and now - self._asked_at >= _GAP_ASK_AGAIN_S:
             return "ask_resend" if situation.worker_known else "ask_status"
-        if reconnected:
-            return "ask_status"
         if now - self._heard_at < SILENCE_S or now - self._asked_at < _ASK_AGAIN_S:
             return None
         if not self._status_unanswered:

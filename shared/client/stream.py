@@ -198,7 +198,7 @@ class Stream:
         return []
 
     def _take_messages(self, messages: list[StreamMessage]) -> list[ChoiceOutput]:
-        if any(message.request_id in (self.request_id, None) for message in messages):
+        if any(self._assembler.counts(message) for message in messages):
             self._recovery.on_message(time.monotonic())
         return [chunk for message in messages for chunk in self._assembler.take(message)]
 

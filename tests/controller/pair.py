@@ -11,7 +11,7 @@ from shared.bus import Bus
 from shared.ids import BootId, ControllerId
 from shared.messages.codec import encode
 from shared.messages.control import RequestState
-from shared.messages.events import ControllerEvent, ControllerReport, EventType
+from shared.messages.events import ControllerEvent, ControllerReport, ControllerState, EventType
 from shared.settings.tree import Nats
 from tests.controller.running import Running, running_controller
 from tests.controller.simulated_worker import SimulatedWorker
@@ -79,19 +79,18 @@ async def until_known(running: Running, *controllers: ControllerId) -> None:
     await running.until(lambda: ready() >= set(controllers))
 
 
-async def say_controller(bus: Bus, name: ControllerId, kind: EventType = "heartbeat") -> None:
-    """What a ready controller of that name would say."""
-    report = ControllerReport(id=name, boot_id=BootId("b"), version="0.1.0", state="ready")
+async def say_controller(
+    bus: Bus, name: ControllerId, kind: EventType = "heartbeat", *, state: ControllerState = "ready"
+) -> None:
+    """What a controller of that name would say."""
+    report = ControllerReport(id=name, boot_id=BootId("b"), version="0.1.0", state=state)
     event = ControllerEvent(type=kind, controller=report)
     await bus.publish(subjects.controller_event(name), encode(event))
 
 
 def ids_owned_by(*ranks: ControllerId, count: int) -> list[str]:
     """Ids of requests of the client `local` for which exactly that is the order of owners."""
-    found: list[str] = []
-    number = 0
-    while len(found) < count:
-        number += 1
-        if rank_owners(f"local/request/r-{number}", ranks) == list(ranks):
-            found.append(f"r-{number}")
-    return found
+    names = (f"r-{number}" for number in range(1000))
+    found = [name for name in names if rank_owners(f"local/request/{name}", ranks) == list(ranks)]
+    assert len(found) >= count
+    return found[:count]

@@ -115,7 +115,10 @@ async def test_who_takes_a_request_of_a_dead_owner_keeps_it_when_it_is_the_next(
     accepted(await (await cluster.ask(request_id=request_id)).next())
 
 
-async def test_an_owner_that_has_left_is_not_asked(cluster: Running, bus: Bus) -> None:
+@pytest.mark.parametrize("how", ["it left", "it drains"])
+async def test_an_owner_that_takes_nothing_new_is_not_asked(
+    cluster: Running, bus: Bus, how: str
+) -> None:
     asked: list[Message] = []
 
     async def note(message: Message) -> None:
@@ -125,7 +128,10 @@ async def test_an_owner_that_has_left_is_not_asked(cluster: Running, bus: Bus) -
     await cluster.worker("w1")
     await say_controller(bus, DEAD)
     await until_known(cluster, DEAD)
-    await say_controller(bus, DEAD, "left")
+    if how == "it left":
+        await say_controller(bus, DEAD, "left")
+    else:
+        await say_controller(bus, DEAD, "state_changed", state="draining")
     for request_id in ids_owned_by(DEAD, FIRST, count=3):
         accepted(await (await cluster.ask(request_id=request_id)).next())
     assert asked == []

@@ -11,7 +11,7 @@ import pytest
 from controller.link_watch import LinkWatch
 from shared.bus import Bus
 from shared.settings.tree import Nats
-from tests.controller.running import CONTROLLER, Running, accepted, failed, running_controller
+from tests.controller.running import CONTROLLER, accepted, failed, running_controller
 from tests.controller.simulated_worker import SimulatedWorker
 from tests.processes import NatsProcess
 
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 _INTERVAL_S = 0.05
 _SILENCE_S = 1.0
 _FAILOVER = {"heartbeat_interval_ms": 200, "missed_heartbeats": 5}  # 1 s of silence is too long
+_A_TICK_S = 0.4
 _WAIT_S = 20
 
 
@@ -106,12 +107,6 @@ async def test_who_is_told_not_to_trust_it_begins_anew(own_bus: Bus) -> None:
 # What that means for workers.
 
 
-async def trusted_for_long(cluster: Running) -> None:
-    """Return once the controller has trusted its link for as long as silence may last."""
-    link = cluster.controller._link
-    await until(lambda: time.monotonic() - (link.trusted_since or time.monotonic()) > _SILENCE_S)
-
-
 @contextlib.asynccontextmanager
 async def beating(worker: SimulatedWorker) -> AsyncIterator[None]:
     async def beat() -> None:
@@ -138,21 +133,31 @@ async def test_a_worker_that_could_not_be_heard_is_not_given_up(
         inbox = await cluster.ask(request_id="r")
         accepted(await inbox.next())
         await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 1)
+        link = cluster.controller._link
         async with beating(worker):
-            await trusted_for_long(cluster)
-            if how == "the link stalls":
-                with server.stalled():
-                    await asyncio.sleep(1.5 * _SILENCE_S)
-            elif how == "the process stops":
-                time.sleep(1.2 * _SILENCE_S)  # noqa: ASYNC251 (everything stands still)
-            else:
-                server.kill()
-                await asyncio.wait_for(own_bus.wait_lost(), _WAIT_S)
-                await asyncio.sleep(_SILENCE_S)
-                await asyncio.to_thread(server.start)
-                await asyncio.wait_for(own_bus.wait_connected(), _WAIT_S)
-            await trusted_for_long(cluster)
+            await until(lambda: for_long(link.trusted_since))
+        disturbed_at = time.monotonic()
+        if how == "the link stalls":
+            with server.stalled():
+                await asyncio.sleep(1.5 * _SILENCE_S)
+        elif how == "the process stops":
+            time.sleep(1.2 * _SILENCE_S)  # noqa: ASYNC251 (everything stands still)
+        else:
+            server.kill()
+            await asyncio.wait_for(own_bus.wait_lost(), _WAIT_S)
+            await asyncio.sleep(_SILENCE_S)
+            await asyncio.to_thread(server.start)
+            await asyncio.wait_for(own_bus.wait_connected(), _WAIT_S)
+        await trusted(link, since=disturbed_at)
+        await asyncio.sleep(_A_TICK_S)  # the worker may need a moment too
+        async with beating(worker):
+            await until(lambda: for_long(link.trusted_since))
             assert cluster.controller.report().workers == 1
             assert inbox.rest() == []
         if how == "the link stalls":
             assert failed(await inbox.next()).error.code == "worker_lost", "now it is silent"
+
+
+def for_long(since: float | None) -> bool:
+    """Whether it is so for as long as silence may last."""
+    return since is not None and time.monotonic() - since > _SILENCE_S

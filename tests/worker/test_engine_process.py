@@ -18,7 +18,7 @@ from worker.link.messages import EngineAlive, EngineStarted, LoadModel, ModelFai
 pytestmark = pytest.mark.anyio
 
 _HICCUP_S = 1.2
-_LONGER_THAN_A_HANG_S = 3.0
+_LONGER_THAN_A_HANG_S = 2.6
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from shared.ids import ModelId, WorkerId
+from shared import subjects
+from shared.ids import ControllerId, ModelId, WorkerId
+from shared.messages.codec import decode, encode
+from shared.messages.dispatch import DispatchBatch, DispatchReply
 from shared.messages.events import RequestFinished
 from shared.messages.request import Priority
 from shared.settings import ClusterSettings
 from tests.models import CONTEXT_TOKENS
 from tests.worker.engine_owner import EngineOwner
-from tests.worker.running_agent import (
-    RunningAgent,
-)
+from tests.worker.running_agent import LIMIT_S, RunningAgent
 from worker.publisher import Outgoing
 from worker.scheduler import Scheduler
 
@@ -202,6 +203,27 @@ async def test_another_body_under_an_id_that_runs_is_no_part_of_its_stream(
     refusal = reply.results[0].refusal
     assert refusal is not None and refusal.code == "request_id_conflict"
     assert agent.stream(other).token_ids() == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the ack names the attempt of the dispatch, the events that which runs"
+)
+async def test_who_takes_a_request_over_is_told_under_which_attempt_it_runs(
+    agent: RunningAgent,
+) -> None:
+    """A controller that knows nothing of the first attempts counts from 0."""
+    heir = ControllerId("heir")
+    first = await agent.start(max_tokens=_LONG, attempt=2)
+    await first.started()
+    again = first.dispatch.model_copy(update={"attempt": 0})
+    batch = DispatchBatch(owner=heir, dispatches=[again])
+    subject = subjects.worker_infer(agent.id)
+    answer = await agent.wire.bus.request(subject, encode(batch), timeout_s=LIMIT_S)
+    (result,) = decode(DispatchReply, answer.payload).results
+    await agent.wire.wait(lambda: bool(agent.wire.events(heir)))
+    await agent.cancel_all(first)
+    assert result.refusal is None
+    assert {event.attempt for event in agent.wire.events(heir)} == {result.attempt}
 
 
 async def test_a_higher_attempt_takes_the_place_of_a_lower_one(agent: RunningAgent) -> None:

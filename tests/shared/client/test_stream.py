@@ -63,6 +63,24 @@ async def test_multiplexed_messages_and_strangers_on_the_inbox_are_understood(
     assert (await asyncio.wait_for(answering, 10)).text == "this"
 
 
+@pytest.mark.xfail(strict=True, reason="an error ends the message that it comes with")
+async def test_tokens_that_come_with_a_bad_end_in_one_message_come_before_it(
+    bus: Bus, cluster: Cluster, controller: SimulatedController
+) -> None:
+    stream = cluster.stream("hello")
+    reading = asyncio.create_task(first_chunk(stream))
+    request, request_id = await controller.next_request()
+    error = StreamError.of("engine_crashed", "the engine ended")
+    together: list[StreamMessage] = [
+        chunk(request_id, 0, "hi", 1),
+        Failed(request_id, 0, MAC, error),
+    ]
+    await bus.publish(request.reply, encode_multiplexed(together))
+    assert (await asyncio.wait_for(reading, 10)).text == "hi"
+    with pytest.raises(StreamFailed):
+        await first_chunk(stream)
+
+
 async def test_a_bad_end_is_raised_with_its_code(
     cluster: Cluster, controller: SimulatedController
 ) -> None:

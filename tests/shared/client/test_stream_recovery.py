@@ -13,7 +13,7 @@ from shared.bus import Message
 from shared.client import Cluster, Stream
 from shared.client.stream import Completion
 from shared.errors import StreamFailed, StreamSilent
-from shared.ids import RequestId, WorkerId
+from shared.ids import WorkerId
 from shared.messages.stream import ChoiceOutput, Failed, Status, StreamError
 from tests.shared.client.simulated_controller import (
     MAC,
@@ -37,14 +37,14 @@ def reconnect(cluster: Cluster) -> None:
 
 @asynccontextmanager
 async def keeping_alive(
-    controller: SimulatedController, request: Message, request_id: RequestId
+    controller: SimulatedController, request: Message, status: Status, every_s: float = 0.2
 ) -> AsyncIterator[None]:
-    """Meanwhile the stream hears again and again that it runs."""
+    """Meanwhile the stream hears this again and again."""
 
     async def speak() -> None:
         while True:
-            await controller.send(request, Status(request_id, 0, None, "running"))
-            await asyncio.sleep(0.2)
+            await controller.send(request, status)
+            await asyncio.sleep(every_s)
 
     speaking = asyncio.create_task(speak())
     try:
@@ -139,7 +139,8 @@ async def test_a_worker_that_is_gone_is_asked_after_at_the_controllers(
     reconnect(cluster)
     gone = WorkerId("gone")
     await controller.tell_state(await controller.next_question(), "running", gone)
-    async with keeping_alive(controller, request, request_id):  # so it is not the silence
+    runs = Status(request_id, 0, None, "running")
+    async with keeping_alive(controller, request, runs):  # so it is not the silence that asks
         await controller.tell_state(await controller.next_question(), "running", MAC)
         resend = await controller.next_resend()
     await controller.send(resend, chunk(request_id, 1, "b", 2), done(request_id, tokens=2))
@@ -179,6 +180,21 @@ async def test_silence_is_never_taken_for_an_end_but_given_up_after_8_s(
     assert (caught.value.code, caught.value.retryable) == ("stream_silent", True)
     assert 7.9 < time.monotonic() - began < 12
     assert orjson.loads((await controller.next_cancel()).payload) == {"request_id": request_id}
+
+
+async def test_an_attempt_that_does_not_count_is_no_sign_of_life(
+    cluster: Cluster, controller: SimulatedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a controller that knows nothing of the first attempts, and begins again at 0."""
+    fast = SimpleNamespace(monotonic=lambda: 10 * time.monotonic())
+    monkeypatch.setattr("shared.client.stream.time", fast)
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, chunk(request_id, 0, "a", 1, attempt=1))
+    old = Status(request_id, 0, None, "running")
+    async with keeping_alive(controller, request, old, every_s=0.05):
+        with pytest.raises(StreamSilent):
+            await asyncio.wait_for(answering, 3)
 
 
 async def test_a_slow_reader_loses_its_own_stream_and_no_other_on_its_connection(
