@@ -17,6 +17,7 @@ SILENCE_LIMIT_S = 8.0
 DISCONNECTED_LIMIT_S = 5.0
 _ASK_AGAIN_S = 1.0
 _GAP_ASK_AGAIN_S = 0.5
+_STOOD_STILL_S = 2.0
 _NO_CONTROLLER_LIMIT_S = 2.0
 _NO_CONTROLLER_RETRY_S = 0.25
 
@@ -47,6 +48,7 @@ class Recovery:
     """Decides the next step of one stream. Times are seconds of any monotonic clock."""
 
     def __init__(self, now: float, connections: int) -> None:
+        self._looked_at = now
         self._heard_at = now
         self._published_at = now
         self._asked_at = now
@@ -97,6 +99,11 @@ class Recovery:
             StreamSilent: nothing was heard for too long, or the connection is gone.
             StreamFailed: missing tokens did not come.
         """
+        if now - self._looked_at > _STOOD_STILL_S:
+            # Nobody looked: what came meanwhile is still to be read.
+            self._heard_at = max(self._heard_at, now - SILENCE_S)
+            self._missing_since = None
+        self._looked_at = now
         self._give_up(now, situation)
         if not situation.connected:
             return None

@@ -13,7 +13,7 @@ from shared.bus import Bus, Message, Subscription
 from shared.client.assembler import Assembler
 from shared.client.mailbox import Mailbox
 from shared.client.recovery import Recovery, Situation, Step
-from shared.errors import DecodeError
+from shared.errors import DecodeError, StreamFailed
 from shared.ids import ClientName, RequestId, SkillName, WorkerId
 from shared.messages.codec import decode
 from shared.messages.control import RequestState, ResendState
@@ -78,6 +78,7 @@ class Stream:
         self._assembler = Assembler(request_id, choices=choices, first_index=first_index)
         self._recovery = Recovery(time.monotonic(), bus.connections)
         self._mailbox = Mailbox()
+        self._failure: StreamFailed | None = None
         self._subscription: Subscription | None = None
         self._inbox = ""
         self._chunks = self._run()
@@ -157,6 +158,8 @@ class Stream:
             while not self._assembler.done:
                 for chunk in await self._next():
                     yield chunk
+                if self._failure is not None:
+                    raise self._failure
         finally:
             await self._leave()
 
@@ -200,7 +203,15 @@ class Stream:
     def _take_messages(self, messages: list[StreamMessage]) -> list[ChoiceOutput]:
         if any(self._assembler.counts(message) for message in messages):
             self._recovery.on_message(time.monotonic())
-        return [chunk for message in messages for chunk in self._assembler.take(message)]
+        chunks: list[ChoiceOutput] = []
+        try:
+            for message in messages:
+                chunks += self._assembler.take(message)
+        except StreamFailed as failure:
+            if not chunks:
+                raise
+            self._failure = failure  # after what came with it
+        return chunks
 
     def _note_missing(self, where: str) -> None:
         if where == _STREAM:

@@ -214,9 +214,6 @@ def test_what_neither_controllers_nor_its_worker_know_is_published_again_unless_
         begun.run(0.2)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="silence counts though nobody looked, as after Ctrl-Z and fg"
-)
 def test_who_stood_still_itself_asks_before_it_gives_up() -> None:
     stream = Simulated()
     stream.run(1)

@@ -63,7 +63,6 @@ async def test_multiplexed_messages_and_strangers_on_the_inbox_are_understood(
     assert (await asyncio.wait_for(answering, 10)).text == "this"
 
 
-@pytest.mark.xfail(strict=True, reason="an error ends the message that it comes with")
 async def test_tokens_that_come_with_a_bad_end_in_one_message_come_before_it(
     bus: Bus, cluster: Cluster, controller: SimulatedController
 ) -> None:
