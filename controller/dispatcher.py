@@ -74,6 +74,7 @@ class Dispatcher:
                 return
             if refusal is None:
                 request.state = "running"
+                request.attempt = max(request.attempt, request.acked_attempt)
                 for inbox in request.inboxes:
                     if inbox not in attempt.inboxes:  # came while the dispatch was on its way
                         await self.attach(request, inbox)
@@ -145,6 +146,7 @@ class Dispatcher:
         if len(reply.results) != 1:
             message = f"worker {worker} answered with {len(reply.results)} results instead of 1"
             return Refusal(code="internal_error", message=message)
+        request.acked_attempt = reply.results[0].attempt
         return reply.results[0].refusal
 
     async def _ack(self, worker: WorkerId, boot_id: BootId, payload: bytes) -> DispatchReply:

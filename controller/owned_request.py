@@ -22,6 +22,7 @@ class OwnedRequest:
     Attributes:
         inboxes: who listens: more than one where the request was published again.
         tokens: what was emitted, by choice: what another worker needs to go on.
+        acked_attempt: what the worker says it runs: higher where it knew the request before.
         tried: workers whose attempt failed; others come first.
         last_error: of the last of those.
         end: the terminal message, where this controller sent it.
@@ -37,6 +38,7 @@ class OwnedRequest:
     elapsed_before_ms: float = 0.0
     state: RequestStateName = "accepted"
     attempt: int = -1
+    acked_attempt: int = -1
     worker: WorkerId | None = None
     boot_id: BootId | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)

@@ -74,17 +74,20 @@ class Entrance:
         except DecodeError as error:
             logger.error("a dispatch could not be read: %s", error.message)
             return
-        results = [
-            DispatchResult(
-                request_id=dispatch.request_id,
-                client=dispatch.client,
-                attempt=dispatch.attempt,
-                refusal=self._accept(dispatch, batch),
-            )
-            for dispatch in batch.dispatches
-        ]
+        results = [self._result(dispatch, batch) for dispatch in batch.dispatches]
         reply = DispatchReply(worker=self._id, boot_id=self._boot_id, results=results)
         await self._bus.publish(message.reply, encode(reply))
+
+    def _result(self, dispatch: Dispatch, batch: DispatchBatch) -> DispatchResult:
+        refusal = self._accept(dispatch, batch)
+        running = self._scheduler.find((dispatch.client, dispatch.request_id))
+        return DispatchResult(
+            request_id=dispatch.request_id,
+            client=dispatch.client,
+            # A controller that takes a request over does not know how often it was tried.
+            attempt=running.dispatch.attempt if running and not refusal else dispatch.attempt,
+            refusal=refusal,
+        )
 
     def _accept(self, dispatch: Dispatch, batch: DispatchBatch) -> Refusal | None:
         state = self._state()

@@ -56,7 +56,7 @@ class DispatchBatch(Internal):
 
 
 class DispatchResult(Part):
-    """The ack or refusal of one dispatch."""
+    """The ack or refusal of one dispatch; `attempt` is the one that runs."""
 
     request_id: RequestId
     client: ClientName

@@ -205,9 +205,6 @@ async def test_another_body_under_an_id_that_runs_is_no_part_of_its_stream(
     assert agent.stream(other).token_ids() == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the ack names the attempt of the dispatch, the events that which runs"
-)
 async def test_who_takes_a_request_over_is_told_under_which_attempt_it_runs(
     agent: RunningAgent,
 ) -> None:
