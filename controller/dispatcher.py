@@ -7,6 +7,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from controller.owned_request import OwnedRequest
 from controller.registry import Registry
@@ -22,6 +23,19 @@ from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, Ref
 logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A worker took the request.
+
+    Attributes:
+        attempt: the one that runs: higher than ours where the worker knew the request before.
+        boot_id: another than we asked where the worker started again and has not told us yet.
+    """
+
+    attempt: int
+    boot_id: BootId
 
 
 class Dispatcher:
@@ -69,12 +83,11 @@ class Dispatcher:
             route.worker.unreported += 1
             report = route.worker.report
             attempt = request.begin_attempt(report.id, report.boot_id, route.model)
-            refusal = await self._ask(request, report.id, report.boot_id, attempt)
+            answer = await self._ask(report.id, report.boot_id, attempt)
             if request.attempt != attempt.attempt or request.ended:
                 return
-            if refusal is None:
-                request.state = "running"
-                request.attempt = max(request.attempt, request.acked_attempt)
+            if isinstance(answer, Ack):
+                request.acknowledge(answer.attempt, answer.boot_id)
                 for inbox in request.inboxes:
                     if inbox not in attempt.inboxes:  # came while the dispatch was on its way
                         await self.attach(request, inbox)
@@ -82,10 +95,10 @@ class Dispatcher:
             route.worker.unreported -= 1
             if connection != self._bus.connections or not self._bus.connected:
                 continue  # our own link failed, which says nothing of the worker
-            refused[report.id] = refusal
+            refused[report.id] = answer
             logger.info(
-                "%s refused: %s", report.id, refusal.message,
-                extra={"request_id": request.request_id, "code": refusal.code},
+                "%s refused: %s", report.id, answer.message,
+                extra={"request_id": request.request_id, "code": answer.code},
             )  # fmt: skip
 
     def _choose(self, request: OwnedRequest, refused: Collection[WorkerId]) -> Route:
@@ -126,13 +139,11 @@ class Dispatcher:
             return
         await self._cancel_attempt(request.worker, request, silent=silent)
 
-    async def _ask(
-        self, request: OwnedRequest, worker: WorkerId, boot_id: BootId, dispatch: Dispatch
-    ) -> Refusal | None:
-        """Dispatch to one worker and wait for its ack; None when it took the request."""
+    async def _ask(self, worker: WorkerId, boot_id: BootId, dispatch: Dispatch) -> Ack | Refusal:
+        """Dispatch to one worker and wait for its answer."""
         batch = DispatchBatch(owner=self._controller, dispatches=[dispatch])
         try:
-            reply = await self._ack(worker, boot_id, encode(batch))
+            reply = await self._reply(worker, boot_id, encode(batch))
         except NoResponders:
             return Refusal(code="worker_lost", message=f"worker {worker} is not there")
         except RequestTimedOut:
@@ -141,15 +152,13 @@ class Dispatcher:
             return Refusal(code="worker_lost", message=f"worker {worker} does not answer")
         except (BusError, DecodeError) as error:
             return Refusal(code="internal_error", message=error.message)
-        if reply.boot_id != boot_id:
-            request.boot_id = reply.boot_id  # it started again, and has not told us yet
         if len(reply.results) != 1:
             message = f"worker {worker} answered with {len(reply.results)} results instead of 1"
             return Refusal(code="internal_error", message=message)
-        request.acked_attempt = reply.results[0].attempt
-        return reply.results[0].refusal
+        (result,) = reply.results
+        return result.refusal or Ack(result.attempt, reply.boot_id)
 
-    async def _ack(self, worker: WorkerId, boot_id: BootId, payload: bytes) -> DispatchReply:
+    async def _reply(self, worker: WorkerId, boot_id: BootId, payload: bytes) -> DispatchReply:
         """The worker's answer.
 
         Raises:

@@ -95,19 +95,13 @@ class Entrance:
         if key is None:
             return False
         others = [c.id for c in self._registry.controllers if c.state == "ready"]
-        body = ForwardedRequest(
-            client=request.client,
-            skill=request.skill,
-            reply=request.inboxes[0],
-            elapsed_ms=request.elapsed_ms,
-            request=request.request,
-        )
         for owner in rank_owners(key, [self._id, *others]):
             if owner == self._id:
                 return False
             try:
                 subject = subjects.controller_infer(owner)
-                await self._bus.request(subject, encode(body), timeout_s=_FORWARD_WAIT_S)
+                body = _forwarded(request)
+                await self._bus.request(subject, body, timeout_s=_FORWARD_WAIT_S)
                 return True
             except NoResponders:
                 continue  # it died a moment ago: its successor owns the request
@@ -174,6 +168,18 @@ class Entrance:
     async def _answer(self, message: Message, state: RequestState) -> None:
         if message.reply:
             await self._bus.publish(message.reply, encode(state))
+
+
+def _forwarded(request: OwnedRequest) -> bytes:
+    (inbox,) = request.inboxes
+    message = ForwardedRequest(
+        client=request.client,
+        skill=request.skill,
+        reply=inbox,
+        elapsed_ms=request.elapsed_ms,
+        request=request.request,
+    )
+    return encode(message)
 
 
 def _internal(error: Exception) -> RequestError:

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from controller.routing import Need
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.control import RequestState, RequestStateName
-from shared.messages.dispatch import Dispatch
+from shared.messages.dispatch import MAX_INBOXES, Dispatch
 from shared.messages.events import TokensEmitted
 from shared.messages.request import InferenceRequest
 from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
 
 RequestKey = tuple[ClientName, RequestId]
-MAX_INBOXES = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -22,7 +21,6 @@ class OwnedRequest:
     Attributes:
         inboxes: who listens: more than one where the request was published again.
         tokens: what was emitted, by choice: what another worker needs to go on.
-        acked_attempt: what the worker says it runs: higher where it knew the request before.
         tried: workers whose attempt failed; others come first.
         last_error: of the last of those.
         end: the terminal message, where this controller sent it.
@@ -38,7 +36,6 @@ class OwnedRequest:
     elapsed_before_ms: float = 0.0
     state: RequestStateName = "accepted"
     attempt: int = -1
-    acked_attempt: int = -1
     worker: WorkerId | None = None
     boot_id: BootId | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)
@@ -81,6 +78,11 @@ class OwnedRequest:
             elapsed_ms=round(self.elapsed_ms, 3),
             request=self.request,
         )
+
+    def acknowledge(self, attempt: int, boot_id: BootId) -> None:
+        """The worker has it: under this attempt, in this boot."""
+        self.state, self.boot_id = "running", boot_id
+        self.attempt = max(self.attempt, attempt)
 
     def give_up_attempt(self, error: StreamError) -> None:
         """The worker is gone or gave the request back; another one comes."""

@@ -82,17 +82,16 @@ class Requests:
             RequestError: its id belongs to another request of this client.
         """
         known = self._ledger.get(request.key)
-        if known is None:
-            self._accept(request)
-        elif known.request.fingerprint() == request.request.fingerprint():
+        if known is not None:
+            if known.request.fingerprint() != request.request.fingerprint():
+                raise RequestError(
+                    f"request_id: {request.request_id!r} was used for another request",
+                    code="request_id_conflict",
+                    param="request_id",
+                )
             await self._attach(known, request)
             return
-        else:
-            raise RequestError(
-                f"request_id: {request.request_id!r} was used for another request",
-                code="request_id_conflict",
-                param="request_id",
-            )
+        self._accept(request)
         await self._send(request, request.accepted_message())
         self._undispatched.put_nowait(request)
 

@@ -87,6 +87,21 @@ async def bus(nats_settings: Nats) -> AsyncIterator[Bus]:
     await connected.close()
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsProcess]:
+    """A server of the test's own, to be stopped and started."""
+    with NatsProcess(tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+async def own_bus(server: NatsProcess) -> AsyncIterator[Bus]:
+    """A connection to the test's own server."""
+    connected = await Bus.connect(Nats(servers=[server.url]), name="own", wait_s=5)
+    yield connected
+    await connected.close()
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a random-weights llama of a few hundred kB and a byte-level tokenizer."""

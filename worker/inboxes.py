@@ -11,9 +11,10 @@ Plain state with the clock passed in: no I/O.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from shared.messages.dispatch import MAX_INBOXES
+
 PROBE_INTERVAL_S = 0.4
 MISSES_APART_S = 0.7
-MAX_INBOXES = 8
 
 
 @dataclass(slots=True)

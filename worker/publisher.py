@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.changes import Changes
-from shared.errors import BusError, PayloadTooLarge
+from shared.errors import BusError
 from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.codec import encode
 from shared.messages.events import RequestEvent, RequestEvents
@@ -39,6 +39,11 @@ class Letter:
     request: ActiveRequest
     message: StreamMessage
     inboxes: tuple[str, ...]
+
+    @classmethod
+    def to_all(cls, request: ActiveRequest, message: StreamMessage) -> "Letter":
+        """For everybody who listens now: who comes later is told from the start."""
+        return cls(request, message, tuple(request.inboxes))
 
 
 @dataclass(slots=True)
@@ -149,24 +154,19 @@ class Publisher:
                 if letter.request.multiplex:
                     multiplexed[inbox].append(letter)
                 else:
-                    await self._send_letter(inbox, letter)
+                    await self._send_letters(inbox, [letter])
         for inbox, letters in multiplexed.items():
-            await self._send_together(inbox, letters)
+            await self._send_letters(inbox, letters)
 
-    async def _send_letter(self, inbox: str, letter: Letter) -> None:
-        payload = encode_stream(letter.message, multiplex=letter.request.multiplex)
+    async def _send_letters(self, inbox: str, letters: list[Letter]) -> None:
+        """One message: of a single letter, or of several to a multiplexed inbox."""
+        payload = _encode(letters, [letter.message for letter in letters])
         if len(payload) > self._bus.max_payload:
-            payload = encode_stream(_too_large(letter, len(payload)))
-        await self._send(inbox, payload, reply=self._probe(inbox, [letter]))
-
-    async def _send_together(self, inbox: str, letters: list[Letter]) -> None:
-        payload = encode_multiplexed([letter.message for letter in letters])
-        if len(payload) > self._bus.max_payload and len(letters) > 1:
-            for letter in letters:
-                await self._send_together(inbox, [letter])
-            return
-        if len(payload) > self._bus.max_payload:
-            payload = encode_multiplexed([_too_large(letters[0], len(payload))])
+            if len(letters) > 1:
+                for letter in letters:
+                    await self._send_letters(inbox, [letter])
+                return
+            payload = _encode(letters, [_too_large(letters[0], len(payload))])
         await self._send(inbox, payload, reply=self._probe(inbox, letters))
 
     def _probe(self, inbox: str, letters: list[Letter]) -> str:
@@ -182,9 +182,16 @@ class Publisher:
     async def _send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         try:
             await self._bus.publish(subject, payload, reply=reply)
-        except (BusError, PayloadTooLarge) as error:
+        except BusError as error:
             # The message is lost; indexes reveal the gap and clients ask again.
             logger.warning("a message could not be published: %s", error.message)
+
+
+def _encode(letters: list[Letter], messages: list[StreamMessage]) -> bytes:
+    if letters[0].request.multiplex:
+        return encode_multiplexed(messages)
+    (message,) = messages
+    return encode_stream(message)
 
 
 def _too_large(letter: Letter, size: int) -> Failed:

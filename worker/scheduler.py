@@ -266,7 +266,7 @@ class Scheduler:
         if choice.finished:
             self._by_sequence.pop(choice.sequence, None)
         for message in messages:
-            mine.letters.append(Letter(request, message, tuple(request.inboxes)))
+            mine.letters.append(Letter.to_all(request, message))
             request.last_sent_at = time.monotonic()
             if isinstance(message, Done):
                 mine.events.append((request.owner, _finished(request)))
@@ -326,8 +326,7 @@ class Scheduler:
         )
         outgoing = Outgoing([(request.owner, event)])
         if not give_back:
-            letter = Letter(request, request.fail(error), tuple(request.inboxes))
-            outgoing.letters.append(letter)
+            outgoing.letters.append(Letter.to_all(request, request.fail(error)))
         self._end(request, cancel=True)
         self._put(outgoing)
         self.failed += 1
@@ -358,8 +357,7 @@ class Scheduler:
         message = request.state_message()
         request.last_sent_at = time.monotonic()
         if message is not None:
-            letter = Letter(request, message, tuple(request.inboxes))
-            self._put(Outgoing(letters=[letter]))
+            self._put(Outgoing(letters=[Letter.to_all(request, message)]))
 
     def _count_tokens(self, count: int) -> None:
         self._recent_tokens.append((time.monotonic(), count))

@@ -50,15 +50,18 @@ class Recovery:
     def __init__(self, now: float, connections: int) -> None:
         self._looked_at = now
         self._heard_at = now
-        self._published_at = now
-        self._asked_at = now
+        self._began_at = now
+        self._asked_at: dict[Step, float] = {}
         self._missing_since: float | None = None
         self._nobody_since: float | None = None
         self._connections = connections
         self._planned: Step | None = None
         self._status_unanswered = False
         self._worker_gone = False
-        self._last: dict[Step, float] = {}
+
+    @property
+    def _published_at(self) -> float:
+        return self._asked_at.get("publish", self._began_at)
 
     def on_message(self, now: float) -> None:
         """Something of the stream came."""
@@ -111,9 +114,7 @@ class Recovery:
         if step is None:
             return None
         self._planned = None
-        self._asked_at = self._last[step] = now
-        if step == "publish":
-            self._published_at = now
+        self._asked_at[step] = now
         if step == "ask_status":
             self._status_unanswered = True
         return step
@@ -132,15 +133,16 @@ class Recovery:
             self._planned = self._planned or ("ask_status" if situation.heard else "publish")
         if self._planned is not None:
             # Answers to answers must not go round without a pause.
-            asked_at = self._last.get(self._planned)
+            asked_at = self._asked_at.get(self._planned)
             paused = asked_at is None or now - asked_at >= _GAP_ASK_AGAIN_S
             return self._planned if paused else None
         if not situation.heard:
             wait_s = REPUBLISH_AFTER_S if self._nobody_since is None else _NO_CONTROLLER_RETRY_S
             return "publish" if now - self._published_at >= wait_s else None
-        if situation.missing and now - self._asked_at >= _GAP_ASK_AGAIN_S:
+        last_asked_at = max(self._asked_at.values(), default=self._began_at)
+        if situation.missing and now - last_asked_at >= _GAP_ASK_AGAIN_S:
             return "ask_resend" if situation.worker_known else "ask_status"
-        if now - self._heard_at < SILENCE_S or now - self._asked_at < _ASK_AGAIN_S:
+        if now - self._heard_at < SILENCE_S or now - last_asked_at < _ASK_AGAIN_S:
             return None
         if not self._status_unanswered:
             return "ask_status"

@@ -4,6 +4,9 @@ from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, Ski
 from shared.messages.codec import Internal, Part
 from shared.messages.request import InferenceRequest
 
+MAX_INBOXES = 8
+"""So many may listen to one stream; the oldest goes when one more comes."""
+
 
 class Refusal(Part):
     """Why a worker does not take a dispatch; `code` is a key of `errors.ERROR_CODES`."""

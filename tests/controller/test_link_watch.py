@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -22,19 +21,6 @@ _SILENCE_S = 1.0
 _FAILOVER = {"heartbeat_interval_ms": 200, "missed_heartbeats": 5}  # 1 s of silence is too long
 _A_TICK_S = 0.4
 _WAIT_S = 20
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsProcess]:
-    with NatsProcess(tmp_path) as process:
-        yield process
-
-
-@pytest.fixture
-async def own_bus(server: NatsProcess) -> AsyncIterator[Bus]:
-    connected = await Bus.connect(Nats(servers=[server.url]), name="test", wait_s=5)
-    yield connected
-    await connected.close()
 
 
 @contextlib.asynccontextmanager

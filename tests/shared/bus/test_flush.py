@@ -1,8 +1,6 @@
 """Knowing that the server has everything, also where it takes its time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,19 +12,6 @@ from tests.processes import NatsProcess
 pytestmark = pytest.mark.anyio
 
 _WAIT_S = 20
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsProcess]:
-    with NatsProcess(tmp_path) as process:
-        yield process
-
-
-@pytest.fixture
-async def own_bus(server: NatsProcess) -> AsyncIterator[Bus]:
-    connected = await Bus.connect(Nats(servers=[server.url]), name="own", wait_s=5)
-    yield connected
-    await connected.close()
 
 
 async def test_once_it_returns_the_server_has_what_was_published(

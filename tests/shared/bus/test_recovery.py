@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -31,19 +29,6 @@ class Recovery:
     @property
     def more(self) -> int:
         return self._reconnected.qsize()
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsProcess]:
-    with NatsProcess(tmp_path) as process:
-        yield process
-
-
-@pytest.fixture
-async def breakable(server: NatsProcess) -> AsyncIterator[Bus]:
-    connected = await Bus.connect(Nats(servers=[server.url]), name="breakable", wait_s=5)
-    yield connected
-    await connected.close()
 
 
 async def restart(server: NatsProcess, bus: Bus) -> None:
@@ -78,81 +63,81 @@ async def subscribe_echo(bus: Bus, subject: str, answer: bytes = b"here") -> Non
 
 @pytest.mark.parametrize("how", ["restart", "fatal error"])
 async def test_what_was_subscribed_is_subscribed_again(
-    how: str, server: NatsProcess, breakable: Bus
+    how: str, server: NatsProcess, own_bus: Bus
 ) -> None:
-    recovery = Recovery(breakable)
-    await subscribe_echo(breakable, "t.echo")
-    gone = await breakable.subscribe("t.gone", lambda message: breakable.publish("t.x", b""))
+    recovery = Recovery(own_bus)
+    await subscribe_echo(own_bus, "t.echo")
+    gone = await own_bus.subscribe("t.gone", lambda message: own_bus.publish("t.x", b""))
     await gone.unsubscribe()
     for _ in range(2):
         if how == "restart":
-            await restart(server, breakable)
+            await restart(server, own_bus)
         else:
-            await break_protocol(breakable)
+            await break_protocol(own_bus)
         await recovery.once()
-        assert breakable.connected
+        assert own_bus.connected
         assert await ask(server, "t.echo") == b"here"
-        assert (await breakable.request("t.echo", b"", timeout_s=10)).payload == b"here"
+        assert (await own_bus.request("t.echo", b"", timeout_s=10)).payload == b"here"
         with pytest.raises(NoResponders):
-            await breakable.request("t.gone", b"", timeout_s=10)
+            await own_bus.request("t.gone", b"", timeout_s=10)
     assert recovery.more == 0
 
 
-async def test_losing_and_finding_the_server_is_told(server: NatsProcess, breakable: Bus) -> None:
-    await asyncio.wait_for(breakable.wait_connected(), 5)
-    lost = asyncio.create_task(breakable.wait_lost())
+async def test_losing_and_finding_the_server_is_told(server: NatsProcess, own_bus: Bus) -> None:
+    await asyncio.wait_for(own_bus.wait_connected(), 5)
+    lost = asyncio.create_task(own_bus.wait_lost())
     server.kill()
     await asyncio.wait_for(lost, 10)
-    assert not breakable.connected
-    assert breakable.server_url == ""
-    found = asyncio.create_task(breakable.wait_connected())
+    assert not own_bus.connected
+    assert own_bus.server_url == ""
+    found = asyncio.create_task(own_bus.wait_connected())
     await asyncio.to_thread(server.start)
     await asyncio.wait_for(found, 20)
-    assert breakable.connected
-    assert breakable.server_url == server.url
+    assert own_bus.connected
+    assert own_bus.server_url == server.url
 
 
 async def test_what_is_subscribed_and_published_while_the_server_is_away_comes_through(
-    server: NatsProcess, breakable: Bus
+    server: NatsProcess, own_bus: Bus
 ) -> None:
-    recovery = Recovery(breakable)
+    recovery = Recovery(own_bus)
     messages: asyncio.Queue[Message] = asyncio.Queue()
     server.kill()
-    await asyncio.wait_for(breakable.wait_lost(), 10)
-    await breakable.subscribe("t.late", messages.put)
-    await breakable.publish("t.late", b"buffered")
+    await asyncio.wait_for(own_bus.wait_lost(), 10)
+    await own_bus.subscribe("t.late", messages.put)
+    await own_bus.publish("t.late", b"buffered")
     await asyncio.to_thread(server.start)
     await recovery.once()
     assert (await asyncio.wait_for(messages.get(), 10)).payload == b"buffered"
 
 
 async def test_what_is_subscribed_while_the_client_is_closed_is_there_after_the_rebuild(
-    server: NatsProcess, breakable: Bus
+    server: NatsProcess, own_bus: Bus
 ) -> None:
-    recovery = Recovery(breakable)
-    await break_protocol(breakable)
-    assert not breakable.connected
-    await subscribe_echo(breakable, "t.meanwhile")
+    recovery = Recovery(own_bus)
+    await break_protocol(own_bus)
+    assert not own_bus.connected
+    await subscribe_echo(own_bus, "t.meanwhile")
     await recovery.once()
     assert await ask(server, "t.meanwhile") == b"here"
 
 
 async def test_a_fatal_error_and_then_no_server_still_ends_in_a_connection(
-    server: NatsProcess, breakable: Bus
+    server: NatsProcess, own_bus: Bus
 ) -> None:
-    recovery = Recovery(breakable)
-    await subscribe_echo(breakable, "t.echo")
-    await break_protocol(breakable)
+    recovery = Recovery(own_bus)
+    await subscribe_echo(own_bus, "t.echo")
+    await break_protocol(own_bus)
     server.kill()
     await asyncio.to_thread(server.start)
     await recovery.once()
-    assert (await breakable.request("t.echo", b"", timeout_s=10)).payload == b"here"
+    assert (await own_bus.request("t.echo", b"", timeout_s=10)).payload == b"here"
 
 
 async def test_a_micro_service_answers_once_after_a_rebuild(
-    server: NatsProcess, breakable: Bus
+    server: NatsProcess, own_bus: Bus
 ) -> None:
-    recovery = Recovery(breakable)
+    recovery = Recovery(own_bus)
     service = Service(
         name="mlx-test",
         version="1.2.3",
@@ -160,26 +145,26 @@ async def test_a_micro_service_answers_once_after_a_rebuild(
         metadata={"id": "t1"},
         endpoints=(Endpoint("health", "t.health", "t1", lambda: b"fine"),),
     )
-    await breakable.serve(service)
+    await own_bus.serve(service)
     for _ in range(2):
-        assert (await breakable.request("t.health", b"", timeout_s=10)).payload == b"fine"
-        answers = await breakable.request_many("$SRV.INFO.mlx-test", b"", wait_s=0.5)
+        assert (await own_bus.request("t.health", b"", timeout_s=10)).payload == b"fine"
+        answers = await own_bus.request_many("$SRV.INFO.mlx-test", b"", wait_s=0.5)
         infos = [json.loads(answer.payload) for answer in answers]
         assert [(info["version"], info["metadata"]["id"]) for info in infos] == [("1.2.3", "t1")]
         assert infos[0]["endpoints"][0]["subject"] == "t.health"
-        await break_protocol(breakable)
+        await break_protocol(own_bus)
         await recovery.once()
 
 
 async def test_a_bus_that_is_closed_while_it_rebuilds_stays_closed(
-    server: NatsProcess, breakable: Bus
+    server: NatsProcess, own_bus: Bus
 ) -> None:
-    recovery = Recovery(breakable)
-    await subscribe_echo(breakable, "t.echo")
+    recovery = Recovery(own_bus)
+    await subscribe_echo(own_bus, "t.echo")
     assert await ask(server, "t.echo") == b"here"
-    await break_protocol(breakable)
-    await breakable.close()
+    await break_protocol(own_bus)
+    await own_bus.close()
     with pytest.raises(NoResponders):
         await ask(server, "t.echo")
-    assert not breakable.connected
+    assert not own_bus.connected
     assert recovery.more == 0
