@@ -84,8 +84,8 @@ class Dispatcher:
             report = route.worker.report
             attempt = request.begin_attempt(report.id, report.boot_id, route.model)
             answer = await self._ask(report.id, report.boot_id, attempt)
-            if request.attempt != attempt.attempt or request.ended:
-                return
+            if request.attempt != attempt.attempt or request.state != "dispatching":
+                return  # ended, or given back, before the answer came
             if isinstance(answer, Ack):
                 request.acknowledge(answer.attempt, answer.boot_id)
                 for inbox in request.inboxes:

@@ -22,6 +22,7 @@ class OwnedRequest:
         inboxes: who listens: more than one where the request was published again.
         tokens: what was emitted, by choice: what another worker needs to go on.
         tried: workers whose attempt failed; others come first.
+        failures: attempts that failed after a worker took them; refusals are none.
         last_error: of the last of those.
         end: the terminal message, where this controller sent it.
     """
@@ -40,6 +41,7 @@ class OwnedRequest:
     boot_id: BootId | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)
     tried: set[WorkerId] = field(default_factory=set)
+    failures: int = 0
     last_error: StreamError | None = None
     end: Done | Failed | None = None
     cancelled: bool = False
@@ -87,6 +89,7 @@ class OwnedRequest:
     def give_up_attempt(self, error: StreamError) -> None:
         """The worker is gone or gave the request back; another one comes."""
         self.last_error = error
+        self.failures += 1
         if self.worker is not None:
             self.tried.add(self.worker)
         self.state, self.worker, self.boot_id = "accepted", None, None

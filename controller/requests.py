@@ -160,7 +160,7 @@ class Requests:
         """An attempt failed. Where nothing was generated yet, another worker may serve the
         request; else it ends."""
         may_retry = is_retryable(error.code) and not request.tokens and not request.cancelled
-        if not may_retry or request.attempt + 1 >= self._max_attempts:
+        if not may_retry or request.failures + 1 >= self._max_attempts:
             await self._fail(request, error)
             return
         logger.warning("tried again: %s", error.message, extra=_about(request))

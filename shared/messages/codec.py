@@ -36,11 +36,14 @@ def encode(message: BaseModel) -> bytes:
 def decode(kind: type[M], payload: bytes) -> M:
     """The message that `payload` holds.
 
+    Whether unknown fields are ignored or refused is the kind's rule, also for what it holds:
+    a client's request inside a dispatch of a newer controller may have fields we don't know.
+
     Raises:
         DecodeError: the bytes are no JSON, or not of this kind; `param` names the field.
     """
     try:
-        return kind.model_validate_json(payload)
+        return kind.model_validate_json(payload, extra=kind.model_config.get("extra"))
     except ValidationError as error:
         param, message = first_problem(error)
         raise DecodeError(f"not a {kind.__name__}: {message}", payload, param=param) from None

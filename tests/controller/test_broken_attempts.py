@@ -240,3 +240,32 @@ async def test_a_deadline_that_passes_without_a_connection_is_survived(nats_sett
     await own.close()
     await requests.tick(time.monotonic())
     assert requests.active == 0
+
+
+async def test_refusals_are_no_failed_attempts(nats_settings: Nats, bus: Bus) -> None:
+    async with running_controller(nats_settings, bus, retry={"max_attempts": 2}) as cluster:
+        full = [await cluster.worker(f"w{number}") for number in range(3)]
+        for worker in full:
+            worker.answer = refuse("queue_full")
+        last = await cluster.worker("w9", active_requests=5)
+        accepted(await (await cluster.ask(request_id="r")).next())
+        first_try = await last.next_dispatch()
+        await last.fail(first_try, CONTROLLER, terminal_sent=False)
+        assert (await last.next_dispatch()).attempt > first_try.attempt == 3
+
+
+async def test_what_is_given_back_before_its_ack_is_dispatched_once_more_and_no_oftener(
+    cluster: Running,
+) -> None:
+    first = await cluster.worker("w1")
+    second = await cluster.worker("w2", active_requests=5)
+    first.answer = keep_silent
+    accepted(await (await cluster.ask(request_id="r")).next())
+    dispatch = await first.next_dispatch()
+    await first.fail(dispatch, CONTROLLER, terminal_sent=False)
+    await first.acknowledge_late(dispatch)
+    assert (await second.next_dispatch()).attempt == 1
+    await cluster.settle()
+    assert second.unread[0] == first.unread[0] == 0
+    state = await cluster.query("status", "r")
+    assert (state.state, state.worker, state.attempt) == ("running", "w2", 1)

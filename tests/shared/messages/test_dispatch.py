@@ -49,6 +49,17 @@ def test_a_dispatched_request_arrives_as_it_was(body: dict[str, object]) -> None
     assert decode(DispatchBatch, encode(batch)) == batch
 
 
+def test_fields_of_a_newer_controller_are_ignored_in_a_request_too() -> None:
+    request = parse_request(b'{"prompt": "x"}')
+    message = ForwardedRequest(
+        client=ADA, skill=CHAT, reply="_INBOX.x", elapsed_ms=1.5, request=request
+    )
+    newer = orjson.loads(encode(message))
+    newer["hops"] = 1
+    newer["request"]["thinking"] = {"budget": 1}
+    assert decode(ForwardedRequest, orjson.dumps(newer)) == message
+
+
 @pytest.mark.parametrize("body", BODIES)
 def test_a_forwarded_request_asks_for_the_same(body: dict[str, object]) -> None:
     request = parse_request(orjson.dumps(body))
