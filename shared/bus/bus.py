@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 import nats.errors
-from nats.aio.client import Client
 
+from shared.bus.client import Client
 from shared.bus.message import Handler, Message
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
 from shared.bus.service import Service

@@ -168,3 +168,22 @@ async def test_a_bus_that_is_closed_while_it_rebuilds_stays_closed(
         await ask(server, "t.echo")
     assert not own_bus.connected
     assert recovery.more == 0
+
+
+async def test_what_is_sent_while_the_connection_breaks_goes_out_with_the_next(
+    nats_server: NatsProcess, bus: Bus
+) -> None:
+    """The client's flusher is gone and its reader has not noticed: it writes by itself."""
+    recovery = Recovery(bus)
+    client = bus._client
+    assert client._flusher_task is not None
+    client._flusher_task.cancel()
+    await asyncio.wait([client._flusher_task])
+    client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+    subscription = await bus.subscribe("t.breaking", heard.put)
+    await bus.publish("t.breaking", b"kept")
+    assert bus.connected  # it has not noticed yet, or this shows nothing
+    await recovery.once()
+    assert (await asyncio.wait_for(heard.get(), 10)).payload == b"kept"
+    await subscription.unsubscribe()

@@ -1,0 +1,17 @@
+"""The NATS client, mended where it lets a broken connection through to its caller."""
+
+import contextlib
+from typing import Any
+
+from nats.aio.client import Client as NatsClient
+
+
+class Client(NatsClient):
+    """As `nats.aio.client.Client`; what is sent while a connection breaks waits for the next."""
+
+    async def _flush_pending(self, force_flush: bool = False) -> Any:
+        # Between the end of its flusher and that of its reader the client writes to the closed
+        # transport itself (nats-py 2.16): a RuntimeError from uvloop, or an OSError, out of
+        # publish and subscribe. The command is still buffered, and goes out on reconnecting.
+        with contextlib.suppress(OSError, RuntimeError):
+            return await super()._flush_pending(force_flush)
