@@ -4,7 +4,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class Run:
         first_token_s: for each stream, from its request to its first token.
         gaps_s: all times between tokens of one stream.
         cpu_s: processor time used meanwhile, by process.
+        stream_s: when each token of each stream came, on one clock.
     """
 
     tokens: int = 0
@@ -31,6 +32,18 @@ class Run:
     first_token_s: list[float] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
     cpu_s: dict[str, float] = field(default_factory=dict)
+    stream_s: list[list[float]] = field(default_factory=list)
+
+    def fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def full_tokens_per_s(self) -> float:
+        """While all streams ran: from the last first token to the first last one."""
+        begin = max(times[0] for times in self.stream_s)
+        end = min(times[-1] for times in self.stream_s)
+        tokens = sum(begin < at <= end for times in self.stream_s for at in times)
+        return tokens / (end - begin)
 
     @property
     def tokens_per_s(self) -> float:
@@ -55,6 +68,8 @@ class StreamClock:
         self._run = run
         self._started = time.perf_counter()
         self._last: float | None = None
+        self._times: list[float] = []
+        run.stream_s.append(self._times)
 
     def tick(self, tokens: int = 1) -> None:
         if tokens == 0:
@@ -66,6 +81,7 @@ class StreamClock:
         else:
             self._run.gaps_s.append(now - self._last)
         self._last = now
+        self._times += [now] * tokens
 
 
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:

@@ -8,25 +8,17 @@ compared too. Prefill counts. Prints a table and writes results/throughput.json.
 
 import argparse
 import asyncio
-import json
 import os
-import subprocess
 import sys
 import time
 from typing import Any
 
+from benchmarks.loads import story_prompts
 from benchmarks.local_cluster import LocalCluster, local_cluster
 from benchmarks.measures import Run, StreamClock, cpu_seconds, print_table, save, spread
+from benchmarks.plain_mlx_lm import PlainProcess
 from shared.client import Cluster, connect
 from worker import demo_model
-from worker.machine import available_cores
-
-_SUBJECTS = (
-    "the sea", "a lighthouse", "bread", "the moon", "trains", "winter", "bees", "a clock",
-    "rivers", "glass", "the desert", "music", "a bridge", "salt", "clouds", "paper",
-    "stars", "an island", "wood", "the wind", "a garden", "coal", "snow", "maps",
-    "coffee", "a mountain", "silk", "rain", "iron", "the forest", "a harbour", "light",
-)  # fmt: skip
 
 
 def main() -> None:
@@ -37,66 +29,26 @@ def main() -> None:
     arguments = parser.parse_args()
     counts = [int(count) for count in arguments.streams.split(",")]
     folder = str(demo_model.folder())
-    with _Peer(folder) as peer, local_cluster() as cluster:
+    with PlainProcess(folder) as peer, local_cluster() as cluster:
         results = asyncio.run(
             _compare(cluster, peer, counts, arguments.repeats, arguments.max_tokens)
         )
     _report(results, arguments.repeats)
 
 
-class _Peer:
-    """The process that runs plain BatchGenerator."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> "_Peer":
-        threads = str(available_cores())
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.plain_batch_generator", self._folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
-        )
-        self._read()  # loaded
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
-
-    def run(self, prompts: list[list[int]], max_tokens: int) -> tuple[Run, list[list[int]]]:
-        assert self._process.stdin is not None
-        order = {"prompts": prompts, "max_tokens": max_tokens}
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        answer = self._read()
-        tokens = answer.pop("token_ids")
-        return Run(**answer), tokens
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit("plain BatchGenerator ended")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-
 async def _compare(
-    local: LocalCluster, peer: _Peer, counts: list[int], repeats: int, max_tokens: int
+    local: LocalCluster, peer: PlainProcess, counts: list[int], repeats: int, max_tokens: int
 ) -> dict[int, list[dict[str, Any]]]:
     """For each number of streams the runs of both, in turn."""
-    prompts = _prompts()
+    prompts = story_prompts(max(counts))
     results: dict[int, list[dict[str, Any]]] = {count: [] for count in counts}
     async with connect(local.url) as cluster:
         await _run_cluster(cluster, local, prompts[:2], 4)  # warm both
-        peer.run(prompts[:2], 4)
+        peer.generate(prompts[:2], 4)
         for repeat in range(repeats):
             for count in counts:
                 print(f"run {repeat + 1}/{repeats}, {count} streams", file=sys.stderr)
-                plain, plain_tokens = peer.run(prompts[:count], max_tokens)
+                plain, plain_tokens = peer.generate(prompts[:count], max_tokens)
                 ours, our_tokens = await _run_cluster(cluster, local, prompts[:count], max_tokens)
                 results[count].append(
                     {
@@ -134,21 +86,6 @@ async def _stream(cluster: Cluster, run: Run, prompt: list[int], max_tokens: int
         tokens.extend(chunk.token_ids)
         clock.tick(len(chunk.token_ids))
     return tokens
-
-
-def _prompts() -> list[list[int]]:
-    """32 chat prompts of nearly the same length, as token ids, so that both get the same."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(str(demo_model.folder()))
-    return [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": f"Write a short story about {subject}."}],
-            add_generation_prompt=True,
-            return_dict=False,
-        )
-        for subject in _SUBJECTS
-    ]
 
 
 def _report(results: dict[int, list[dict[str, Any]]], repeats: int) -> None:

@@ -97,7 +97,8 @@ LINK_MESSAGES: list[Any] = [
         link.SequenceRefused(1, "invalid_request", "no", "prompt"),
         link.PrefillAdvanced(1, 5, 10),
         link.StepCompleted([_OUTPUT, _OUTPUT]),
-        link.EngineMeasured(1, 2, 3, 4.5),
+        link.EngineMeasured(1, 2, 3, 4, 5, 6, 7.5),
+        link.SequencePreempted(3),
     )
 ]
 _LINK_KINDS = (*get_args(link.Order), *get_args(link.Fact))

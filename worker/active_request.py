@@ -7,7 +7,7 @@ from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import TokensEmitted
-from shared.messages.request import Priority
+from shared.messages.request import PRIORITIES, Priority
 from shared.messages.stream import (
     ChoiceOutput,
     Chunk,
@@ -147,6 +147,7 @@ class ActiveRequest:
                 seed=(self.dispatch.seed + choice.number * _SEED_STRIDE) % 2**64,
                 logprobs=body.logprobs,
             ),
+            priority=PRIORITIES.index(self.level),
             resumed_ids=list(body.resume.token_ids) if body.resume else [],
             text_sent=body.resume.text_sent if body.resume else 0,
         )
@@ -155,6 +156,10 @@ class ActiveRequest:
         self.engine = engine
         self.status, self.progress = "prefill", None
         self._admitted_at = time.monotonic()
+
+    def preempt(self) -> None:
+        """The engine goes on with it later."""
+        self.status, self.progress = "preempted", None
 
     def start_choice(self, choice: Choice, prompt_tokens: int, cached_tokens: int) -> None:
         """Note what the engine found out about a prompt; counted once for all its choices."""
@@ -167,6 +172,7 @@ class ActiveRequest:
         """Take in new tokens: a chunk, or the end when it was the last of the last choice."""
         if self._first_token_at is None and output.token_ids:
             self._first_token_at = time.monotonic()
+        if output.token_ids:
             self.status, self.progress = "running", None
         choice.tokens += len(output.token_ids)
         choice.text_length += len(output.text)

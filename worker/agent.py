@@ -36,7 +36,7 @@ from worker.standing import find_lost
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-_DEFAULT_PREFILL_CHUNK_TOKENS = 512
+_MAX_PREFILL_CHUNK_TOKENS = 2048
 _LAST_WORDS_S = 5.0
 
 
@@ -214,11 +214,14 @@ class Agent:
     def _engine_arguments(self) -> list[str]:
         batching = self._settings.worker.continuous_batching
         chunk = batching.prefill_chunk_tokens
+        kv_memory = batching.kv_memory_mb
         return [
             *("--max-batch-size", str(batching.max_batch_size if batching.enabled else 1)),
             "--prefill-chunk-tokens",
-            str(_DEFAULT_PREFILL_CHUNK_TOKENS if chunk == "auto" else chunk),
+            str(_MAX_PREFILL_CHUNK_TOKENS if chunk == "auto" else chunk),
             *("--max-decode-stall-ms", str(batching.max_decode_stall_ms)),
+            *("--engines", str(self._settings.worker.engines.count)),
+            *(("--kv-memory-mb", str(kv_memory)) if kv_memory else ()),
         ]
 
     async def _on_fact(self, engine: EngineProcess, fact: Fact) -> None:

@@ -52,7 +52,7 @@ class EngineProcess:
         self.state: EngineState = "starting"
         self.restarts = 0
         self.started: EngineStarted | None = None
-        self.measured = EngineMeasured(0, 0, 0, 0.0)
+        self.measured = EngineMeasured(0, 0, 0, 0, 0, 0, 0.0)
         self._settings = settings
         self._arguments = arguments
         self._retry_after_failure_s = retry_after_failure_s

@@ -65,6 +65,10 @@ def _engine(engine: EngineProcess) -> EngineStatus:
         restarts=engine.restarts,
         active_sequences=engine.measured.active_sequences,
         memory_bytes=max(resident, mlx),
+        kv_bytes=engine.measured.kv_bytes,
+        kv_budget_bytes=engine.measured.kv_budget_bytes,
+        preemptions=engine.measured.preemptions,
+        step_ms=engine.measured.step_ms,
         threads=engine.threads,
     )
 

@@ -7,9 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from shared.messages.request import Priority
-
-_ORDER: tuple[Priority, ...] = ("high", "medium", "low")
+from shared.messages.request import PRIORITIES, Priority
 
 
 class Queued(Protocol):
@@ -25,14 +23,14 @@ class RequestQueue(Generic[Q]):
 
     def __init__(self, max_depth: int) -> None:
         self.max_depth = max_depth
-        self._levels: dict[Priority, deque[Q]] = {level: deque() for level in _ORDER}
+        self._levels: dict[Priority, deque[Q]] = {level: deque() for level in PRIORITIES}
 
     def __len__(self) -> int:
         return sum(len(level) for level in self._levels.values())
 
     def __iter__(self) -> Iterator[Q]:
         """From the next to the last."""
-        for level in _ORDER:
+        for level in PRIORITIES:
             yield from self._levels[level]
 
     @property

@@ -27,6 +27,7 @@ from worker.link.messages import (
     ModelLoading,
     Output,
     PrefillAdvanced,
+    SequencePreempted,
     SequenceRefused,
     SequenceStarted,
     StepCompleted,
@@ -232,6 +233,10 @@ class Scheduler:
             case PrefillAdvanced():
                 if entry := self._by_sequence.get(fact.sequence):
                     entry[0].progress = round(fact.done / fact.total, 3)
+                    self._send_status(entry[0])
+            case SequencePreempted():
+                if entry := self._by_sequence.get(fact.sequence):
+                    entry[0].preempt()
                     self._send_status(entry[0])
             case SequenceRefused():
                 if entry := self._by_sequence.get(fact.sequence):

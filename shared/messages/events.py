@@ -37,7 +37,13 @@ class ModelStatus(Part):
 
 
 class EngineStatus(Part):
-    """One engine process of a worker."""
+    """One engine process of a worker.
+
+    Attributes:
+        kv_bytes: held by the KV caches of what it serves, of `kv_budget_bytes`.
+        preemptions: sequences that gave way since it started, because that was not enough.
+        step_ms: of a decode step, lately.
+    """
 
     index: int
     pid: int | None = None
@@ -45,6 +51,10 @@ class EngineStatus(Part):
     restarts: Count = 0
     active_sequences: Count = 0
     memory_bytes: Count = 0
+    kv_bytes: Count = 0
+    kv_budget_bytes: Count = 0
+    preemptions: Count = 0
+    step_ms: float = 0.0
     threads: Count = 0
 
 

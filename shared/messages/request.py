@@ -23,6 +23,7 @@ MAX_STOP_STRINGS = 4
 MAX_KEYS = 4096
 
 Priority = Literal["high", "medium", "low"]
+PRIORITIES: tuple[Priority, ...] = ("high", "medium", "low")
 _PRIORITIES: dict[str, Priority] = {
     "high": "high", "urgent": "high",
     "medium": "medium", "default": "medium",

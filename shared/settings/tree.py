@@ -173,11 +173,16 @@ class PreWarming(Section):
 
 
 class ContinuousBatching(Section):
+    """`kv_memory_mb` is what the KV caches of an engine may take together, by default most of
+    what the models leave of the device's memory. Prefill goes in chunks of a size that is
+    measured, of `prefill_chunk_tokens` at most."""
+
     enabled: bool = True
     min_batch_size: Annotated[int, Field(ge=1, le=1024)] = 1
     max_batch_size: Annotated[int, Field(ge=1, le=1024)] = 32
     prefill_chunk_tokens: Annotated[int, Field(ge=16, le=65_536)] | Literal["auto"] = "auto"
     max_decode_stall_ms: PositiveMilliseconds = 500
+    kv_memory_mb: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -245,6 +250,15 @@ class Worker(Section):
     request_queue: RequestQueue = RequestQueue()
     resource_limits: ResourceLimits = ResourceLimits()
     kv_cache: KvCache = KvCache()
+
+    @model_validator(mode="after")
+    def _a_stall_is_no_hang(self) -> Self:
+        if 2 * self.continuous_batching.max_decode_stall_ms > self.engines.step_timeout_ms:
+            raise ValueError(
+                "continuous_batching.max_decode_stall_ms must not exceed half of "
+                "engines.step_timeout_ms, or engines are killed while they prefill"
+            )
+        return self
 
 
 class Logging(Section):

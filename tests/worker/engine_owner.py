@@ -35,7 +35,9 @@ F = TypeVar("F", bound=Fact)
 class EngineOwner:
     """Owns one `EngineProcess`, as the agent does. Takes facts in while `reading` is set."""
 
-    def __init__(self, *, chunk_tokens: int, retry_after_failure_s: float, **engines: Any) -> None:
+    def __init__(
+        self, *, chunk_tokens: int, max_stall_ms: int, retry_after_failure_s: float, **engines: Any
+    ) -> None:
         self.facts: list[Fact] = []
         self.losses: list[str] = []
         self.changes = Changes()
@@ -45,7 +47,7 @@ class EngineOwner:
             0,
             Engines(**engines),
             [
-                *("--max-batch-size", "8", "--max-decode-stall-ms", "500"),
+                *("--max-batch-size", "8", "--max-decode-stall-ms", str(max_stall_ms)),
                 *("--prefill-chunk-tokens", str(chunk_tokens)),
             ],
             2,
@@ -95,11 +97,18 @@ class EngineOwner:
 
 @asynccontextmanager
 async def owned_engine(
-    *, chunk_tokens: int = 512, retry_after_failure_s: float = 60, **engines: Any
+    *,
+    chunk_tokens: int = 512,
+    max_stall_ms: int = 500,
+    retry_after_failure_s: float = 60,
+    **engines: Any,
 ) -> AsyncIterator[EngineOwner]:
     """A running engine; `engines` are keys of the settings' section."""
     owner = EngineOwner(
-        chunk_tokens=chunk_tokens, retry_after_failure_s=retry_after_failure_s, **engines
+        chunk_tokens=chunk_tokens,
+        max_stall_ms=max_stall_ms,
+        retry_after_failure_s=retry_after_failure_s,
+        **engines,
     )
     running = asyncio.create_task(owner.process.run())
     try:
@@ -112,7 +121,7 @@ async def owned_engine(
 
 
 async def _begin_a_long_prefill(folder: str) -> None:
-    async with owned_engine(chunk_tokens=8192) as owner:
+    async with owned_engine(chunk_tokens=8192, max_stall_ms=10**6) as owner:
         await owner.wait_fact(EngineStarted)
         print(owner.process.pid, flush=True)
         owner.process.send(LoadModel(TINY, folder))

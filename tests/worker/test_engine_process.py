@@ -143,7 +143,7 @@ async def test_while_its_owner_does_not_read_an_engine_is_not_taken_for_silent(
 async def test_an_engine_that_is_too_long_in_one_step_is_killed_and_reported(
     demo_folder: Path,
 ) -> None:
-    async with owned_engine(chunk_tokens=8192, step_timeout_ms=2000) as owner:
+    async with owned_engine(chunk_tokens=8192, max_stall_ms=10**6, step_timeout_ms=2000) as owner:
         loaded = await _load(owner, demo_folder)
         owner.submit(1, [1] * (loaded.max_context_tokens - 1), 1)
         await owner.wait(lambda: len(owner.losses) == 1)
@@ -152,7 +152,9 @@ async def test_an_engine_that_is_too_long_in_one_step_is_killed_and_reported(
 
 
 async def test_an_engine_that_does_not_stop_in_time_is_killed(demo_folder: Path) -> None:
-    async with owned_engine(chunk_tokens=8192, shutdown_timeout_ms=100) as owner:
+    async with owned_engine(
+        chunk_tokens=8192, max_stall_ms=10**6, shutdown_timeout_ms=100
+    ) as owner:
         loaded = await _load(owner, demo_folder)
         owner.submit(1, [1] * (loaded.max_context_tokens - 1), 1)  # seconds without a look at us
         assert owner.process.pid is not None
@@ -203,7 +205,7 @@ def test_an_engine_leaves_when_its_owner_is_killed_even_in_a_long_prefill(
 
 
 async def test_stopping_an_engine_that_never_started_is_no_error() -> None:
-    owner = EngineOwner(chunk_tokens=512, retry_after_failure_s=1)
+    owner = EngineOwner(chunk_tokens=512, max_stall_ms=500, retry_after_failure_s=1)
     async with asyncio.timeout(5):
         await owner.process.stop()
     assert owner.process.pid is None

@@ -15,6 +15,8 @@ def main() -> None:
     parser.add_argument("--max-batch-size", type=int, required=True)
     parser.add_argument("--prefill-chunk-tokens", type=int, required=True)
     parser.add_argument("--max-decode-stall-ms", type=int, required=True)
+    parser.add_argument("--kv-memory-mb", type=int, help="default: a share of what is free")
+    parser.add_argument("--engines", type=int, default=1, help="that share this machine")
     arguments = parser.parse_args()
 
     # The agent decides when we end: by an order, by closing the socket, or by killing us.
@@ -37,8 +39,10 @@ def main() -> None:
         channel.send,
         channel.wait_for_room,
         max_batch_size=arguments.max_batch_size,
-        prefill_chunk_tokens=arguments.prefill_chunk_tokens,
+        max_chunk_tokens=arguments.prefill_chunk_tokens,
         max_decode_stall_s=arguments.max_decode_stall_ms / 1000,
+        kv_budget_bytes=arguments.kv_memory_mb and arguments.kv_memory_mb * 1_000_000,
+        engines=arguments.engines,
     )
     raise_wired_limit()
     name, accelerator = device_name()

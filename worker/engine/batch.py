@@ -1,89 +1,284 @@
-"""Continuous batching of one model: prompts wait, are prefilled, and decode together.
+"""Continuous batching of one model: prompts wait, are prefilled, and decode in groups.
 
 Sequences join and leave between any two steps.
 """
 
+import math
 import time
-from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 
-from worker.engine.decoding import DecodeBatch, DecodingRow, Token
+import mlx.core as mx
+
+from worker.engine.decoding import DecodeGroup, DecodingRow
+from worker.engine.ledger import Claim, KVLedger
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import PrefillGroup, Progress
+from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cost
+from worker.engine.prefill import Pending, PrefillJob, Progress
 from worker.engine.prompt import PreparedSequence
-from worker.engine.sampling import SampledRow
+
+_STRETCH = 4.0
+"""A prompt is due after so many times the time it takes alone: short ones go before long ones,
+but not for ever."""
+
+_MIN_CHUNK_TOKENS = 8
+_WORTH_SHARING = 4
+"""Prompts of up to so many times the tokens that the fixed part of a pass is worth go together."""
+
+_SPARE_SLOTS = 1.5
+"""A group that needs more slots gets so many times those it has, so that few joins copy it."""
 
 
 class Batch:
-    """All sequences of one model. Every method belongs to the engine thread."""
+    """All sequences of one model. Every method belongs to the engine thread.
 
-    def __init__(self, model: LoadedModel, *, max_size: int, prefill_chunk_tokens: int) -> None:
-        self._network = model.network
-        self._end_ids = model.end_ids
+    Attributes:
+        groups: the rows that decode.
+    """
+
+    def __init__(
+        self, model: LoadedModel, ledger: KVLedger, *, max_size: int, max_chunk_tokens: int
+    ) -> None:
+        self._model = model
+        self._ledger = ledger
         self._max_size = max_size
-        self._chunk_tokens = prefill_chunk_tokens
-        self._waiting: deque[PreparedSequence] = deque()
-        self._group: PrefillGroup | None = None
-        self._decoding = DecodeBatch(model.network)
+        self._max_chunk_tokens = max_chunk_tokens
+        self._pending: list[Pending] = []
+        self._jobs: list[PrefillJob] = []
+        self.groups: list[DecodeGroup] = []
+        self.preempted: list[int] = []
+        ledger.open(self)
+
+    def close(self) -> None:
+        self._ledger.close(self)
+
+    # Sequences.
 
     def add(self, prepared: PreparedSequence) -> None:
         """Queue a sequence for prefill."""
-        self._waiting.append(prepared)
+        now = time.monotonic()
+        alone_s = self._model.prefill_speed.seconds(len(prepared.all_ids))
+        self._pending.append(Pending(prepared, now, now + _STRETCH * alone_s))
 
     def remove(self, sequence: int) -> None:
-        """Drop a sequence between two steps; unknown ones are ignored."""
-        self._waiting = deque(s for s in self._waiting if s.order.sequence != sequence)
-        if self._group is not None:
-            self._group.remove(sequence)
-            if not self._group.sequences:
-                self._group = None
-        self._decoding.remove(sequence)
+        """Generate no more of a sequence; unknown ones are ignored."""
+        self._pending = [each for each in self._pending if each.id != sequence]
+        for job in self._jobs:
+            job.remove(sequence)
+        self._jobs = [job for job in self._jobs if job.pending]
+        for row in self._rows:
+            row.gone = row.gone or row.id == sequence
 
-    def decode(self) -> list[Token]:
-        """One step of all that decode: the tokens of the step before."""
-        return self._decoding.step() if self._decoding.busy else []
+    def retire(self) -> None:
+        """Drop the rows that ended, or have all their tokens drawn."""
+        for group in self.groups:
+            group.drop([row for row in group.rows if row.gone or row.left == 0])
+        self.groups = [group for group in self.groups if group.rows]
 
-    def prefill(self, max_stall_s: float) -> list[Progress]:
-        """Prefill for about `max_stall_s` while others wait to decode; at least one chunk."""
-        started = time.perf_counter()
-        nobody_decodes = not self._decoding.busy
-        progress: list[Progress] = []
-        while self._group is not None or (self._waiting and self._room > 0):
-            progress += self._prefill_chunk()
-            if nobody_decodes and self._decoding.busy:
-                break  # the first tokens come before the next prompt
-            if time.perf_counter() - started >= max_stall_s:
-                break
-        return progress
+    @property
+    def _rows(self) -> list[DecodingRow]:
+        return [row for group in self.groups for row in group.rows]
+
+    # Prefill.
+
+    @property
+    def next_due(self) -> float | None:
+        """When the prompt is due that may be prefilled next; None if there is none."""
+        job = self._next_job()
+        pending = self._admissible()
+        dues = [each.due_at for each in (job, pending) if each is not None]
+        return min(dues, default=None)
+
+    def prefill(self, seconds: float) -> list[Progress]:
+        """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
+        that are complete begin to decode."""
+        job, pending = self._next_job(), self._admissible()
+        if pending is not None and (job is None or pending.due_at < job.due_at):
+            job = self._open_job(pending, seconds)
+        assert job is not None
+        rows = len(job.pending)
+        wanted = self._model.prefill_speed.tokens_in(seconds, job.done) // rows
+        count = min(max(wanted, _MIN_CHUNK_TOKENS), self._max_chunk_tokens // rows, job.left)
+        context, tokens = job.done, count * rows
+        took_s = job.advance(count)
+        if tokens >= _MIN_CHUNK_TOKENS:
+            self._model.prefill_speed.measured(tokens, context, took_s)
+        if job.complete:
+            self._jobs.remove(job)
+            self._join(job)
+        return job.progress()
+
+    def _next_job(self) -> PrefillJob | None:
+        return min(self._jobs, key=lambda job: job.due_at, default=None)
+
+    def _admissible(self) -> Pending | None:
+        """The one that is due first, if there is room for it."""
+        first = min(self._pending, key=lambda each: each.due_at, default=None)
+        if first is None or self._room < 1:
+            return None
+        size = self._model.layout.bytes(1, first.tokens)
+        return first if self._ledger.admits(size) else None
 
     @property
     def _room(self) -> int:
-        return self._max_size - len(self._decoding)
+        prefilling = sum(len(job.pending) for job in self._jobs)
+        return self._max_size - prefilling - len(self._rows)
 
-    def _prefill_chunk(self) -> list[Progress]:
-        if self._group is None:
-            self._group = PrefillGroup(self._network, self._next_group())
-        group = self._group
-        progress = group.advance(self._chunk_tokens)
-        if group.complete:
-            rows = [self._row(prepared) for prepared in group.sequences]
-            self._decoding.add(rows, group.cache, group.inputs)
-            self._group = None
-        return progress
+    def _open_job(self, first: Pending, seconds: float) -> PrefillJob:
+        """The first, and others as far as they share a pass with profit."""
+        speed, layout = self._model.prefill_speed, self._model.layout
+        most_tokens = min(speed.tokens_in(seconds, 0), self._max_chunk_tokens)
+        padding = speed.floor_tokens if layout.allows_padding else 0
+        chosen = [first]
+        longest = first.tokens
+        for each in sorted(self._pending, key=lambda each: each.due_at):
+            if longest > _WORTH_SHARING * speed.floor_tokens:
+                break
+            if each is first or abs(each.tokens - first.tokens) > padding:
+                continue
+            longest_then = max(longest, each.tokens)
+            rows = len(chosen) + 1
+            fits = rows <= self._room and rows * longest_then <= most_tokens
+            if fits and self._ledger.has_room(layout.bytes(rows, longest_then)):
+                chosen.append(each)
+                longest = longest_then
+        self._pending = [each for each in self._pending if each not in chosen]
+        job = PrefillJob(self._model.network, layout, chosen)
+        self._jobs.append(job)
+        return job
 
-    def _next_group(self) -> list[PreparedSequence]:
-        """The first that waits, and others of its length as far as they fit into one chunk."""
-        length = len(self._waiting[0].all_ids)
-        room = min(self._room, max(1, self._chunk_tokens // length))
-        group = [prepared for prepared in self._waiting if len(prepared.all_ids) == length][:room]
-        chosen = {prepared.order.sequence for prepared in group}
-        self._waiting = deque(s for s in self._waiting if s.order.sequence not in chosen)
-        return group
+    # Groups.
 
-    def _row(self, prepared: PreparedSequence) -> DecodingRow:
-        order = prepared.order
-        return DecodingRow(
-            sequence=order.sequence,
-            left=prepared.max_tokens - len(order.resumed_ids),
-            ends=self._end_ids | set(order.stop_token_ids),
-            sampled=SampledRow(order.sampling, prepared.prompt_ids, order.resumed_ids),
+    def _join(self, job: PrefillJob) -> None:
+        rows = [self._row(pending) for pending in job.pending]
+        inputs = mx.array(job.inputs, dtype=mx.uint32)
+        self.groups.append(DecodeGroup(self._model.network, rows, job.hand_over(), inputs))
+        self._regroup()
+
+    def _row(self, pending: Pending) -> DecodingRow:
+        stop_token_ids = pending.prepared.order.stop_token_ids
+        return DecodingRow(pending, self._model.end_ids | set(stop_token_ids))
+
+    def _regroup(self) -> None:
+        """Let rows decode together in the cheapest way, where moving them pays soon."""
+        pass_cost, token_cost = self._model.memory_bytes, self._model.layout.token_bytes
+        placed = [(group, row) for group in self.groups for row in group.rows]
+        lengths = [length for group in self.groups for length in group.lengths]
+        parts = best_partition(lengths, pass_cost, token_cost)
+        now = total_cost([group.lengths for group in self.groups], pass_cost, token_cost)
+        best = total_cost([[lengths[i] for i in part] for part in parts], pass_cost, token_cost)
+        homes = _homes([[(placed[i][0], lengths[i]) for i in part] for part in parts])
+        moved = sum(
+            lengths[i]
+            for part, home in zip(parts, homes, strict=True)
+            for i in part
+            if placed[i][0] is not home
         )
+        if (now - best) * STEPS_TO_PAY_BACK > 2 * moved * token_cost:
+            for part, home in zip(parts, homes, strict=True):
+                self._gather([placed[i][1] for i in part], home)
+            self.groups = [group for group in self.groups if group.rows]
+
+    def _gather(self, rows: Sequence[DecodingRow], home: DecodeGroup | None) -> None:
+        """Bring rows together in their new home, as far as there is room for copies."""
+        for group in [group for group in self.groups if group is not home]:
+            moving = [row for row in group.rows if row in rows]
+            if not moving:
+                continue
+            if len(moving) == len(group.rows):
+                leaving = group
+            elif self._ledger.fits(group.bytes_of(moving)):
+                leaving = group.take(moving)
+                self.groups.append(leaving)
+            else:
+                continue
+            if home is None:
+                home = leaving
+            elif self._widen(home, leaving):
+                home.absorb(leaving)
+                self.groups.remove(leaving)
+
+    def _widen(self, home: DecodeGroup, coming: DecodeGroup) -> bool:
+        """Have room in a group for another; with some to spare where memory allows."""
+        cache = home.cache
+        count = len(home) + len(coming)
+        width = max(cache.width, coming.fitting[1])
+        spare = min(self._max_size, math.ceil(cache.slots * _SPARE_SLOTS))
+        for slots in (max(count, spare), count):
+            slots = max(slots, cache.slots) if count <= cache.slots else slots
+            grown = cache.bytes_at(slots, width) - cache.nbytes
+            if grown <= 0 or self._ledger.fits(grown + cache.layer_bytes):
+                cache.resize(slots, width)
+                return True
+        return False
+
+    # Memory.
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(group.cache.nbytes for group in self.groups) + sum(
+            job.reserved_bytes for job in self._jobs
+        )
+
+    @property
+    def growth_bytes(self) -> int:
+        return sum(group.growth_bytes for group in self.groups)
+
+    @property
+    def claims(self) -> list[Claim]:
+        pending = [row.pending for row in self._rows]
+        pending += [each for job in self._jobs for each in job.pending]
+        return [Claim(each.prepared.order.priority, each.arrived_at, each.id) for each in pending]
+
+    def make_room(self, group: DecodeGroup) -> bool:
+        """Have room for the next step of a group; False where none of its rows is left."""
+        self._ledger.make_room(lambda: _growth_needed(group))
+        if group.rows and not group.has_room:
+            group.grow()
+        return bool(group.rows)
+
+    def give_back_slack(self) -> None:
+        for group in self.groups:
+            group.fit()
+
+    def preempt(self, sequence: int) -> None:
+        """Take a sequence's memory; it is prefilled again later, with what it has generated."""
+        for job in self._jobs:
+            for pending in [each for each in job.pending if each.id == sequence]:
+                job.remove(sequence)
+                self._give_way(pending)
+        self._jobs = [job for job in self._jobs if job.pending]
+        for group in self.groups:
+            for row in [row for row in group.rows if row.id == sequence]:
+                row.gone = True
+                group.drop([row])
+                if group.rows:
+                    group.fit()
+                resumed = row.pending.prepared.resumed(row.answer_ids)
+                self._give_way(replace(row.pending, prepared=resumed))
+        self.groups = [group for group in self.groups if group.rows]
+
+    def _give_way(self, pending: Pending) -> None:
+        self._pending.append(pending)
+        self.preempted.append(pending.id)
+
+
+def _growth_needed(group: DecodeGroup) -> int:
+    if not group.rows or group.has_room:
+        return 0
+    return group.growth_bytes
+
+
+def _homes(
+    parts: Sequence[Sequence[tuple[DecodeGroup, int]]],
+) -> list[DecodeGroup | None]:
+    """For each part, rows by their group and length, the group that most of it is in already,
+    unless that is another part's home."""
+    homes: list[DecodeGroup | None] = []
+    for part in parts:
+        held: dict[DecodeGroup, int] = {}
+        for group, length in part:
+            if group not in homes:
+                held[group] = held.get(group, 0) + length
+        homes.append(max(held, key=held.__getitem__, default=None))
+    return homes

@@ -1,16 +1,17 @@
-"""The rows that generate: one forward pass and one draw for all of them, again and again.
+"""The rows that generate: one forward pass and one draw for all rows of a group at a time."""
 
-One step ahead: while the device computes the next tokens, the host reads the last ones.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import mlx.core as mx
 
-from worker.engine.caches import Cache, join, keep_rows
+from worker.engine.caches import BatchCache, blocks_for
+from worker.engine.prefill import Pending
+from worker.engine.row_cache import BLOCK_TOKENS
 from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
+
+_WEIGHT_OF_NEW = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,113 +33,189 @@ class Token:
     logprobs: TokenLogprobs | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DecodingRow:
-    """One sequence of the batch.
+    """One sequence of a group.
 
     Attributes:
-        left: tokens that may still be drawn.
         ends: tokens that end it.
-        complete: all that may be drawn was drawn.
+        answer_ids: what was generated and read, by earlier attempts too.
+        left: tokens that may still be drawn.
+        fresh: nothing was drawn yet.
         gone: it ended or was removed; what was drawn for it ahead is of no use.
     """
 
-    sequence: int
-    left: int
+    pending: Pending
     ends: frozenset[int]
-    sampled: SampledRow
-    complete: bool = field(default=False, init=False)
+    answer_ids: list[int] = field(init=False)
+    left: int = field(init=False)
+    sampled: SampledRow = field(init=False)
+    fresh: bool = field(default=True, init=False)
     gone: bool = field(default=False, init=False)
 
-
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """Tokens that the device was asked for and nobody has read: [B], for `rows`."""
-
-    rows: list[DecodingRow]
-    tokens: mx.array
-    logprobs: Logprobs | None
-
-
-class DecodeBatch:
-    """All decoding rows of one model. Belongs to the engine thread."""
-
-    def __init__(self, network: Any) -> None:
-        self._network = network
-        self._sampler = BatchSampler()
-        self._rows: list[DecodingRow] = []
-        self._cache: Cache = []
-        self._inputs = mx.zeros(0, dtype=mx.uint32)  # [B] each row's next input
-        self._drawn: _Drawn | None = None
+    def __post_init__(self) -> None:
+        prepared = self.pending.prepared
+        resumed_ids = prepared.order.resumed_ids
+        self.answer_ids = list(resumed_ids)
+        self.left = prepared.max_tokens - len(resumed_ids)
+        self.sampled = SampledRow(prepared.order.sampling, prepared.prompt_ids, resumed_ids)
 
     @property
-    def busy(self) -> bool:
-        """Whether a step would bring something."""
-        return bool(self._rows) or self._drawn is not None
+    def id(self) -> int:
+        return self.pending.id
 
-    def __len__(self) -> int:
-        return len(self._rows)
 
-    def add(self, rows: Sequence[DecodingRow], cache: Cache, inputs: Sequence[int]) -> None:
-        """Rows join; the cache holds all their tokens but the last, which is their input."""
-        self._cache = join(self._cache, cache)
-        self._sampler.extend([row.sampled for row in rows])
-        self._rows.extend(rows)
-        self._inputs = mx.concatenate([self._inputs, mx.array(list(inputs), dtype=mx.uint32)])
+class Drawn:
+    """Tokens that the device was asked for and nobody has read: one for each row."""
 
-    def remove(self, sequence: int) -> None:
-        """Drop a sequence between two steps; unknown ones are ignored."""
-        for row in self._rows:
-            row.gone = row.gone or row.sequence == sequence
-        self._keep(lambda row: not row.gone)
+    def __init__(
+        self, rows: Sequence[DecodingRow], tokens: mx.array, logprobs: Logprobs | None
+    ) -> None:
+        self._rows = list(rows)
+        self._tokens = tokens
+        self._logprobs = logprobs
+        self.has_fresh = any(row.fresh for row in rows)
+        for row in rows:
+            row.fresh = False
 
-    def step(self) -> list[Token]:
-        """Ask the device for the next token of every row, and read those it was asked for
-        before. A row that joined brings its first token at the second step."""
-        before = self._drawn
-        for row in self._rows:
-            row.complete = row.left == 0
-        self._keep(lambda row: not row.complete)
-        self._drawn = self._draw() if self._rows else None
-        tokens = _read(before) if before is not None else []
-        self._keep(lambda row: not row.gone)
+    def read(self) -> list[Token]:
+        """Wait for the device; rows that ended are marked as gone."""
+        token_ids = cast(list[int], self._tokens.tolist())
+        logprobs = _read_logprobs(self._logprobs) if self._logprobs else {}
+        tokens = []
+        for place, (row, token_id) in enumerate(zip(self._rows, token_ids, strict=True)):
+            if row.gone:
+                continue
+            if token_id in row.ends:
+                row.gone = True
+                tokens.append(Token(row.id, None, "stop"))
+            else:
+                row.answer_ids.append(token_id)
+                row.gone = len(row.answer_ids) >= row.pending.prepared.max_tokens
+                reason = "length" if row.gone else None
+                tokens.append(Token(row.id, token_id, reason, logprobs.get(place)))
         return tokens
 
-    def _draw(self) -> _Drawn:
-        logits = self._network(self._inputs[:, None], cache=self._cache)[:, -1]
+
+class DecodeGroup:
+    """Rows that step together. Belongs to the engine thread.
+
+    Args:
+        inputs: [B] each row's next input.
+
+    Attributes:
+        step_s: how long a step takes, lately; 0 before the first.
+        turn: see `turns`.
+        stepped: since the last prefill of whatever model.
+    """
+
+    def __init__(
+        self, network: Any, rows: Sequence[DecodingRow], cache: BatchCache, inputs: mx.array
+    ) -> None:
+        self._network = network
+        self.rows = list(rows)
+        self.cache = cache
+        self._inputs = inputs
+        self._sampler = BatchSampler()
+        self._sampler.extend([row.sampled for row in rows])
+        self.step_s = 0.0
+        self.turn = 0.0
+        self.stepped = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens in the cache of each row."""
+        return self.cache.rows.lengths
+
+    # Steps.
+
+    def draw(self) -> Drawn:
+        """Ask the device for the next token of every row."""
+        logits = self._network(self._inputs[:, None], cache=self.cache.layers)[:, -1]
+        self.cache.rows.advance()
         tokens, logprobs = self._sampler.sample(logits, self._inputs)
         mx.async_eval(tokens, *(logprobs.arrays if logprobs else ()))
         self._inputs = tokens
-        for row in self._rows:
+        for row in self.rows:
             row.left -= 1
-        return _Drawn(list(self._rows), tokens, logprobs)
+        self.stepped = True
+        return Drawn(self.rows, tokens, logprobs)
 
-    def _keep(self, stays: Callable[[DecodingRow], bool]) -> None:
-        staying = [index for index, row in enumerate(self._rows) if stays(row)]
-        if len(staying) == len(self._rows):
+    def took(self, seconds: float) -> None:
+        """A step took so long."""
+        self.step_s += _WEIGHT_OF_NEW * (seconds - self.step_s) if self.step_s else seconds
+
+    # Rows.
+
+    def drop(self, rows: Collection[DecodingRow]) -> None:
+        """Rows leave between two steps; where half the room is left over, it is given back."""
+        if not rows:
             return
-        self._rows = [self._rows[index] for index in staying]
-        self._cache = keep_rows(self._cache, staying)
-        self._sampler.keep(staying)
-        self._inputs = self._inputs[mx.array(staying, dtype=mx.uint32)]
+        places = [place for place, row in enumerate(self.rows) if row in rows]
+        order = self.cache.remove(places)
+        self.rows = [self.rows[place] for place in order]
+        self._sampler.keep(order)
+        self._inputs = self._inputs[mx.array(order, dtype=mx.uint32)]
+        slots, width = self.fitting
+        if self.rows and (2 * slots <= self.cache.slots or 2 * width <= self.cache.width):
+            self.fit()
 
+    def take(self, rows: Collection[DecodingRow]) -> "DecodeGroup":
+        """Rows leave as a group of their own; copies their cache."""
+        places = [place for place, row in enumerate(self.rows) if row in rows]
+        taken = DecodeGroup(
+            self._network,
+            [self.rows[place] for place in places],
+            self.cache.take(places),
+            self._inputs[mx.array(places, dtype=mx.uint32)],
+        )
+        self.drop(rows)
+        return taken
 
-def _read(drawn: _Drawn) -> list[Token]:
-    """Wait for the device, and mark the rows that ended."""
-    token_ids = cast(list[int], drawn.tokens.tolist())
-    logprobs = _read_logprobs(drawn.logprobs) if drawn.logprobs else {}
-    tokens = []
-    for place, (row, token_id) in enumerate(zip(drawn.rows, token_ids, strict=True)):
-        if row.gone:
-            continue
-        if token_id in row.ends:
-            row.gone = True
-            tokens.append(Token(row.sequence, None, "stop"))
-        else:
-            row.gone = row.complete
-            reason = "length" if row.complete else None
-            tokens.append(Token(row.sequence, token_id, reason, logprobs.get(place)))
-    return tokens
+    def absorb(self, other: "DecodeGroup") -> None:
+        """All rows of another group join; there must be room for them."""
+        self.cache.extend(other.cache)
+        self.rows += other.rows
+        self._sampler.extend(other._sampler.release())
+        self._inputs = mx.concatenate([self._inputs, other._inputs])
+
+    # Room.
+
+    @property
+    def fitting(self) -> tuple[int, int]:
+        """Slots and width that the next step needs, and no more."""
+        return len(self.rows), blocks_for(self.cache.rows.longest + 1)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next step fits."""
+        return self.cache.width >= self.fitting[1]
+
+    @property
+    def growth_bytes(self) -> int:
+        """What the next block of width costs, whenever it is needed, and while it is made."""
+        cache = self.cache
+        grown = cache.bytes_at(cache.slots, cache.width + BLOCK_TOKENS)
+        return grown - cache.nbytes + cache.layer_bytes
+
+    def bytes_of(self, rows: Collection[DecodingRow]) -> int:
+        """What the cache of some of the rows takes, alone."""
+        lengths = [
+            length for row, length in zip(self.rows, self.lengths, strict=True) if row in rows
+        ]
+        return self.cache.bytes_at(len(lengths), blocks_for(max(lengths) + 1))
+
+    def grow(self) -> None:
+        """Make room for the next step."""
+        self.cache.resize(self.cache.slots, self.fitting[1])
+
+    def fit(self) -> None:
+        """Give back what the next step does not need."""
+        slots, width = self.fitting
+        self.cache.resize(slots, min(width, self.cache.width))
 
 
 def _read_logprobs(logprobs: Logprobs) -> dict[int, TokenLogprobs]:

@@ -6,6 +6,8 @@ from typing import Any
 import mlx.core as mx
 import psutil
 
+_SHARE_FOR_KV = 0.7
+
 
 def device_name() -> tuple[str, str]:
     """The device's name for people, and metal, cuda or cpu."""
@@ -20,6 +22,13 @@ def memory_limit_bytes() -> int:
     """What the device recommends as its working set; on a CPU the machine's memory."""
     recommended = _info().get("max_recommended_working_set_size")
     return int(recommended or psutil.virtual_memory().total)
+
+
+def free_for_kv_bytes() -> int:
+    """What KV caches may take beside the models that are loaded, where nobody says: most of
+    what is left of the memory limit, and of what the machine has left."""
+    left = min(memory_limit_bytes() - mx.get_active_memory(), psutil.virtual_memory().available)
+    return int(_SHARE_FOR_KV * max(0, left))
 
 
 def raise_wired_limit() -> None:

@@ -4,17 +4,22 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
 from shared.errors import ClusterError, ModelError
 from shared.ids import ModelId
 from worker.engine.batch import Batch
+from worker.engine.decoding import DecodeGroup, Drawn
+from worker.engine.device import free_for_kv_bytes
+from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel, load_model
 from worker.engine.prefill import Progress
 from worker.engine.prompt import PreparedSequence, prepare
+from worker.engine.row_cache import BLOCK_TOKENS
 from worker.engine.sequence import Sequence
+from worker.engine.turns import Turns
 from worker.link.messages import (
     Cancel,
     EngineMeasured,
@@ -26,6 +31,7 @@ from worker.link.messages import (
     Order,
     Output,
     PrefillAdvanced,
+    SequencePreempted,
     SequenceRefused,
     SequenceStarted,
     StepCompleted,
@@ -35,6 +41,12 @@ from worker.link.messages import (
 )
 
 _MEASURE_INTERVAL_S = 1.0
+_STALL_MARGIN = 0.9
+"""Prefill plans with so much of the stall that is allowed: no prediction is exact."""
+_LEAST_SHARE = 0.25
+"""Prefill gets so much of that stall even where decoding alone takes longer."""
+_LEAST_CHUNK = 0.1
+"""What is left of the time for prefill is not used when it is less."""
 
 Send = Callable[[Fact], None]
 
@@ -46,11 +58,20 @@ class _NotPrepared:
     order: Submit
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that the device was asked for."""
+
+    group: DecodeGroup
+    drawn: Drawn
+    began_at: float
+
+
 _Arrival = Order | PreparedSequence | SequenceRefused | _NotPrepared
 
 
 class Engine:
-    """Generates for all loaded models, a step of each in turn.
+    """Generates for all loaded models, a step of one group of rows after the other.
 
     `give` may be called by any thread; everything else runs on the thread that calls `run`,
     the only one that touches MLX.
@@ -62,13 +83,15 @@ class Engine:
         wait_for_room: Callable[[], None],
         *,
         max_batch_size: int,
-        prefill_chunk_tokens: int,
+        max_chunk_tokens: int,
         max_decode_stall_s: float,
+        kv_budget_bytes: int | None = None,
+        engines: int = 1,
     ) -> None:
         self._send = send
         self._wait_for_room = wait_for_room
         self._max_batch_size = max_batch_size
-        self._prefill_chunk_tokens = prefill_chunk_tokens
+        self._max_chunk_tokens = max_chunk_tokens
         self._max_decode_stall_s = max_decode_stall_s
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
         self._unprepared: queue.SimpleQueue[Submit] = queue.SimpleQueue()
@@ -77,7 +100,12 @@ class Engine:
         self._sequences: dict[int, Sequence] = {}
         self._preparing: set[int] = set()
         self._cancelled_early: set[int] = set()  # always a part of _preparing
-        self._step_ms = 0.0
+        self._kv_budget_bytes = kv_budget_bytes
+        self._engines = engines
+        self._ledger = KVLedger(kv_budget_bytes or 0)
+        self._turns = Turns()
+        self._ahead: _Step | None = None
+        self._free_at = 0.0  # when the device had nothing more to do, as far as is known
         self._measured_at = 0.0
         self._turned_at: float | None = None  # None while there is nothing to do
 
@@ -169,30 +197,97 @@ class Engine:
         return cancelled
 
     def _step(self) -> None:
-        """A decode step of every model, its frame, and then some prefill of every model."""
-        started = time.perf_counter()
-        outputs = [
-            self._sequences[token.sequence].advance(token)
-            for batch in self._batches.values()
-            for token in batch.decode()
-        ]
-        if outputs:
-            self._retire(outputs)
-            self._send(StepCompleted(outputs))
-            self._step_ms = (time.perf_counter() - started) * 1000
+        """A step of the group whose turn it is, and some prefill if that may be now. While the
+        device computes, the tokens it has brought before are sent."""
+        steps = [self._ahead] if self._ahead else []
+        self._ahead = None
+        if (step := self._draw()) is not None:
+            steps.append(step)
+        prefill_next = self._may_prefill()
+        if step is not None and not step.drawn.has_fresh and not prefill_next:
+            self._ahead = steps.pop()  # read while the next step is computed
+        self._read(steps)
+        if prefill_next:
+            self._prefill()
         for batch in self._batches.values():
-            self._report(batch.prefill(self._max_decode_stall_s))
+            batch.retire()
+        if not self._sequences:
+            self._ahead = None
 
-    def _retire(self, outputs: list[Output]) -> None:
-        for output in outputs:
-            if output.finish_reason is not None:
-                sequence = self._sequences.pop(output.sequence)
-                self._batches[sequence.model].remove(sequence.id)
+    def _draw(self) -> "_Step | None":
+        """Ask the device for the next tokens of one group, if there is any."""
+        while groups := self._groups():
+            group = self._turns.next(groups)
+            (batch,) = (batch for batch in self._batches.values() if group in batch.groups)
+            has_rows = batch.make_room(group)
+            self._report_preempted()
+            if has_rows:
+                return _Step(group, group.draw(), time.perf_counter())
+        return None
+
+    def _read(self, steps: list["_Step"]) -> None:
+        """Wait for the tokens of steps and send them."""
+        while steps:
+            step = steps.pop(0)
+            tokens = step.drawn.read()
+            now = time.perf_counter()
+            seconds = now - max(step.began_at, self._free_at)
+            self._free_at = now
+            step.group.took(seconds)
+            self._turns.took(step.group, seconds)
+            outputs = [
+                self._sequences[token.sequence].advance(token)
+                for token in tokens
+                if token.sequence in self._sequences  # else cancelled, its last one on its way
+            ]
+            if outputs:
+                self._send(StepCompleted(outputs))
+            for output in outputs:
+                if output.finish_reason is not None:
+                    sequence = self._sequences.pop(output.sequence)
+                    self._batches[sequence.model].remove(sequence.id)
+
+    def _groups(self) -> list[DecodeGroup]:
+        return [group for batch in self._batches.values() for group in batch.groups]
+
+    # Prefill.
+
+    def _may_prefill(self) -> bool:
+        """Once every group has stepped since the last time: so none waits for two of them."""
+        stepped = all(group.stepped for group in self._groups())
+        return stepped and self._first_due() is not None
+
+    def _first_due(self) -> Batch | None:
+        dues = [(due, batch) for batch in self._batches.values() if (due := batch.next_due)]
+        return min(dues, key=lambda pair: pair[0])[1] if dues else None
+
+    def _prefill(self) -> None:
+        """Prefill for as long as those who decode may wait."""
+        groups = self._groups()
+        round_s = sum(group.step_s for group in groups)
+        allowed_s = _STALL_MARGIN * self._max_decode_stall_s - round_s
+        allowed_s = max(allowed_s, _LEAST_SHARE * self._max_decode_stall_s)
+        until = time.perf_counter() + allowed_s
+        left_s = allowed_s
+        while (batch := self._first_due()) is not None:
+            self._report(batch.prefill(left_s))
+            self._free_at = time.perf_counter()
+            left_s = until - self._free_at
+            if left_s < _LEAST_CHUNK * allowed_s or (not groups and self._groups()):
+                break  # whoever has waited alone gets its first token before the next prompt
+        for group in self._groups():
+            group.stepped = False
 
     def _report(self, progress: list[Progress]) -> None:
         for prefill in progress:
             if prefill.done < prefill.total - 1:
                 self._send(PrefillAdvanced(prefill.sequence, prefill.done, prefill.total))
+
+    def _report_preempted(self) -> None:
+        for batch in self._batches.values():
+            for sequence in batch.preempted:
+                self._send(SequencePreempted(sequence))
+            batch.preempted.clear()
 
     def _cancel(self, sequence_id: int) -> None:
         sequence = self._sequences.pop(sequence_id, None)
@@ -201,6 +296,7 @@ class Engine:
                 self._cancelled_early.add(sequence_id)
             return
         self._batches[sequence.model].remove(sequence_id)
+        self._batches[sequence.model].retire()
         self._send(StepCompleted([sequence.cancel()]))
 
     def _load(self, order: LoadModel) -> None:
@@ -213,20 +309,43 @@ class Engine:
             except ModelError as error:
                 self._send(ModelFailed(order.model, error.message))
                 return
-            self._models[order.model] = model
-            self._batches[order.model] = Batch(
-                model,
-                max_size=self._max_batch_size,
-                prefill_chunk_tokens=self._prefill_chunk_tokens,
-            )
+            try:
+                self._add(model, order.model)
+            except ModelError as error:
+                self._send(ModelFailed(order.model, error.message))
+                return
         loaded = self._models[order.model]
         self._send(ModelLoaded(order.model, loaded.max_context_tokens, loaded.memory_bytes))
+
+    def _add(self, model: LoadedModel, model_id: ModelId) -> None:
+        """Serve a model; no context is longer than what the KV budget holds.
+
+        Raises:
+            ModelError: that is nearly nothing.
+        """
+        if self._kv_budget_bytes is None:
+            self._ledger.budget_bytes = free_for_kv_bytes() // self._engines
+        most_tokens = self._ledger.max_tokens(model.layout)
+        if most_tokens < BLOCK_TOKENS:
+            raise ModelError(
+                f"{model_id}: {self._ledger.budget_bytes / 1e6:.0f} MB for KV caches hold less "
+                f"than {BLOCK_TOKENS} tokens of it"
+            )
+        context = min(model.max_context_tokens, most_tokens)
+        self._models[model_id] = replace(model, max_context_tokens=context)
+        self._batches[model_id] = Batch(
+            self._models[model_id],
+            self._ledger,
+            max_size=self._max_batch_size,
+            max_chunk_tokens=self._max_chunk_tokens,
+        )
 
     def _unload(self, model_id: ModelId) -> None:
         for sequence in [s for s in self._sequences.values() if s.model == model_id]:
             self._cancel(sequence.id)
         self._models.pop(model_id, None)
-        if self._batches.pop(model_id, None) is not None:
+        if (batch := self._batches.pop(model_id, None)) is not None:
+            batch.close()
             mx.clear_cache()
 
     def _measure(self) -> None:
@@ -238,7 +357,10 @@ class Engine:
                     len(self._sequences),
                     mx.get_active_memory(),
                     mx.get_cache_memory(),
-                    round(self._step_ms, 2),
+                    self._ledger.held_bytes,
+                    self._ledger.budget_bytes,
+                    self._ledger.preemptions,
+                    round(max((group.step_s for group in self._groups()), default=0) * 1000, 2),
                 )
             )
 

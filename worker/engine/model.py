@@ -1,6 +1,7 @@
 """A model in memory with its tokenizer, and how it gets there."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load
 
 from shared.errors import ModelError
-from worker.engine.caches import evaluate, new_batch_cache, require_batching
+from worker.engine.caches import CacheLayout, evaluate
+from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.text import Decode
 from worker.link.messages import LoadModel
 
 _DEFAULT_CONTEXT_TOKENS = 4096
 _LOAD_STEPS = 20
+_FEW_TOKENS, _MANY_TOKENS = 8, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class LoadedModel:
         decode: for the engine thread; it has a tokenizer of its own, because the library's
             fail when two threads use one.
         end_ids: the tokens that end an answer.
+        layout: of its KV cache.
+        prefill_speed: as measured, first while loading.
     """
 
     network: Any
@@ -40,10 +45,12 @@ class LoadedModel:
     vocabulary_size: int
     max_context_tokens: int
     memory_bytes: int
+    layout: CacheLayout
+    prefill_speed: PrefillSpeed
 
 
 def load_model(order: LoadModel, report: Callable[[float], None]) -> LoadedModel:
-    """Load weights and tokenizer and generate one token. Blocks the engine thread.
+    """Load weights and tokenizer and measure some passes. Blocks the engine thread.
 
     Args:
         report: called with the progress, 0 to 1.
@@ -59,7 +66,6 @@ def load_model(order: LoadModel, report: Callable[[float], None]) -> LoadedModel
         for done in _materialise(network):
             report(done)
         model = _assemble(order, network, tokenizer, config)
-        _warm_up(model)
     except ModelError as error:
         raise ModelError(_with_place(order.path, error.message)) from None
     except Exception as error:  # anything may be wrong with files from outside
@@ -99,14 +105,18 @@ def _assemble(
             f"{order.path}: eos_token_id {sorted(end_ids)} lies outside the vocabulary of "
             f"{vocabulary} tokens"
         )
+    layout = CacheLayout(network)
+    context_tokens = min(limit, own_context)
     return LoadedModel(
         network=network,
         tokenizer=tokenizer,
         decode=_own_decoder(tokenizer),
         end_ids=end_ids,
         vocabulary_size=vocabulary,
-        max_context_tokens=min(limit, own_context),
+        max_context_tokens=context_tokens,
         memory_bytes=sum(array.nbytes for array in _weights(network)),
+        layout=layout,
+        prefill_speed=_measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens)),
     )
 
 
@@ -144,14 +154,20 @@ def _own_decoder(tokenizer: TokenizerWrapper) -> Decode:
     return lambda ids: str(own_backend.decode(list(ids), skip_special_tokens=True))
 
 
-def _warm_up(model: LoadedModel) -> None:
-    """One real token, so that the first request finds kernels compiled and pages mapped."""
-    require_batching(model.network)
-    cache = new_batch_cache(model.network, 1)
-    first = next(iter(model.end_ids), 0)
-    logits = model.network(mx.array([[first]]), cache=cache)
-    mx.eval(mx.argmax(logits[:, -1], axis=-1))
-    evaluate(cache)
+def _measure_prefill(network: Any, layout: CacheLayout, many: int) -> PrefillSpeed:
+    """Passes of few and of many tokens; so the first request finds kernels compiled and pages
+    mapped, too."""
+    few = min(_FEW_TOKENS, max(1, many // 2))
+
+    def pass_s(tokens: int) -> float:
+        cache = layout.new_cache(1, tokens)
+        started = time.perf_counter()
+        network(mx.zeros((1, tokens), dtype=mx.uint32), cache=cache)
+        evaluate(cache)
+        return time.perf_counter() - started
+
+    few_s, many_s = (min(pass_s(tokens) for _ in range(2)) for tokens in (few, many))
+    return PrefillSpeed.from_two(few, few_s, many, many_s)
 
 
 def _with_place(path: str, message: str) -> str:

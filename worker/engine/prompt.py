@@ -1,8 +1,8 @@
 """From messages or text to token ids, on a thread of its own: a long prompt must not hold
 up the decode steps of others."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jinja2 import TemplateError
@@ -34,6 +34,10 @@ class PreparedSequence:
         """Prompt and what an earlier attempt generated: the tokens to prefill."""
         resumed = self.order.resumed_ids
         return [*self.prompt_ids, *resumed] if resumed else self.prompt_ids
+
+    def resumed(self, answer_ids: Sequence[int]) -> "PreparedSequence":
+        """The same, to go on after an answer that was interrupted here."""
+        return replace(self, order=replace(self.order, resumed_ids=list(answer_ids)))
 
 
 def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:

@@ -21,7 +21,6 @@ from worker.engine.draws import (
     draw_wide,
     likeliest,
     limiting_top_k,
-    uniform_rows,
 )
 from worker.engine.penalties import Bias, PresenceAndFrequency, Repetition, put, take
 from worker.link.messages import Sampling
@@ -87,6 +86,12 @@ class BatchSampler:
         """Rows join at the end of the batch."""
         self._dissolve_plan()
         self._rows.extend(rows)
+
+    def release(self) -> list[SampledRow]:
+        """Give up all rows, with what was counted for them."""
+        self._dissolve_plan()
+        rows, self._rows = self._rows, []
+        return rows
 
     def keep(self, indices: Sequence[int]) -> None:
         """Only these rows stay, in this order."""
@@ -165,8 +170,7 @@ class _Plan:
         positions = [row.position for row in self._rows]
         for draw, group in self._draws:
             scores = take(logits, group.indices).astype(mx.float32) / group.temperature
-            uniform = uniform_rows(group.keys(positions), logits.shape[-1])
-            drawn = draw(scores, uniform, group).astype(mx.uint32)
+            drawn = draw(scores, group.keys(positions), group).astype(mx.uint32)
             tokens = put(tokens, group.indices, drawn)
         return tokens
 

@@ -199,6 +199,8 @@ BAD_FILES = [
      "min_batch_size must not exceed max_batch_size"),
     ("worker: {resource_limits: {max_memory_mb: 2, critical_memory_mb: 1}}",
      "worker.resource_limits", 1, "max_memory_mb must not exceed critical_memory_mb"),
+    ("worker: {continuous_batching: {max_decode_stall_ms: 30001}}", "worker", 1,
+     "continuous_batching.max_decode_stall_ms must not exceed half of engines.step_timeout_ms"),
     ("worker: {kv_cache: {bits: 4}}", "worker.kv_cache.bits", 1, "not 4"),
 ]  # fmt: skip
 

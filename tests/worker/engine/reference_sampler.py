@@ -1,6 +1,6 @@
 """What the sampler should draw for one row, in plain numpy and float64.
 
-Only the Gumbel noise comes from MLX, made for this one row of the row's key.
+Only the random numbers come from MLX, made for this one row of the row's key.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine.draws import row_key
+from worker.engine.draws import limiting_top_k, row_key, uniform_of, uniform_rows
 from worker.link.messages import Sampling
 
 Array = NDArray[np.float64]
@@ -41,7 +41,7 @@ def expect(
     if how.temperature < 1e-5 or how.top_p < 1e-5 or how.top_k == 1:
         return Expected(int(processed.argmax()), _lead(processed) > _error_of(processed), 1)
     scores = processed / how.temperature
-    noisy = scores + gumbel_noise(how.seed, len(answer_ids), len(logits))
+    noisy = scores + gumbel_noise(how, len(answer_ids), len(logits))
     error = _error_of(scores)
     kept, clear = _first_filters(scores, how, error)
     # A token at the border of top-p matters only if it would be the one that is drawn.
@@ -84,9 +84,15 @@ def log_softmax(logits: Array) -> Array:
     return result
 
 
-def gumbel_noise(seed: int, position: int, vocabulary: int) -> Array:
-    key = mx.array(row_key(seed, position), dtype=mx.uint32)
-    noise: Array = np.array(mx.random.gumbel(shape=(vocabulary,), key=key)).astype(np.float64)
+def gumbel_noise(how: Sampling, position: int, vocabulary: int) -> Array:
+    """For every token; where all may be drawn it is made at once, otherwise one by one."""
+    keys = mx.array([row_key(how.seed, position)], dtype=mx.uint32)
+    if how.top_p >= 1 and limiting_top_k(how, vocabulary) == 0:
+        uniform = np.array(uniform_rows(keys, vocabulary))[0]
+    else:
+        uniform = np.array(uniform_of(keys, mx.arange(vocabulary)[None]))[0]
+    with np.errstate(divide="ignore"):
+        noise: Array = -np.log(-np.log(uniform.astype(np.float64)))
     return noise
 
 

@@ -53,13 +53,14 @@ class Answer:
 class RunningEngine:
     """Collects the facts of an engine, and waits for them."""
 
-    def __init__(self, *, prefill_chunk_tokens: int) -> None:
+    def __init__(self, *, prefill_chunk_tokens: int, kv_budget_bytes: int | None = None) -> None:
         self._engine = Engine(
             self._collect,
             lambda: None,
             max_batch_size=32,
-            prefill_chunk_tokens=prefill_chunk_tokens,
+            max_chunk_tokens=prefill_chunk_tokens,
             max_decode_stall_s=0.5,
+            kv_budget_bytes=kv_budget_bytes,
         )
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
@@ -149,6 +150,11 @@ class RunningEngine:
     def generate(self, text: str | None = "Hello", **fields: Any) -> Answer:
         return self.answer(self.submit(text, **fields))
 
+    @property
+    def kv_bytes(self) -> int:
+        """What the ledger charges; of use on the engine's thread only (`on_fact`)."""
+        return self._engine._ledger.held_bytes
+
     def facts(self) -> list[Fact]:
         with self._changed:
             return list(self._facts)
@@ -174,9 +180,13 @@ def outputs_of(facts: list[Fact], sequence: int) -> list[Output]:
 
 
 @contextmanager
-def running_engine(model: Path, *, prefill_chunk_tokens: int = 64) -> Iterator[RunningEngine]:
+def running_engine(
+    model: Path, *, prefill_chunk_tokens: int = 64, kv_budget_bytes: int | None = None
+) -> Iterator[RunningEngine]:
     """An engine that holds `model` as `TINY`."""
-    engine = RunningEngine(prefill_chunk_tokens=prefill_chunk_tokens)
+    engine = RunningEngine(
+        prefill_chunk_tokens=prefill_chunk_tokens, kv_budget_bytes=kv_budget_bytes
+    )
     engine.start()
     try:
         assert isinstance(engine.load(model), ModelLoaded)

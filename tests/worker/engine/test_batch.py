@@ -1,14 +1,15 @@
 """Continuous batching of the tiny model, stepped by hand."""
 
-import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.worker.engine.driven_batch import DrivenBatch, ids_of, steady, tokens_alone
+from tests.worker.engine.other_models import KINDS, greedy_with_cache, random_network, serving
 from tests.worker.engine.samplings import GREEDY, sampling
 from tests.worker.engine.watched_network import (
     WatchedNetwork,
@@ -16,39 +17,48 @@ from tests.worker.engine.watched_network import (
     prepared,
     random_ids,
 )
-from worker.engine.batch import Batch
+from worker.engine import batch as batch_module
+from worker.engine.caches import BatchCache
 from worker.engine.decoding import Token
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import Progress
 from worker.engine.prompt import PreparedSequence
 from worker.link.messages import Sampling
 
-MakeBatch = Callable[..., Batch]
+MakeBatch = Callable[..., DrivenBatch]
+_WAYS = [
+    GREEDY,
+    sampling(temperature=0.9, top_p=0.95, seed=3),
+    sampling(temperature=1.2, top_k=20, seed=4, logprobs=2),
+    sampling(temperature=0.8, seed=7, repetition_penalty=1.3, frequency_penalty=0.4),
+    sampling(presence_penalty=1.0, logit_bias={"65": -100.0}, logprobs=0),
+]
+_NO_COUNTING = [_WAYS[0], _WAYS[1], _WAYS[2]]
+"""Without penalties."""
+
+
+@pytest.fixture
+def model(model: LoadedModel) -> LoadedModel:
+    """Whose prefill speed is the same on all machines: 20 tokens of padding cost nothing."""
+    return steady(model)
 
 
 @pytest.fixture
 def make_batch(model: LoadedModel) -> MakeBatch:
-    def make(**fields: Any) -> Batch:
-        return Batch(model, **{"max_size": 8, "prefill_chunk_tokens": 64, **fields})
+    def make(**fields: Any) -> DrivenBatch:
+        return DrivenBatch(fields.pop("model", model), **fields)
 
     return make
 
 
-def _finish(batch: Batch) -> dict[int, list[Token]]:
-    """All tokens that are still to come, by their sequence."""
-    tokens: dict[int, list[Token]] = defaultdict(list)
-    idle = 0
-    while idle < 3:
-        came = batch.decode()
-        progress = batch.prefill(0.0)
-        idle = 0 if came or progress else idle + 1
-        for token in came:
-            tokens[token.sequence].append(token)
-    return dict(tokens)
+def _block_bytes(model: LoadedModel) -> int:
+    """What a row of up to 256 tokens takes."""
+    return model.layout.bytes(1, 1)
 
 
-def _ids(tokens: Sequence[Token]) -> list[int | None]:
-    return [token.token_id for token in tokens]
+def _light(model: LoadedModel, tokens: int) -> LoadedModel:
+    """Its weights cost as much as the keys and values of so many tokens."""
+    return replace(model, memory_bytes=tokens * model.layout.token_bytes)
 
 
 def _prefilled(network: WatchedNetwork) -> list[tuple[int, ...]]:
@@ -56,78 +66,181 @@ def _prefilled(network: WatchedNetwork) -> list[tuple[int, ...]]:
     return [shape for shape in network.shapes if shape[1] > 1]
 
 
-# Who goes together.
+def _assert_as_alone(
+    driven: DrivenBatch, model: LoadedModel, sequences: Sequence[PreparedSequence]
+) -> None:
+    """The tokens of all, with their log-probabilities as near as other batches allow."""
+    for one in sequences:
+        mine = driven.tokens[one.order.sequence]
+        alone = tokens_alone(model, one)
+        assert ids_of(mine) == ids_of(alone), one.order.sequence
+        assert [token.finish_reason for token in mine] == [token.finish_reason for token in alone]
+        asked = one.order.sampling.logprobs
+        for token, other in zip(mine, alone, strict=True):
+            assert (token.logprobs is None) == (other.logprobs is None)
+            if token.logprobs is not None and other.logprobs is not None:
+                assert token.logprobs.drawn == pytest.approx(other.logprobs.drawn, abs=1e-3)
+                assert dict(token.logprobs.top[:asked]) == pytest.approx(
+                    dict(other.logprobs.top[:asked]), abs=1e-3
+                )
 
 
-def test_prompts_of_the_same_length_are_prefilled_together_and_others_are_not(
+# Who is prefilled together.
+
+
+def test_prompts_that_differ_by_little_are_prefilled_together_and_padded(
     make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
-    batch = make_batch()
-    prompts = {i: random_ids(length, i) for i, length in enumerate((7, 9, 7, 12, 9, 7))}
+    batch = make_batch(max_chunk_tokens=200)
+    prompts = {i: random_ids(length, i) for i, length in enumerate((7, 60, 7, 25, 9, 55))}
     for i, ids in prompts.items():
         batch.add(prepared(i, ids))
-    tokens = _finish(batch)
-    assert _prefilled(network) == [(3, 6), (2, 8), (1, 11)]
+    batch.finish()
+    assert _prefilled(network) == [(4, 24), (2, 59)]
     for i, ids in prompts.items():
-        assert _ids(tokens[i]) == greedy_alone(network, ids, 8)
+        assert batch.ids(i) == greedy_alone(network, ids, 8)
+
+
+def test_where_weights_cost_nothing_each_prompt_goes_alone(
+    model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork
+) -> None:
+    batch = make_batch(model=steady(model, floor_tokens=0))
+    for i in range(3):
+        batch.add(prepared(i, random_ids(10, i)))
+    batch.finish()
+    assert _prefilled(network) == [(1, 9)] * 3
+
+
+def test_a_prompt_of_many_times_the_fixed_part_goes_alone(
+    make_batch: MakeBatch, network: WatchedNetwork
+) -> None:
+    batch = make_batch(max_chunk_tokens=1000)
+    for i in range(2):
+        batch.add(prepared(i, random_ids(90, i)))
+    batch.finish()
+    assert _prefilled(network) == [(1, 89)] * 2
 
 
 def test_a_resumed_sequence_goes_with_those_of_its_whole_length(
-    make_batch: MakeBatch, network: WatchedNetwork
+    model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
-    batch = make_batch()
+    batch = make_batch(model=steady(model, floor_tokens=2))
     ids, long = random_ids(5, 1), random_ids(8, 2)
     whole = greedy_alone(network, ids, 8)
-    batch.add(prepared(1, ids, resumed_ids=whole[:3]))
-    batch.add(prepared(2, long))
-    tokens = _finish(batch)
+    batch.add(prepared(1, ids, resumed_ids=whole[:3]), prepared(2, long))
+    batch.finish()
     assert _prefilled(network) == [(2, 7)]
-    assert _ids(tokens[1]) == whole[3:]
-    assert _ids(tokens[2]) == greedy_alone(network, long, 8)
+    assert batch.ids(1) == whole[3:]
+    assert batch.ids(2) == greedy_alone(network, long, 8)
 
 
 def test_as_many_prompts_go_together_as_fit_into_one_chunk(
     make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
-    batch = make_batch(prefill_chunk_tokens=30)
-    for i in range(7):
-        batch.add(prepared(i, random_ids(10, i)))
-    _finish(batch)
+    batch = make_batch(max_chunk_tokens=30)
+    batch.add(*(prepared(i, random_ids(10, i)) for i in range(7)))
+    batch.finish()
     assert _prefilled(network) == [(3, 9), (3, 9), (1, 9)]
 
 
-def test_a_prompt_longer_than_a_chunk_goes_alone(
+def test_as_many_prompts_go_together_as_the_time_allows(
     make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
-    batch = make_batch(prefill_chunk_tokens=8)
+    batch = make_batch(max_chunk_tokens=1000)
+    batch.add(*(prepared(i, random_ids(10, i)) for i in range(7)))
+    batch.prefill(seconds=0.0205 + 0.001 * 45)
+    assert network.shapes == [(4, 9)]
+
+
+def test_a_prompt_longer_than_a_chunk_goes_alone_in_chunks(
+    make_batch: MakeBatch, network: WatchedNetwork
+) -> None:
+    batch = make_batch(max_chunk_tokens=8)
+    batch.add(*(prepared(i, random_ids(20, i)) for i in range(2)))
+    batch.finish()
+    assert [tokens for _, tokens in _prefilled(network)] == [8, 8, 3] * 2
     for i in range(2):
-        batch.add(prepared(i, random_ids(20, i)))
-    tokens = _finish(batch)
-    assert _prefilled(network) == [(1, 8), (1, 8), (1, 3)] * 2
-    assert [_ids(tokens[i]) for i in range(2)] == [
-        greedy_alone(network, random_ids(20, i), 8) for i in range(2)
-    ]
+        assert batch.ids(i) == greedy_alone(network, random_ids(20, i), 8)
+
+
+def test_a_chunk_takes_as_much_as_the_time_holds_but_always_something(
+    make_batch: MakeBatch, network: WatchedNetwork
+) -> None:
+    batch = make_batch(max_chunk_tokens=1000)
+    batch.add(prepared(1, random_ids(500, 1)))
+    for seconds in (0.0205 + 0.001 * 100.5, 0.001, 0.0, -1.0, 0.0205 + 0.001 * 30.5):
+        batch.prefill(seconds=seconds)
+    assert network.shapes == [(1, 100), (1, 8), (1, 8), (1, 8), (1, 30)]
 
 
 def test_prompts_of_one_token_are_answered_without_prefill(
     make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
     batch = make_batch()
-    for i in range(3):
-        batch.add(prepared(i, [60 + i], max_tokens=5))
-    assert batch.prefill(0.0) == [Progress(i, 0, 1) for i in range(3)]
+    batch.add(*(prepared(i, [60 + i], max_tokens=5) for i in range(3)))
+    assert batch.prefill() == [Progress(i, 0, 1) for i in range(3)]
     assert network.shapes == []
-    tokens = _finish(batch)
+    batch.finish()
     assert network.shapes == [(3, 1)] * 5
     for i in range(3):
-        assert _ids(tokens[i]) == greedy_alone(network, [60 + i], 5)
+        assert batch.ids(i) == greedy_alone(network, [60 + i], 5)
+
+
+# Who is prefilled first.
+
+
+def test_a_short_prompt_goes_before_a_long_one_also_when_that_has_begun(
+    make_batch: MakeBatch,
+) -> None:
+    batch = make_batch(max_chunk_tokens=64)
+    batch.add(prepared(1, random_ids(900, 1)), prepared(2, random_ids(100, 2)))
+    assert [one.sequence for one in batch.prefill(chunks=1)] == [2]
+    batch.prefill(chunks=1)
+    assert batch.progress[-1] == Progress(2, 99, 100)
+    batch.turn()
+    assert batch.progress[-1].sequence == 1
+    batch.add(prepared(3, random_ids(40, 3)))
+    batch.turn()
+    assert batch.progress[-1] == Progress(3, 39, 40)
+    batch.turn()
+    assert batch.progress[-1].sequence == 1
+
+
+def test_short_prompts_do_not_go_before_a_long_one_for_ever(
+    make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(batch_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    batch = make_batch(max_size=100)
+    batch.add(prepared(0, random_ids(900, 0), max_tokens=1))
+    due_long = batch.batch.next_due
+    assert due_long is not None and due_long > now[0]
+    order = []
+    for i in range(1, 60):
+        batch.add(prepared(i, random_ids(50, i), max_tokens=1))
+        order += [one.sequence for one in batch.prefill()]
+        now[0] += 0.1
+        batch.turn(chunks=0)
+        batch.turn(chunks=0)
+    assert order[:3] == [1, 2, 3]
+    assert order.count(0) == 15, "all of the long one, 64 tokens at a time"
+    assert order.index(0) < 59
+
+
+def test_nothing_is_due_when_nobody_waits_or_nobody_may_come(make_batch: MakeBatch) -> None:
+    batch = make_batch(max_size=1)
+    assert batch.batch.next_due is None
+    batch.add(prepared(1, random_ids(6, 1)), prepared(2, random_ids(6, 2)))
+    assert batch.batch.next_due is not None
+    batch.prefill()
+    assert batch.batch.next_due is None
 
 
 # Room.
 
 
 @pytest.mark.parametrize("max_size", [1, 2, 5])
-@pytest.mark.parametrize("lengths", [[6] * 9, [6, 7, 6, 8, 1, 6, 7, 1, 6]], ids=str)
+@pytest.mark.parametrize("lengths", [[6] * 9, [6, 7, 60, 8, 1, 6, 70, 1, 6]], ids=str)
 def test_never_more_than_max_size_decode_and_all_are_served(
     make_batch: MakeBatch, network: WatchedNetwork, max_size: int, lengths: list[int]
 ) -> None:
@@ -135,103 +248,66 @@ def test_never_more_than_max_size_decode_and_all_are_served(
     prompts = {i: random_ids(length, i) for i, length in enumerate(lengths)}
     for i, ids in prompts.items():
         batch.add(prepared(i, ids, max_tokens=3 + i))
-    tokens = _finish(batch)
-    widths = [rows for rows, _ in network.shapes]
-    assert max(widths) == max_size
+    batch.finish()
+    assert max(rows for rows, _ in network.shapes) == max_size
     for i, ids in prompts.items():
-        assert _ids(tokens[i]) == greedy_alone(network, ids, 3 + i)
-        assert tokens[i][-1].finish_reason == "length"
+        assert batch.ids(i) == greedy_alone(network, ids, 3 + i)
+        assert batch.tokens[i][-1].finish_reason == "length"
 
 
 def test_who_waits_for_room_is_not_prefilled_before_there_is_some(
     make_batch: MakeBatch,
 ) -> None:
     batch = make_batch(max_size=1)
-    batch.add(prepared(1, random_ids(6, 1), max_tokens=4))
-    batch.add(prepared(2, random_ids(9, 2)))
-    assert batch.prefill(math.inf) == [Progress(1, 5, 6)]
-    while not any(token.finish_reason for token in batch.decode()):
-        assert batch.prefill(math.inf) == []
-    assert batch.prefill(math.inf) == [Progress(2, 8, 9)]
+    batch.add(prepared(1, random_ids(6, 1), max_tokens=4), prepared(2, random_ids(9, 2)))
+    assert batch.prefill() == [Progress(1, 5, 6)]
+    while batch.tokens[1][-1:] == [] or batch.tokens[1][-1].finish_reason is None:
+        assert batch.progress == [Progress(1, 5, 6)]
+        batch.turn()
+    batch.turn()
+    assert batch.progress[-1] == Progress(2, 8, 9)
 
 
 # Prefill beside decoding.
 
 
-def _decoding_and_waiting(
-    batch: Batch, waiting: Sequence[PreparedSequence], *, max_tokens: int = 500
-) -> None:
-    """One sequence decodes, the others wait."""
-    batch.add(prepared(100, random_ids(3, 100), max_tokens=max_tokens))
-    batch.prefill(math.inf)
-    batch.decode()
-    for one in waiting:
-        batch.add(one)
-
-
-def test_without_patience_there_is_one_chunk_between_two_steps(
+def test_one_chunk_at_a_time_there_is_one_step_between_two_chunks(
     make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
-    batch = make_batch(prefill_chunk_tokens=4)
-    _decoding_and_waiting(batch, [prepared(1, random_ids(14, 1)), prepared(2, random_ids(3, 2))])
+    batch = make_batch(max_chunk_tokens=16)
+    batch.add(prepared(100, random_ids(3, 100), max_tokens=500))
+    batch.prefill()
+    batch.turn()
+    batch.add(prepared(1, random_ids(60, 1)))
     network.shapes.clear()
-    done = []
     for _ in range(5):
-        done.append(batch.prefill(0.0))
-        batch.decode()
-    assert done == [
-        [Progress(1, 4, 14)],
-        [Progress(1, 8, 14)],
-        [Progress(1, 12, 14)],
-        [Progress(1, 13, 14)],
-        [Progress(2, 2, 3)],
-    ]
-    steps = [rows for rows, tokens in network.shapes if tokens == 1]
-    assert steps == [1, 1, 1, 1, 2, 3]  # the fourth chunk is of one token, too
+        batch.turn()
+    assert network.shapes == [(1, 1), (1, 16)] * 3 + [(1, 1), (1, 11), (2, 1)]
+    assert batch.progress[1:] == [Progress(1, done, 60) for done in (16, 32, 48, 59)]
 
 
 def test_with_all_patience_everything_that_waits_is_prefilled_before_the_next_step(
     make_batch: MakeBatch,
 ) -> None:
-    batch = make_batch(prefill_chunk_tokens=4)
-    _decoding_and_waiting(batch, [prepared(1, random_ids(10, 1)), prepared(2, random_ids(4, 2))])
-    progress = batch.prefill(math.inf)
-    assert progress == [
-        Progress(1, 4, 10),
-        Progress(1, 8, 10),
-        Progress(1, 9, 10),
-        Progress(2, 3, 4),
+    batch = make_batch(max_chunk_tokens=32)
+    batch.add(prepared(100, random_ids(3, 100), max_tokens=500))
+    batch.prefill()
+    batch.add(prepared(1, random_ids(70, 1)), prepared(2, random_ids(30, 2)))
+    assert batch.prefill(chunks=100) == [
+        Progress(2, 29, 30),
+        Progress(1, 32, 70),
+        Progress(1, 64, 70),
+        Progress(1, 69, 70),
     ]
 
 
-def test_prefill_stops_after_the_chunk_that_used_up_the_stall(
-    make_batch: MakeBatch, network: WatchedNetwork
-) -> None:
-    batch = make_batch(prefill_chunk_tokens=4)
-    _decoding_and_waiting(batch, [prepared(1, random_ids(60, 1))])
-    network.pause_s = 0.04
-    chunks = len(batch.prefill(0.1))
-    assert 1 <= chunks <= 3
-    network.pause_s = 0.0
-    assert len(batch.prefill(60.0)) == 15 - chunks
-
-
-def test_when_nobody_decodes_the_first_tokens_come_before_the_next_prompt(
-    make_batch: MakeBatch,
-) -> None:
-    batch = make_batch(prefill_chunk_tokens=4)
-    batch.add(prepared(1, random_ids(10, 1)))
-    batch.add(prepared(2, random_ids(7, 2)))
-    assert batch.prefill(math.inf)[-1] == Progress(1, 9, 10)
-    batch.decode()
-    assert [token.sequence for token in batch.decode()] == [1]
-    assert batch.prefill(math.inf)[-1] == Progress(2, 6, 7)
-
-
-def test_an_empty_batch_does_nothing(make_batch: MakeBatch, network: WatchedNetwork) -> None:
+def test_an_empty_batch_has_nothing_to_do(make_batch: MakeBatch, network: WatchedNetwork) -> None:
     batch = make_batch()
-    assert (batch.decode(), batch.prefill(1.0)) == ([], [])
     batch.remove(1)
+    batch.batch.preempt(1)
+    batch.turn()
+    assert not batch.busy
+    assert (batch.batch.held_bytes, batch.batch.growth_bytes, batch.batch.claims) == (0, 0, [])
     assert network.shapes == []
 
 
@@ -239,18 +315,17 @@ def test_an_empty_batch_does_nothing(make_batch: MakeBatch, network: WatchedNetw
 
 
 def test_the_models_and_the_requests_end_tokens_end_a_sequence(
-    model: LoadedModel, network: WatchedNetwork
+    model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
     ids = random_ids(6, 10)
     whole = greedy_alone(network, ids, 8)
     assert len(set(whole[:6])) == 6
     own = {1: [whole[2]], 2: [], 3: [whole[5]]}
-    ending = replace(model, end_ids=frozenset([whole[4]]))
-    batch = Batch(ending, max_size=8, prefill_chunk_tokens=64)
+    batch = make_batch(model=replace(model, end_ids=frozenset([whole[4]])))
     for i, stop_token_ids in own.items():
         batch.add(prepared(i, ids, stop_token_ids=stop_token_ids))
-    tokens = _finish(batch)
-    assert {i: _ids(tokens[i]) for i in own} == {
+    batch.finish()
+    assert {i: batch.ids(i) for i in own} == {
         1: [*whole[:2], None],
         2: [*whole[:4], None],
         3: [*whole[:4], None],
@@ -264,7 +339,8 @@ def test_a_resumed_sequence_generates_only_what_is_left(
     whole = greedy_alone(network, ids, 8)
     batch = make_batch()
     batch.add(prepared(1, ids, max_tokens=8, resumed_ids=whole[:7]))
-    assert _finish(batch) == {1: [Token(1, whole[7], "length")]}
+    batch.finish()
+    assert batch.tokens == {1: [Token(1, whole[7], "length")]}
     assert network.shapes == [(1, 12), (1, 1)]
 
 
@@ -278,18 +354,14 @@ def test_a_resumed_sequence_generates_only_what_is_left(
     ids=["seeded", "frequency", "repetition"],
 )
 def test_a_resumed_sequence_draws_and_counts_as_if_it_had_never_stopped(
-    make_batch: MakeBatch, way: Sampling
+    model: LoadedModel, way: Sampling
 ) -> None:
     ids = random_ids(6, 12)
-    whole = prepared(1, ids, max_tokens=30, how=way)
-    undisturbed = make_batch()
-    undisturbed.add(whole)
-    tokens = _finish(undisturbed)[1]
+    tokens = tokens_alone(model, prepared(1, ids, max_tokens=30, how=way))
     resumed_ids = [token.token_id for token in tokens[:20] if token.token_id is not None]
     assert len(resumed_ids) == 20
-    resumed = make_batch()
-    resumed.add(prepared(1, ids, max_tokens=30, how=way, resumed_ids=resumed_ids))
-    assert _finish(resumed)[1] == tokens[20:]
+    resumed = prepared(1, ids, max_tokens=30, how=way, resumed_ids=resumed_ids)
+    assert tokens_alone(model, resumed) == tokens[20:]
 
 
 @pytest.mark.parametrize("removed", [[1], [2], [3], [1, 2], [2, 3], [1, 2, 3]], ids=str)
@@ -298,71 +370,418 @@ def test_sequences_can_be_removed_at_every_stage_and_the_others_do_not_notice(
     make_batch: MakeBatch, network: WatchedNetwork, removed: list[int], rounds: int
 ) -> None:
     """At first all wait; then 1 and 2 are in prefill, then decode while 3 is in prefill."""
-    batch = make_batch(prefill_chunk_tokens=24)
-    prompts = {i: random_ids(length, i) for i, length in ((1, 12), (2, 12), (3, 40))}
+    batch = make_batch(max_chunk_tokens=24)
+    prompts = {i: random_ids(length, i) for i, length in ((1, 12), (2, 10), (3, 60))}
     for i, ids in prompts.items():
         batch.add(prepared(i, ids, max_tokens=7))
-    tokens: dict[int, list[int | None]] = defaultdict(list)
     for _ in range(rounds):
-        for token in batch.decode():
-            tokens[token.sequence].append(token.token_id)
-        batch.prefill(0.0)
+        batch.turn()
+    had = {i: len(batch.tokens[i]) for i in removed}
     for sequence in [*removed, 99]:
         batch.remove(sequence)
-    for sequence, rest in _finish(batch).items():
-        assert sequence not in removed
-        tokens[sequence] += _ids(rest)
+    batch.finish()
+    assert batch.batch.held_bytes == 0
     for i, ids in prompts.items():
-        if i not in removed:
-            assert tokens[i] == greedy_alone(network, ids, 7)
+        if i in removed:
+            assert len(batch.tokens[i]) == had[i]
+        else:
+            assert batch.ids(i) == greedy_alone(network, ids, 7)
 
 
-def test_many_mixed_sequences_get_the_tokens_that_each_gets_alone(
-    make_batch: MakeBatch, network: WatchedNetwork
-) -> None:
-    """They come at any time; some are cancelled; each asks for something else."""
-    chance = np.random.default_rng(5)
-    ways = [
-        GREEDY,
-        sampling(temperature=0.9, top_p=0.95, seed=3),
-        sampling(temperature=1.2, top_k=20, seed=4, logprobs=2),
-        sampling(temperature=0.8, seed=7, repetition_penalty=1.3, frequency_penalty=0.4),
-        sampling(presence_penalty=1.0, logit_bias={"65": -100.0}, logprobs=0),
-    ]
-    work = [
+def _mixed(chance: np.random.Generator, count: int, ways: Sequence[Sampling]) -> list[Any]:
+    return [
         prepared(
             i,
-            random_ids(int(chance.choice([1, 5, 5, 30, 70])), i),
+            random_ids(int(chance.choice([1, 5, 6, 30, 70, 250])), i),
             max_tokens=int(chance.integers(1, 25)),
             how=ways[i % len(ways)],
         )
-        for i in range(30)
+        for i in range(count)
     ]
-    alone: dict[int, list[int | None]] = {}
-    for one in work:
-        single = make_batch()
-        single.add(one)
-        alone[one.order.sequence] = _ids(_finish(single)[one.order.sequence])
-    batch = make_batch(max_size=6, prefill_chunk_tokens=16)
-    together: dict[int, list[int | None]] = defaultdict(list)
+
+
+@pytest.mark.parametrize(
+    ("ways", "memory_tokens"),
+    [
+        pytest.param(_NO_COUNTING, 10**6, id="one group"),
+        pytest.param(_NO_COUNTING, 40, id="several groups"),
+        pytest.param(_WAYS, 10**6, id="one group with penalties"),
+        pytest.param(_WAYS, 40, id="several groups with penalties"),
+    ],
+)
+def test_many_mixed_sequences_get_the_tokens_that_each_gets_alone(
+    model: LoadedModel,
+    make_batch: MakeBatch,
+    network: WatchedNetwork,
+    ways: list[Sampling],
+    memory_tokens: int,
+) -> None:
+    """They come at any time; some are cancelled; each asks for something else."""
+    for seed in range(2):
+        chance = np.random.default_rng([5, seed])
+        work = _mixed(chance, 24, ways)
+        batch = make_batch(model=_light(model, memory_tokens), max_size=6, max_chunk_tokens=32)
+        cancelled: set[int] = set()
+        groups = 0
+        network.shapes.clear()
+        for count, one in enumerate(work, start=1):
+            batch.add(one)
+            if chance.random() < 0.15:
+                sequence = int(chance.integers(count))
+                cancelled.add(sequence)
+                batch.remove(sequence)
+            for _ in range(int(chance.integers(4))):
+                batch.turn(chunks=int(chance.integers(3)))
+                groups = max(groups, len(batch.groups))
+        batch.finish()
+        assert max(rows for rows, _ in network.shapes) <= 6
+        assert (groups > 1) == (memory_tokens == 40)
+        assert cancelled
+        _assert_as_alone(batch, model, [w for w in work if w.order.sequence not in cancelled])
+        for sequence in cancelled:
+            whole = ids_of(tokens_alone(model, work[sequence]))
+            assert batch.ids(sequence) == whole[: len(batch.ids(sequence))]
+
+
+# Groups.
+
+
+def _lengths_of(batch: DrivenBatch) -> list[list[int]]:
+    """The sequences of each group."""
+    return sorted(sorted(row.id for row in group.rows) for group in batch.groups)
+
+
+def test_rows_of_very_different_lengths_decode_apart_once_padding_costs_more_than_the_weights(
+    model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork
+) -> None:
+    for tokens, expected in ((50, [[0, 1, 2], [3]]), (10_000, [[0, 1, 2, 3]])):
+        batch = make_batch(model=_light(model, tokens), max_chunk_tokens=1000)
+        prompts = {i: random_ids(length, i) for i, length in enumerate((9, 5, 12, 400))}
+        for i, ids in prompts.items():
+            batch.add(prepared(i, ids, max_tokens=12))
+        for _ in range(4):
+            batch.turn(chunks=10)
+        assert _lengths_of(batch) == expected
+        batch.finish()
+        for i, ids in prompts.items():
+            assert batch.ids(i) == greedy_with_cache(network.real, ids, 12)
+
+
+def test_rows_that_join_are_brought_together_with_their_like(
+    model: LoadedModel, make_batch: MakeBatch
+) -> None:
+    batch = make_batch(model=_light(model, 100), max_chunk_tokens=1000)
+    lengths = [9, 500, 12, 480, 10, 510]
+    for i, length in enumerate(lengths):
+        batch.add(prepared(i, random_ids(length, i), max_tokens=60))
+        batch.turn(chunks=1)
+        batch.turn(chunks=1)
+    assert _lengths_of(batch) == [[0, 2, 4], [1, 3, 5]]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_rows_are_moved_between_groups_while_a_step_is_in_flight_and_lose_nothing(
+    model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork, ahead: int
+) -> None:
+    """A long row makes it worth to part from others that ran together with a middling one."""
+    batch = make_batch(model=_light(model, 300), max_chunk_tokens=1000)
+    prompts = {i: random_ids(n, i) for i, n in enumerate((6, 8, 90, 95, 600, 630))}
+    moves: list[list[list[int]]] = []
+    for i, ids in prompts.items():
+        batch.add(prepared(i, ids, max_tokens=40))
+        for _ in range(ahead):
+            batch.turn()
+            if _lengths_of(batch) not in moves:
+                moves.append(_lengths_of(batch))
+    assert any(len(groups) > 1 for groups in moves)
+    batch.finish()
+    for i, ids in prompts.items():
+        assert batch.ids(i) == greedy_with_cache(network.real, ids, 40)
+
+
+def test_all_moves_of_rows_that_a_batch_can_make_leave_their_tokens_alone(
+    model: LoadedModel, make_batch: MakeBatch
+) -> None:
+    """Rows are moved at random, as no cost would have it, with a step in flight."""
+    batch = make_batch(max_chunk_tokens=1000)
+    chance = np.random.default_rng(17)
+    work = [
+        prepared(i, random_ids(5 + 9 * i, i), max_tokens=60, how=_NO_COUNTING[i % 3])
+        for i in range(6)
+    ]
+    batch.add(*work)
+    for _ in range(5):
+        batch.turn(chunks=5)
+    for _ in range(25):
+        batch.turn()
+        rows = [row for group in batch.groups for row in group.rows]
+        chosen = [row for row in rows if chance.random() < 0.4]
+        homes = [None, *batch.groups]
+        batch.batch._gather(chosen, homes[int(chance.integers(len(homes)))])
+    batch.finish()
+    _assert_as_alone(batch, model, work)
+
+
+# Preemption.
+
+
+@pytest.mark.parametrize("ways", [_WAYS[:2], _WAYS[2:4], [_WAYS[4], _WAYS[3]]], ids=range(3))
+def test_with_memory_for_one_and_a_half_each_gets_what_it_gets_alone(
+    model: LoadedModel, make_batch: MakeBatch, ways: list[Sampling]
+) -> None:
+    """Each begins in one block of tokens and ends in the third."""
+    work = [
+        prepared(i, random_ids(250 + i, i), max_tokens=265, how=way) for i, way in enumerate(ways)
+    ]
+    batch = make_batch(max_chunk_tokens=256, budget_bytes=int(5.2 * _block_bytes(model)))
+    batch.add(*work)
+    batch.finish()
+    _assert_as_alone(batch, model, work)
+    assert batch.preempted == [1]
+    assert batch.ledger.preemptions == 1
+    assert batch.batch.held_bytes == 0
+
+
+def test_a_sequence_that_gave_way_twice_still_gets_what_it_gets_alone(
+    model: LoadedModel, make_batch: MakeBatch
+) -> None:
+    batch = make_batch(max_chunk_tokens=256)
+    work = [prepared(i, random_ids(9 + i, i), max_tokens=60, how=_WAYS[2 + i]) for i in range(3)]
+    batch.add(*work)
+    for count in range(60):
+        batch.turn()
+        if count % 6 == 5:
+            batch.batch.preempt(count // 6 % 3)
+    batch.finish()
+    assert all(batch.preempted.count(i) >= 2 for i in range(3))
+    _assert_as_alone(batch, model, work)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_sequence_can_give_way_at_every_stage(
+    model: LoadedModel, make_batch: MakeBatch, turns: int
+) -> None:
+    batch = make_batch(max_chunk_tokens=16)
+    work = [prepared(i, random_ids(30 + i, i), max_tokens=9, how=_WAYS[3]) for i in range(2)]
+    batch.add(*work)
+    for _ in range(turns):
+        batch.turn()
+    batch.batch.preempt(1)
+    batch.batch.preempt(99)
+    batch.finish()
+    _assert_as_alone(batch, model, work)
+
+
+def test_who_gave_way_can_be_cancelled(model: LoadedModel, make_batch: MakeBatch) -> None:
+    batch = make_batch()
+    work = [prepared(i, random_ids(9 + i, i), max_tokens=20) for i in range(2)]
+    batch.add(*work)
+    for _ in range(5):
+        batch.turn()
+    batch.batch.preempt(0)
+    batch.remove(0)
+    had = len(batch.ids(0))
+    batch.finish()
+    assert len(batch.ids(0)) == had < 20
+    assert len(batch.ids(1)) == 20
+
+
+def _make_room(batch: DrivenBatch, size: int) -> None:
+    """As if somebody needed so many bytes beyond what is held."""
+    batch.batch.give_back_slack()
+    batch.ledger.budget_bytes = batch.ledger.held_bytes
+    batch.ledger.make_room(lambda: size)
+    batch.ledger.budget_bytes = 2**40
+
+
+def test_the_lowest_priority_gives_way_first_then_the_youngest(
+    model: LoadedModel, make_batch: MakeBatch
+) -> None:
+    batch = make_batch(max_chunk_tokens=100)
+    work = []
+    for i, priority in enumerate((1, 2, 0, 2, 1)):
+        one = prepared(i, random_ids(120, i), max_tokens=30)
+        work.append(replace(one, order=replace(one.order, priority=priority)))
+    batch.add(*work)
+    while not all(map(batch.ids, range(5))):
+        batch.turn()
+    for gone in ([3], [3, 1], [3, 1, 4], [3, 1, 4, 0], [3, 1, 4, 0]):
+        _make_room(batch, _block_bytes(model))
+        assert batch.batch.preempted == gone
+    assert [claim.sequence for claim in batch.batch.claims] == [2]
+    batch.finish()
+    _assert_as_alone(batch, model, work)
+
+
+def test_the_last_sequence_goes_on_however_short_memory_is(
+    model: LoadedModel, make_batch: MakeBatch
+) -> None:
+    batch = make_batch(budget_bytes=3 * _block_bytes(model))
+    one = prepared(1, random_ids(200, 1), max_tokens=100)
+    batch.add(one)
+    batch.finish()
+    assert batch.preempted == []
+    _assert_as_alone(batch, model, [one])
+
+
+def test_a_sequence_that_was_alone_in_its_group_frees_its_memory_at_once(
+    model: LoadedModel, make_batch: MakeBatch
+) -> None:
+    batch = make_batch(model=_light(model, 10), max_chunk_tokens=1000)
+    batch.add(prepared(1, random_ids(300, 1)), prepared(2, random_ids(9, 2)))
+    for _ in range(4):
+        batch.turn(chunks=5)
+    assert len(batch.groups) == 2
+    batch.batch.preempt(1)
+    assert batch.batch.held_bytes == model.layout.bytes(1, 20)
+
+
+def test_prompts_that_come_together_to_an_idle_batch_take_no_more_than_the_budget(
+    model: LoadedModel, make_batch: MakeBatch
+) -> None:
+    batch = make_batch(max_chunk_tokens=1000, budget_bytes=int(3.5 * _block_bytes(model)))
+    work = [prepared(i, random_ids(9 + i, i), max_tokens=5) for i in range(8)]
+    batch.add(*work)
+    batch.finish()
+    _assert_as_alone(batch, model, work)
+
+
+def test_no_cache_grows_beyond_the_budget_even_while_a_layer_is_copied(
+    model: LoadedModel, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With memory for three rows of two blocks, but not for them and a copy of a layer."""
+    budget = int(6.5 * _block_bytes(model))
+    batch = make_batch(max_chunk_tokens=256, budget_bytes=budget)
+    peaks: list[int] = []
+    resize = BatchCache.resize
+
+    def watched(self: BatchCache, slots: int, width: int) -> None:
+        grown = self.bytes_at(slots, width) - self.nbytes
+        if grown > 0:
+            peaks.append(batch.ledger.held_bytes + grown + self.layer_bytes)
+        resize(self, slots, width)
+
+    monkeypatch.setattr(BatchCache, "resize", watched)
+    work = [prepared(i, random_ids(200, i), max_tokens=65) for i in range(3)]
+    batch.add(*work)
+    batch.finish()
+    assert peaks
+    assert max(peaks) <= budget
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_memory_priorities_groups_and_cancels_all_at_once_change_no_tokens(
+    model: LoadedModel, make_batch: MakeBatch, seed: int
+) -> None:
+    chance = np.random.default_rng([6, seed])
+    budget = int(chance.uniform(6, 12) * _block_bytes(model))
+    served = _light(model, int(chance.choice([20, 200, 10**6])))
+    batch = make_batch(model=served, max_chunk_tokens=128, budget_bytes=budget, max_size=7)
+    work = [
+        replace(one, order=replace(one.order, priority=int(chance.integers(3))))
+        for one in (
+            prepared(
+                i,
+                random_ids(int(chance.choice([1, 20, 200, 240, 255, 300])), i),
+                max_tokens=int(chance.integers(1, 60)),
+                how=_NO_COUNTING[i % 3],
+            )
+            for i in range(10)
+        )
+    ]
     cancelled: set[int] = set()
-    network.shapes.clear()
-    for count, one in enumerate(work, start=1):
+    for count, one in enumerate(work):
         batch.add(one)
-        if chance.random() < 0.15:
-            sequence = int(chance.integers(count))
-            cancelled.add(sequence)
-            batch.remove(sequence)
-        for _ in range(int(chance.integers(4))):
-            for token in batch.decode():
-                together[token.sequence].append(token.token_id)
-            batch.prefill(0.0)
-    for sequence, rest in _finish(batch).items():
-        together[sequence] += _ids(rest)
-    assert max(rows for rows, _ in network.shapes) == 6
-    assert 0 < len(cancelled) < 10
-    for sequence, tokens in alone.items():
-        if sequence in cancelled:
-            assert together[sequence] == tokens[: len(together[sequence])]
-        else:
-            assert together[sequence] == tokens
+        if count % 5 == 4:
+            cancelled.add(count - 3)
+            batch.remove(count - 3)
+        for _ in range(int(chance.integers(12))):
+            batch.turn(chunks=int(chance.integers(3)))
+    batch.finish()
+    assert batch.batch.held_bytes == 0
+    _assert_as_alone(batch, model, [one for one in work if one.order.sequence not in cancelled])
+
+
+# Models whose layers are not all plain caches.
+
+
+@pytest.fixture(scope="module")
+def networks() -> dict[str, Any]:
+    return {kind: random_network(kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_of_models_of_every_kind_join_and_leave_and_get_what_mlx_lm_gives_them_alone(
+    model: LoadedModel, networks: dict[str, Any], kind: str, seed: int
+) -> None:
+    chance = np.random.default_rng([7, seed])
+    network = networks[kind]
+    served = serving(model, network)
+    batch = DrivenBatch(served, max_size=4, max_chunk_tokens=48)
+    prompts = {
+        i: random_ids(length, i) for i, length in enumerate((5, 60, 5, 1, 30, 21, 5, 250, 40))
+    }
+    removed: set[int] = set()
+    for i, ids in prompts.items():
+        batch.add(prepared(i, ids, max_tokens=8 + 4 * i))
+        for _ in range(int(chance.integers(5))):
+            batch.turn()
+        if i in (3, 6):
+            removed.add(i - 2)
+            batch.remove(i - 2)
+    batch.finish()
+    for i, ids in prompts.items():
+        alone = greedy_with_cache(network, ids, 8 + 4 * i)
+        assert batch.ids(i) == (alone[: len(batch.ids(i))] if i in removed else alone)
+        assert i in removed or len(batch.ids(i)) == 8 + 4 * i
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_models_of_every_kind_move_between_groups_and_give_way(
+    model: LoadedModel, networks: dict[str, Any], kind: str
+) -> None:
+    network = networks[kind]
+    served = replace(serving(model, network), memory_bytes=1000)
+    batch = DrivenBatch(served, max_chunk_tokens=64)
+    prompts = {i: random_ids(length, i) for i, length in enumerate((5, 90, 9, 200, 1))}
+    for i, ids in prompts.items():
+        batch.add(prepared(i, ids, max_tokens=30))
+        for _ in range(4):
+            batch.turn()
+    chance = np.random.default_rng(8)
+    for count in range(12):
+        batch.turn()
+        rows = [row for group in batch.groups for row in group.rows]
+        chosen = [row for row in rows if chance.random() < 0.4]
+        homes = [None, *batch.groups]
+        batch.batch._gather(chosen, homes[int(chance.integers(len(homes)))])
+        if count % 5 == 4:
+            batch.batch.preempt(count // 5)
+    batch.finish()
+    for i, ids in prompts.items():
+        assert batch.ids(i) == greedy_with_cache(network, ids, 30)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sliding windows",
+        "convolutions",
+        "state spaces",
+        "pairs",
+        "windows and states",
+    ],
+)
+def test_models_of_every_kind_hold_no_more_than_the_budget(
+    model: LoadedModel, networks: dict[str, Any], kind: str
+) -> None:
+    served = serving(model, networks[kind])
+    budget = int(3.4 * served.layout.bytes(1, 256))
+    batch = DrivenBatch(served, max_chunk_tokens=128, budget_bytes=budget)
+    prompts = {i: random_ids(length, i) for i, length in enumerate((5, 20, 240, 9, 250, 100))}
+    for i, ids in prompts.items():
+        batch.add(prepared(i, ids, max_tokens=30))
+    batch.finish()
+    for i, ids in prompts.items():
+        assert batch.ids(i) == greedy_with_cache(networks[kind], ids, 30)

@@ -6,227 +6,348 @@ from collections.abc import Sequence
 import mlx.core as mx
 import pytest
 
+from tests.worker.engine.driven_batch import ids_of
 from tests.worker.engine.reference_sampler import log_softmax
 from tests.worker.engine.samplings import GREEDY, sampling
 from tests.worker.engine.watched_network import (
     WatchedNetwork,
     greedy_alone,
     logits_alone,
+    prepared,
     random_ids,
 )
-from worker.engine.caches import merge, new_cache
-from worker.engine.decoding import DecodeBatch, DecodingRow, Token
-from worker.engine.sampling import SampledRow
+from worker.engine.caches import BatchCache, evaluate
+from worker.engine.decoding import DecodeGroup, DecodingRow, Token
+from worker.engine.model import LoadedModel
+from worker.engine.prefill import Pending
 from worker.link.messages import Sampling
 
 
 def _row(
     sequence: int,
-    ids: Sequence[int],
+    ids: list[int],
     *,
     left: int = 6,
     ends: Sequence[int] = (),
     how: Sampling = GREEDY,
 ) -> DecodingRow:
-    return DecodingRow(sequence, left, frozenset(ends), SampledRow(how, ids))
+    one = prepared(sequence, ids, max_tokens=left, how=how)
+    return DecodingRow(Pending(one, 0.0, 0.0), frozenset(ends))
 
 
-def _add(network: WatchedNetwork, batch: DecodeBatch, rows: Sequence[DecodingRow]) -> None:
-    """Rows join with caches that nothing of ours has filled; their prompts may differ in
-    length."""
-    caches = []
-    for row in rows:
-        cache = new_cache(network)
-        if len(row.sampled.prompt_ids) > 1:
-            mx.eval(network.real(mx.array([list(row.sampled.prompt_ids[:-1])]), cache=cache))
-        caches.append(cache)
-    batch.add(rows, merge(caches), [row.sampled.prompt_ids[-1] for row in rows])
+def _group(model: LoadedModel, rows: Sequence[DecodingRow]) -> DecodeGroup:
+    """With caches that nothing of ours has filled; their prompts may differ in length."""
+    prompts = [row.pending.prepared.all_ids for row in rows]
+    longest = max(map(len, prompts))
+    cache = model.layout.new_cache(len(rows), longest)
+    if longest > 1:
+        padded = [[*ids[:-1], *[0] * (longest - len(ids))] for ids in prompts]
+        model.network.real(mx.array(padded), cache=cache)
+        evaluate(cache)
+    held = BatchCache.of(cache, [len(ids) - 1 for ids in prompts], model.layout)
+    inputs = mx.array([ids[-1] for ids in prompts], dtype=mx.uint32)
+    return DecodeGroup(model.network, rows, held, inputs)
 
 
-def _finish(batch: DecodeBatch) -> dict[int, list[Token]]:
-    """All tokens that are still to come, by their sequence."""
+def _join(group: DecodeGroup, coming: DecodeGroup) -> None:
+    width = max(group.cache.width, coming.fitting[1])
+    group.cache.resize(max(group.cache.slots, len(group) + len(coming)), width)
+    group.absorb(coming)
+
+
+def _retire(group: DecodeGroup) -> None:
+    group.drop([row for row in group.rows if row.gone or row.left == 0])
+
+
+def _steps(group: DecodeGroup, count: int) -> list[Token]:
+    """So many steps, each read at once."""
+    tokens = []
+    for _ in range(count):
+        if not group.has_room:
+            group.grow()
+        tokens += group.draw().read()
+        _retire(group)
+    return tokens
+
+
+def _finish(group: DecodeGroup) -> dict[int, list[Token]]:
+    """All tokens that are still to come, by their sequence; each step is read when the device
+    has the next one to do."""
     tokens: dict[int, list[Token]] = defaultdict(list)
-    while batch.busy:
-        for token in batch.step():
-            tokens[token.sequence].append(token)
+    ahead = None
+    while group.rows or ahead:
+        drawn = None
+        if group.rows:
+            if not group.has_room:
+                group.grow()
+            drawn = group.draw()
+        if ahead:
+            for token in ahead.read():
+                tokens[token.sequence].append(token)
+        ahead = drawn
+        _retire(group)
     return dict(tokens)
-
-
-def _ids(tokens: Sequence[Token]) -> list[int | None]:
-    return [token.token_id for token in tokens]
 
 
 # What each row gets.
 
 
 def test_rows_of_any_lengths_get_the_tokens_that_the_network_gives_without_cache_or_batch(
-    network: WatchedNetwork,
+    model: LoadedModel, network: WatchedNetwork
 ) -> None:
     prompts = [random_ids(length, 1) for length in (17, 1, 5, 40, 1)]
-    batch = DecodeBatch(network)
-    _add(network, batch, [_row(i, ids, left=20) for i, ids in enumerate(prompts)])
-    tokens = _finish(batch)
+    group = _group(model, [_row(i, ids, left=20) for i, ids in enumerate(prompts)])
+    tokens = _finish(group)
     for i, ids in enumerate(prompts):
-        assert _ids(tokens[i]) == greedy_alone(network, ids, 20)
+        assert ids_of(tokens[i]) == greedy_alone(network, ids, 20)
 
 
 def test_rows_that_join_later_disturb_nobody_and_are_not_disturbed(
-    network: WatchedNetwork,
+    model: LoadedModel, network: WatchedNetwork
 ) -> None:
     prompts = [random_ids(length, 2) for length in (1, 30, 2, 90)]
-    batch = DecodeBatch(network)
-    early: list[Token] = []
-    for i, ids in enumerate(prompts):
-        _add(network, batch, [_row(i, ids, left=9)])
-        for _ in range(i + 1):
-            early += batch.step()
-    rest = _finish(batch)
+    group = _group(model, [_row(0, prompts[0], left=9)])
+    early = _steps(group, 1)
+    for i, ids in enumerate(prompts[1:], start=1):
+        _join(group, _group(model, [_row(i, ids, left=9)]))
+        early += _steps(group, i + 1)
+    rest = _finish(group)
     for i, ids in enumerate(prompts):
         mine = [token for token in early if token.sequence == i] + rest.get(i, [])
-        assert _ids(mine) == greedy_alone(network, ids, 9)
+        assert ids_of(mine) == greedy_alone(network, ids, 9)
 
 
-def test_the_first_token_of_a_row_comes_with_the_second_step(network: WatchedNetwork) -> None:
-    batch = DecodeBatch(network)
+def test_answers_go_on_over_the_borders_of_blocks(
+    model: LoadedModel, network: WatchedNetwork
+) -> None:
+    prompts = [random_ids(length, 3) for length in (253, 256, 257, 9)]
+    group = _group(model, [_row(i, ids, left=8) for i, ids in enumerate(prompts)])
+    tokens = _finish(group)
+    for i, ids in enumerate(prompts):
+        assert ids_of(tokens[i]) == greedy_alone(network, ids, 8)
+
+
+def test_a_step_is_asked_for_without_waiting_and_read_later(
+    model: LoadedModel, network: WatchedNetwork
+) -> None:
     ids = random_ids(4, 3)
-    _add(network, batch, [_row(1, ids)])
-    assert batch.step() == []
-    assert network.shapes == [(1, 1)]
-    (token,) = batch.step()
-    assert token == Token(1, greedy_alone(network, ids, 1)[0], None)
-    assert network.shapes == [(1, 1)] * 2  # one step ahead
+    group = _group(model, [_row(1, ids)])
+    first = group.draw()
+    second = group.draw()
+    assert network.shapes == [(1, 1)] * 2
+    assert first.has_fresh
+    assert not second.has_fresh
+    whole = greedy_alone(network, ids, 2)
+    assert first.read() == [Token(1, whole[0], None)]
+    assert second.read() == [Token(1, whole[1], None)]
+    assert group.lengths == [5]
+
+
+def test_a_step_of_old_and_new_rows_is_fresh(model: LoadedModel) -> None:
+    group = _group(model, [_row(1, random_ids(4, 1))])
+    _steps(group, 2)
+    _join(group, _group(model, [_row(2, random_ids(3, 2))]))
+    assert group.draw().has_fresh
+    assert not group.draw().has_fresh
+
+
+def test_a_group_knows_that_it_has_stepped_and_how_long_a_step_takes(model: LoadedModel) -> None:
+    group = _group(model, [_row(1, random_ids(4, 1))])
+    assert (group.stepped, group.step_s) == (False, 0.0)
+    group.draw()
+    assert group.stepped
+    group.took(0.5)
+    assert group.step_s == 0.5
+    group.took(1.0)
+    assert 0.5 < group.step_s < 1.0
 
 
 # Ends.
 
 
-def test_a_row_that_ends_by_length_costs_no_further_pass(network: WatchedNetwork) -> None:
-    batch = DecodeBatch(network)
+def test_a_row_that_ends_by_length_costs_no_further_pass(
+    model: LoadedModel, network: WatchedNetwork
+) -> None:
     lengths = {1: 4, 2: 1, 3: 6, 4: 4}
-    _add(network, batch, [_row(i, random_ids(5, i), left=left) for i, left in lengths.items()])
-    tokens = _finish(batch)
+    rows = [_row(i, random_ids(5, i), left=left) for i, left in lengths.items()]
+    group = _group(model, rows)
+    tokens = _finish(group)
     assert network.shapes == [(4, 1), (3, 1), (3, 1), (3, 1), (1, 1), (1, 1)]
     for i, left in lengths.items():
         assert [token.finish_reason for token in tokens[i]] == [None] * (left - 1) + ["length"]
-    assert not batch.busy and len(batch) == 0
+    assert len(group) == 0
 
 
 def test_an_end_token_ends_its_row_alone_unseen_and_after_one_pass_in_vain(
-    network: WatchedNetwork,
+    model: LoadedModel, network: WatchedNetwork
 ) -> None:
     ids = random_ids(6, 10)
     whole = greedy_alone(network, ids, 7)
     assert whole[3] not in whole[:3]
-    batch = DecodeBatch(network)
-    _add(
-        network,
-        batch,
-        [_row(1, ids, left=7), _row(2, ids, left=7, ends=[300, whole[3]]), _row(3, ids, left=7)],
-    )
-    tokens = _finish(batch)
+    ends = {1: [], 2: [300, whole[3]], 3: list[int]()}
+    group = _group(model, [_row(i, ids, left=7, ends=ends[i]) for i in ends])
+    tokens = _finish(group)
     assert tokens[2] == [*(Token(2, token, None) for token in whole[:3]), Token(2, None, "stop")]
-    assert _ids(tokens[1]) == _ids(tokens[3]) == whole
+    assert ids_of(tokens[1]) == ids_of(tokens[3]) == whole
     assert network.shapes == [(3, 1)] * 5 + [(2, 1)] * 2
 
 
-def test_an_end_token_at_the_last_place_ends_with_stop(network: WatchedNetwork) -> None:
+def test_an_end_token_at_the_last_place_ends_with_stop(
+    model: LoadedModel, network: WatchedNetwork
+) -> None:
     ids = random_ids(6, 10)
     whole = greedy_alone(network, ids, 4)
     assert whole[3] not in whole[:3]
-    batch = DecodeBatch(network)
-    _add(network, batch, [_row(1, ids, left=4, ends=[whole[3]])])
-    assert _finish(batch)[1][-1] == Token(1, None, "stop")
+    group = _group(model, [_row(1, ids, left=4, ends=[whole[3]])])
+    assert _finish(group)[1][-1] == Token(1, None, "stop")
     assert network.shapes == [(1, 1)] * 4
 
 
-def test_a_batch_without_rows_is_not_busy_and_never_calls_the_network(
-    network: WatchedNetwork,
-) -> None:
-    batch = DecodeBatch(network)
-    assert not batch.busy
-    assert batch.step() == []
-    assert network.shapes == []
-
-
-def test_when_all_have_ended_others_can_join(network: WatchedNetwork) -> None:
-    batch = DecodeBatch(network)
-    for i in range(3):
-        ids = random_ids(3 + i, i)
-        _add(network, batch, [_row(i, ids)])
-        assert _ids(_finish(batch)[i]) == greedy_alone(network, ids, 6)
-
-
-# Removal.
+# Leaving, and moving to other groups.
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_a_removed_row_brings_nothing_more_and_its_neighbours_do_not_notice(
-    network: WatchedNetwork, steps: int
+def test_a_row_that_leaves_brings_nothing_more_and_its_neighbours_do_not_notice(
+    model: LoadedModel, network: WatchedNetwork, steps: int
 ) -> None:
     prompts = {i: random_ids(3 + 4 * i, 20) for i in range(3)}
-    batch = DecodeBatch(network)
-    _add(network, batch, [_row(i, ids) for i, ids in prompts.items()])
-    before = [token for _ in range(steps) for token in batch.step()]
-    batch.remove(1)
-    assert len(batch) == 2
-    rest = _finish(batch)
+    group = _group(model, [_row(i, ids) for i, ids in prompts.items()])
+    before = _steps(group, steps)
+    in_flight = group.draw()
+    (leaving,) = [row for row in group.rows if row.id == 1]
+    leaving.gone = True
+    _retire(group)
+    before += in_flight.read()
+    assert len([token for token in before if token.sequence == 1]) == steps
+    rest = _finish(group)
     assert 1 not in rest
     for i in (0, 2):
-        mine = [token for token in before if token.sequence == i] + rest[i]
-        assert _ids(mine) == greedy_alone(network, prompts[i], 6)
-
-
-def test_when_all_are_removed_nothing_comes_and_the_network_rests(
-    network: WatchedNetwork,
-) -> None:
-    batch = DecodeBatch(network)
-    _add(network, batch, [_row(i, random_ids(5, i)) for i in range(3)])
-    batch.step()
-    for i in range(3):
-        batch.remove(i)
-    assert _finish(batch) == {}
-    assert network.shapes == [(3, 1)]
+        mine = [token for token in before if token.sequence == i] + rest.get(i, [])
+        assert ids_of(mine) == greedy_alone(network, prompts[i], 6)
 
 
 def test_a_sequence_that_comes_again_gets_nothing_of_what_was_drawn_for_the_removed_one(
-    network: WatchedNetwork,
+    model: LoadedModel, network: WatchedNetwork
 ) -> None:
     first, again = random_ids(5, 30), random_ids(8, 31)
     assert greedy_alone(network, first, 1) != greedy_alone(network, again, 1)
-    batch = DecodeBatch(network)
-    _add(network, batch, [_row(1, first)])
-    batch.step()
-    batch.remove(1)
-    _add(network, batch, [_row(1, again)])
-    assert _ids(_finish(batch)[1]) == greedy_alone(network, again, 6)
+    group = _group(model, [_row(1, first), _row(2, first)])
+    in_flight = group.draw()
+    group.rows[0].gone = True
+    _retire(group)
+    _join(group, _group(model, [_row(1, again)]))
+    assert [token.sequence for token in in_flight.read()] == [2]
+    assert ids_of(_finish(group)[1]) == greedy_alone(network, again, 6)
 
 
-def test_removing_an_unknown_row_changes_nothing(network: WatchedNetwork) -> None:
-    ids = random_ids(5, 32)
-    batch = DecodeBatch(network)
-    batch.remove(1)
-    _add(network, batch, [_row(1, ids)])
-    batch.remove(2)
-    assert len(batch) == 1
-    assert _ids(_finish(batch)[1]) == greedy_alone(network, ids, 6)
+@pytest.mark.parametrize("in_flight", [False, True], ids=["between steps", "in flight"])
+def test_rows_that_leave_as_a_group_of_their_own_go_on_there_and_the_others_here(
+    model: LoadedModel, network: WatchedNetwork, in_flight: bool
+) -> None:
+    prompts = {i: random_ids(2 + 3 * i, 21) for i in range(5)}
+    group = _group(model, [_row(i, ids, left=8) for i, ids in prompts.items()])
+    before = _steps(group, 2)
+    drawn = group.draw() if in_flight else None
+    taken = group.take([row for row in group.rows if row.id in (1, 4)])
+    assert sorted(row.id for row in group.rows) == [0, 2, 3]
+    assert [row.id for row in taken.rows] == [1, 4]
+    before += drawn.read() if drawn else []
+    rest = _finish(group) | _finish(taken)
+    for i, ids in prompts.items():
+        mine = [token for token in before if token.sequence == i] + rest[i]
+        assert ids_of(mine) == greedy_alone(network, ids, 8)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        sampling(temperature=1.2, seed=3),
+        sampling(temperature=0.9, top_k=20, seed=4, logprobs=2),
+        sampling(temperature=0.8, seed=5, repetition_penalty=3.0),
+        sampling(frequency_penalty=2.0, presence_penalty=1.0),
+    ],
+    ids=["seeded", "top k", "repetition", "frequency"],
+)
+def test_a_group_that_has_stepped_joins_another_and_its_rows_draw_and_count_as_before(
+    model: LoadedModel, how: Sampling
+) -> None:
+    def rows() -> list[DecodingRow]:
+        return [_row(i, random_ids(3 + i, 22), left=40, how=how) for i in range(4)]
+
+    alone = {i: _finish(_group(model, [row]))[i] for i, row in enumerate(rows())}
+    first, second = _group(model, rows()[:2]), _group(model, rows()[2:])
+    before = _steps(first, 3) + _steps(second, 15)
+    _join(first, second)
+    rest = _finish(first)
+    for i, whole in alone.items():
+        mine = [token for token in before if token.sequence == i] + rest[i]
+        assert ids_of(mine) == ids_of(whole)
+
+
+def test_rows_that_were_taken_out_count_their_penalties_on(model: LoadedModel) -> None:
+    how = sampling(temperature=0.7, seed=9, repetition_penalty=2.0, frequency_penalty=1.5)
+
+    def rows() -> list[DecodingRow]:
+        return [_row(i, random_ids(3 + i, 23), left=40, how=how) for i in range(3)]
+
+    alone = {i: _finish(_group(model, [row]))[i] for i, row in enumerate(rows())}
+    group = _group(model, rows())
+    before = _steps(group, 15)
+    taken = group.take(group.rows[1:])
+    rest = _finish(group) | _finish(taken)
+    for i, whole in alone.items():
+        mine = [token for token in before if token.sequence == i] + rest[i]
+        assert ids_of(mine) == ids_of(whole)
+
+
+# Room.
+
+
+def test_a_group_grows_by_blocks_and_gives_back_what_is_left_over(model: LoadedModel) -> None:
+    lengths = {0: 250, 1: 30, 2: 20, 3: 700}
+    group = _group(model, [_row(i, random_ids(n, i), left=30) for i, n in lengths.items()])
+    assert (group.cache.slots, group.cache.width) == (4, 768)
+    assert group.fitting == (4, 768)
+    group.drop([group.rows[3]])
+    assert (group.cache.slots, group.cache.width) == (3, 256)
+    before = group.cache.nbytes
+    assert group.growth_bytes == before + before // 2  # as much again, and a layer meanwhile
+    while group.has_room:
+        group.draw()
+    assert max(group.lengths) == 256
+    group.grow()
+    assert (group.cache.slots, group.cache.width) == (3, 512)
+    group.drop(group.rows[:1])
+    assert (group.cache.slots, group.cache.width) == (2, 256)
+
+
+def test_a_few_free_slots_are_kept_for_those_who_come(model: LoadedModel) -> None:
+    group = _group(model, [_row(i, random_ids(9, i)) for i in range(5)])
+    group.drop(group.rows[3:])
+    assert group.cache.slots == 5
+    group.drop(group.rows[2:])
+    assert group.cache.slots == 2
+
+
+def test_the_bytes_of_some_rows_are_what_they_take_alone(model: LoadedModel) -> None:
+    group = _group(model, [_row(i, random_ids(n, i)) for i, n in enumerate((10, 300, 20))])
+    assert group.bytes_of(group.rows[:1]) == model.layout.bytes(1, 10)
+    assert group.bytes_of([group.rows[0], group.rows[2]]) == model.layout.bytes(2, 20)
+    assert group.bytes_of(group.rows) == group.cache.nbytes == model.layout.bytes(3, 300)
+    assert group.take([group.rows[0]]).cache.nbytes == model.layout.bytes(1, 10)
 
 
 # Log-probabilities.
 
 
 def test_logprobs_reach_the_rows_that_ask_also_when_others_leave_before_them(
-    network: WatchedNetwork,
+    model: LoadedModel, network: WatchedNetwork
 ) -> None:
     asked = {1: None, 2: 3, 3: None, 4: 0}
     prompts = {i: random_ids(3 + i, 40) for i in asked}
     left = {1: 2, 2: 6, 3: 4, 4: 6}
-    batch = DecodeBatch(network)
-    _add(
-        network,
-        batch,
-        [_row(i, prompts[i], left=left[i], how=sampling(logprobs=asked[i])) for i in asked],
-    )
-    tokens = _finish(batch)
+    rows = [_row(i, prompts[i], left=left[i], how=sampling(logprobs=asked[i])) for i in asked]
+    tokens = _finish(_group(model, rows))
     for i, ids in prompts.items():
         assert len(tokens[i]) == left[i]
         context = list(ids)

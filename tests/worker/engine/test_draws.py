@@ -1,6 +1,7 @@
 """The parts of a draw: keys, random numbers, the likeliest, and the three ways to choose."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any, cast
 
 import mlx.core as mx
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from tests.worker.engine.reference_sampler import gumbel_noise
 from tests.worker.engine.samplings import sampling
 from tests.worker.engine.tracked_batch import SEEDS, random_logits
+from worker.engine import draws
 from worker.engine.draws import (
     CANDIDATES,
     DrawGroup,
@@ -21,6 +23,7 @@ from worker.engine.draws import (
     draw_wide,
     likeliest,
     row_key,
+    uniform_of,
     uniform_rows,
 )
 
@@ -93,6 +96,32 @@ def test_the_numbers_of_a_row_depend_on_its_key_alone_bit_for_bit(
         assert alone.tobytes() == row.tobytes()
 
 
+@settings(max_examples=30)
+@given(seeds=st.lists(SEEDS, min_size=1, max_size=5), ids=st.lists(_NUMBERS, min_size=1))
+def test_the_number_of_a_token_depends_on_its_row_and_its_id_alone_bit_for_bit(
+    seeds: list[int], ids: list[int]
+) -> None:
+    keys = [row_key(seed, 3) for seed in seeds]
+    together = np.array(uniform_of(_keys(*keys), mx.array([ids] * len(seeds), dtype=mx.uint32)))
+    assert together.shape == (len(seeds), len(ids))
+    assert together.min() >= 0 and together.max() < 1
+    for key, row in zip(keys, together, strict=True):
+        for token, number in zip(ids, row, strict=True):
+            alone = np.array(uniform_of(_keys(key), mx.array([[token]], dtype=mx.uint32)))
+            assert alone.tobytes() == number.tobytes()
+
+
+def test_the_numbers_of_all_tokens_are_spread_evenly_and_do_not_follow_one_another() -> None:
+    ids = mx.arange(50_000)[None]
+    for seed in range(3):
+        numbers = np.array(uniform_of(_keys(row_key(seed, 0)), ids))[0]
+        counts = np.histogram(numbers, bins=50, range=(0, 1))[0]
+        assert ((counts - 1000) ** 2 / 1000).sum() < 100  # chi-squared, 49 degrees: p < 1e-4
+        for lag in (1, 2, 256):
+            assert abs(np.corrcoef(numbers[:-lag], numbers[lag:])[0, 1]) < 0.02
+        assert abs(np.corrcoef(numbers, uniform_of(_keys(row_key(seed, 1)), ids)[0])[0, 1]) < 0.02
+
+
 # The three ways.
 
 
@@ -102,17 +131,29 @@ def test_the_numbers_of_a_row_depend_on_its_key_alone_bit_for_bit(
 def test_among_equal_scores_the_token_with_the_most_gumbel_noise_of_mlx_is_drawn(
     draw: Any, seed: int, vocabulary: int
 ) -> None:
-    uniform = uniform_rows(_keys(row_key(seed, 0)), vocabulary)
-    noise = gumbel_noise(seed, 0, vocabulary)
-    token = draw(mx.zeros((1, vocabulary)), uniform, _group([{}]))
+    keys = _keys(row_key(seed, 0))
+    how = sampling(temperature=1.0, seed=seed, top_p=1.0 if draw is draw_plain else 0.9999)
+    noise = gumbel_noise(how, 0, vocabulary)
+    token = draw(mx.zeros((1, vocabulary)), keys, _group([{}]))
     assert token.tolist() == [int(noise.argmax())]
 
 
+def _deal(monkeypatch: pytest.MonkeyPatch, numbers: NDArray[np.float64]) -> Callable[[], mx.array]:
+    """Random numbers [rows, V] that are known beforehand, for the keys that are returned."""
+    dealt = mx.array(numbers, dtype=mx.float32)
+    monkeypatch.setattr(draws, "uniform_rows", lambda keys, _: dealt[keys[:, 0]])
+    monkeypatch.setattr(
+        draws, "uniform_of", lambda keys, ids: mx.take_along_axis(dealt[keys[:, 0]], ids, axis=1)
+    )
+    return lambda: _keys(*((row, 0) for row in range(len(numbers))))
+
+
 @_WAYS
-def test_a_random_number_of_exactly_0_never_lets_its_token_be_drawn(draw: Any) -> None:
-    scores = mx.array([[50.0, 1.0, 0.0]])
-    uniform = mx.array([[0.0, 0.3, 0.2]])
-    assert draw(scores, uniform, _group([{}])).tolist() == [1]
+def test_a_random_number_of_exactly_0_never_lets_its_token_be_drawn(
+    draw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = _deal(monkeypatch, np.array([[0.0, 0.3, 0.2]]))
+    assert draw(mx.array([[50.0, 1.0, 0.0]]), keys(), _group([{}])).tolist() == [1]
 
 
 _FILTERS = st.fixed_dictionaries(
@@ -142,22 +183,25 @@ def test_the_candidates_alone_and_the_whole_vocabulary_in_order_draw_the_same(
         ),
         dtype=mx.float32,
     )
-    uniform = uniform_rows(_keys(*((number, place) for place in range(len(rows)))), vocabulary)
+    keys = _keys(*((number, place) for place in range(len(rows))))
     group = _group([fields for fields, _ in rows])
-    narrow = draw_filtered(scores, uniform, group)
-    assert narrow.tolist() == draw_wide(scores, uniform, group).tolist()
+    narrow = draw_filtered(scores, keys, group)
+    assert narrow.tolist() == draw_wide(scores, keys, group).tolist()
 
 
-def test_only_the_rows_with_a_wide_nucleus_are_drawn_from_everything() -> None:
+@pytest.mark.parametrize("counts", [(256, 1000), (256, 700, 1000), (256, 800, 1000)], ids=str)
+def test_only_the_rows_with_a_wide_nucleus_are_drawn_from_more(
+    monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...]
+) -> None:
     """The nucleus of the flat rows lies beyond the candidates, that of the steep one within."""
     flat, steep = -np.arange(1000) / 1e4, -np.arange(1000) / 2.0
     scores = mx.array(np.stack([flat, steep, flat]), dtype=mx.float32)
     noise = np.full((3, 1000), 0.5)
     noise[:, 700] = 1 - 1e-6  # within the nucleus of the flat ones
     noise[:, 990] = 1 - 1e-7  # behind the nucleus of all
-    uniform = mx.array(noise, dtype=mx.float32)
+    keys = _deal(monkeypatch, noise)
     group = _group([{"top_p": 0.9}, {"top_p": 0.9}, {"top_p": 0.5}])
-    assert draw_filtered(scores, uniform, group).tolist() == [700, 0, 0]
+    assert draw_filtered(scores, keys(), group, counts).tolist() == [700, 0, 0]
 
 
 # The likeliest.

@@ -1,4 +1,4 @@
-"""Prompts of one length on their way into a cache: chunks, progress, and what is not computed."""
+"""Prompts on their way into a cache: chunks, progress, and what is not computed."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,9 @@ from tests.worker.engine.watched_network import (
     prepared,
     random_ids,
 )
-from worker.engine.prefill import PrefillGroup, Progress
+from worker.engine.model import LoadedModel
+from worker.engine.prefill import Pending, PrefillJob, Progress
+from worker.engine.prompt import PreparedSequence
 
 _WIDER = 2000
 
@@ -24,99 +26,152 @@ class _WideNetwork(WatchedNetwork):
         return mx.repeat(super().__call__(tokens, cache=cache), _WIDER, axis=-1)
 
 
-def _group(network: WatchedNetwork, length: int, count: int) -> PrefillGroup:
-    return PrefillGroup(network, [prepared(i, random_ids(length, i)) for i in range(count)])
+def _job_of(
+    model: LoadedModel, sequences: Sequence[PreparedSequence], network: object = None
+) -> PrefillJob:
+    pending = [Pending(each, 0.0, 10.0 - each.order.sequence) for each in sequences]
+    return PrefillJob(network or model.network, model.layout, pending)
 
 
-def _assert_ready(network: WatchedNetwork, group: PrefillGroup) -> None:
+def _job(model: LoadedModel, *lengths: int) -> PrefillJob:
+    return _job_of(model, [prepared(i, random_ids(n, i)) for i, n in enumerate(lengths)])
+
+
+def _chunk(job: PrefillJob, count: int) -> list[Progress]:
+    assert job.advance(count) >= 0
+    return job.progress()
+
+
+def _assert_ready(network: WatchedNetwork, job: PrefillJob) -> None:
     """With its cache the last tokens give what all tokens give without one."""
-    assert group.complete
-    tokens = mx.array(group.inputs)[:, None]
-    logits = np.array(network.real(tokens, cache=group.cache)[:, -1])
-    for row, sequence in zip(logits, group.sequences, strict=True):
-        np.testing.assert_allclose(row, logits_alone(network, sequence.all_ids), atol=1e-3)
+    assert job.complete
+    cache = job.hand_over()
+    assert cache.rows.lengths == [each.tokens - 1 for each in job.pending]
+    tokens = mx.array(job.inputs)[:, None]
+    logits = np.array(network.real(tokens, cache=cache.layers)[:, -1])
+    for row, each in zip(logits, job.pending, strict=True):
+        np.testing.assert_allclose(row, logits_alone(network, each.prepared.all_ids), atol=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("length", "count", "max_tokens", "chunks"),
+    ("lengths", "most", "chunks"),
     [
-        (10, 1, 100, [9]),
-        (10, 1, 9, [9]),
-        (10, 1, 4, [4, 4, 1]),
-        (10, 3, 12, [4, 4, 1]),
-        (10, 3, 14, [4, 4, 1]),
-        (4, 3, 2, [1, 1, 1]),
-        (2, 5, 64, [1]),
+        ([10], 100, [9]),
+        ([10], 9, [9]),
+        ([10], 4, [4, 4, 1]),
+        ([10, 10, 10], 4, [4, 4, 1]),
+        ([4, 4, 4], 1, [1, 1, 1]),
+        ([2] * 5, 64, [1]),
+        ([3, 10, 1, 7], 4, [4, 4, 1]),
+        ([1, 300, 257], 128, [128, 128, 43]),
     ],
+    ids=str,
 )
-def test_a_group_goes_into_its_cache_in_chunks_of_at_most_so_many_tokens_all_but_the_last(
-    network: WatchedNetwork, length: int, count: int, max_tokens: int, chunks: list[int]
+def test_prompts_go_into_their_cache_in_chunks_all_tokens_but_the_last(
+    model: LoadedModel, network: WatchedNetwork, lengths: list[int], most: int, chunks: list[int]
 ) -> None:
-    group = _group(network, length, count)
+    job = _job(model, *lengths)
     done = 0
     for chunk in chunks:
-        assert not group.complete
+        assert not job.complete
+        assert job.left == max(lengths) - 1 - done
         done += chunk
-        expected = [Progress(i, done, length) for i in range(count)]
-        assert group.advance(max_tokens) == expected
-    assert network.shapes == [(count, chunk) for chunk in chunks]
-    assert done == length - 1
-    _assert_ready(network, group)
+        expected = [Progress(i, min(done, length - 1), length) for i, length in enumerate(lengths)]
+        assert _chunk(job, most) == expected
+    assert network.shapes == [(len(lengths), chunk) for chunk in chunks]
+    assert job.left == 0
+    _assert_ready(network, job)
 
 
-def test_a_prompt_of_one_token_needs_no_prefill(network: WatchedNetwork) -> None:
-    group = _group(network, 1, 3)
-    assert group.complete
-    assert group.advance(10) == [Progress(i, 0, 1) for i in range(3)]
+def test_prompts_of_one_token_need_no_prefill(model: LoadedModel, network: WatchedNetwork) -> None:
+    job = _job(model, 1, 1, 1)
+    assert job.complete
+    assert _chunk(job, 10) == [Progress(i, 0, 1) for i in range(3)]
     assert network.shapes == []
-    _assert_ready(network, group)
+    _assert_ready(network, job)
 
 
-def test_what_an_earlier_attempt_generated_is_prefilled_behind_the_prompt(
-    network: WatchedNetwork,
+def test_what_was_generated_before_is_prefilled_behind_the_prompt(
+    model: LoadedModel, network: WatchedNetwork
 ) -> None:
     resumed = prepared(1, random_ids(5, 1), resumed_ids=random_ids(3, 2))
-    group = PrefillGroup(network, [resumed, prepared(2, random_ids(8, 3))])
-    assert group.advance(100) == [Progress(1, 7, 8), Progress(2, 7, 8)]
-    assert group.inputs == [random_ids(3, 2)[-1], random_ids(8, 3)[-1]]
-    _assert_ready(network, group)
+    job = _job_of(model, [resumed, prepared(2, random_ids(8, 3))])
+    assert _chunk(job, 100) == [Progress(1, 7, 8), Progress(2, 7, 8)]
+    assert job.inputs == [random_ids(3, 2)[-1], random_ids(8, 3)[-1]]
+    _assert_ready(network, job)
 
 
 @pytest.mark.parametrize("leaving", [[0], [2], [1, 3], [3, 2, 0]], ids=str)
 @pytest.mark.parametrize("advanced", [0, 1, 3], ids=lambda chunks: f"after {chunks} chunks")
+@pytest.mark.parametrize("lengths", [[10, 10, 10, 10], [10, 3, 12, 8]], ids=str)
 def test_a_sequence_can_leave_at_any_time_and_the_others_go_on(
-    network: WatchedNetwork, leaving: Sequence[int], advanced: int
+    model: LoadedModel,
+    network: WatchedNetwork,
+    lengths: list[int],
+    leaving: Sequence[int],
+    advanced: int,
 ) -> None:
-    group = _group(network, 10, 4)
+    job = _job(model, *lengths)
     for _ in range(advanced):
-        group.advance(12)
+        _chunk(job, 3)
     for sequence in [*leaving, 99]:
-        group.remove(sequence)
+        job.remove(sequence)
     staying = [i for i in range(4) if i not in leaving]
-    assert [sequence.order.sequence for sequence in group.sequences] == staying
-    while not group.complete:
-        progress = group.advance(12)
-        assert [one.sequence for one in progress] == staying
-    assert sum(tokens for _, tokens in network.shapes) == 9
-    _assert_ready(network, group)
+    assert [each.id for each in job.pending] == staying
+    while not job.complete:
+        assert [one.sequence for one in _chunk(job, 3)] == staying
+    _assert_ready(network, job)
 
 
-def test_the_output_layer_is_never_computed(network: WatchedNetwork) -> None:
+def test_when_all_have_left_nothing_is_left_to_report(model: LoadedModel) -> None:
+    job = _job(model, 5, 7)
+    _chunk(job, 2)
+    job.remove(0)
+    job.remove(1)
+    assert (job.pending, job.progress()) == ([], [])
+
+
+def test_a_job_is_due_with_the_first_of_its_sequences(model: LoadedModel) -> None:
+    job = _job(model, 5, 7, 6)  # later sequences are due earlier here
+    assert job.due_at == 8.0
+    job.remove(2)
+    assert job.due_at == 9.0
+
+
+def test_a_job_reserves_what_its_cache_takes_when_it_is_full(model: LoadedModel) -> None:
+    job = _job(model, 5, 300)
+    assert job.reserved_bytes == 2 * 512 * model.layout.token_bytes
+    while not job.complete:
+        _chunk(job, 100)
+    assert job.hand_over().nbytes == job.reserved_bytes
+    job.remove(1)
+    assert job.reserved_bytes == 512 * model.layout.token_bytes == job.hand_over().nbytes
+
+
+def test_the_output_layer_is_never_computed(model: LoadedModel, network: WatchedNetwork) -> None:
     wide = _WideNetwork(network.real)
-    group = _group(wide, 33, 4)
+    job = _job_of(model, [prepared(i, random_ids(33, i)) for i in range(4)], wide)
 
     def memory_of_a_chunk() -> int:
         before = mx.get_active_memory()
         mx.reset_peak_memory()
-        group.advance(64)
+        _chunk(job, 16)
         return mx.get_peak_memory() - before
 
     logits_bytes = 4 * 16 * 258 * _WIDER * 4
     assert memory_of_a_chunk() < logits_bytes / 4
-    assert not group.complete
+    assert not job.complete
     assert memory_of_a_chunk() < logits_bytes / 4
-    assert group.complete
+    assert job.complete
     # Whoever does compute it needs the memory.
     mx.reset_peak_memory()
     mx.eval(wide(mx.zeros((4, 16), dtype=mx.uint32)))
     assert mx.get_peak_memory() > logits_bytes
+
+
+def test_nothing_is_computed_for_a_longer_sequence_that_has_left(
+    model: LoadedModel, network: WatchedNetwork
+) -> None:
+    job = _job(model, 5, 200)
+    job.remove(1)
+    assert job.left == 4

@@ -1,0 +1,134 @@
+"""One engine process without agent, NATS or controller: what the loop itself can do."""
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import BinaryIO, TypeVar
+
+from benchmarks.measures import Run, StreamClock
+from shared.ids import ModelId
+from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
+from worker.link.messages import (
+    Cancel,
+    EngineMeasured,
+    Fact,
+    LoadModel,
+    ModelLoaded,
+    Sampling,
+    StepCompleted,
+    Stop,
+    Submit,
+)
+from worker.machine import available_cores
+
+_MODEL = ModelId("model")
+F = TypeVar("F", bound=Fact)
+
+
+class EngineAlone:
+    """The process, as benchmarks use it; a context manager.
+
+    Attributes:
+        pid: of the process.
+        measured: the last figures that it told of itself.
+        received_at: when the last fact came, on the performance clock.
+    """
+
+    def __init__(
+        self, folder: str, *, max_stall_ms: int = 500, kv_memory_mb: int | None = None
+    ) -> None:
+        self._arguments = [
+            *("--max-batch-size", "64", "--prefill-chunk-tokens", "2048"),
+            *("--max-decode-stall-ms", str(max_stall_ms)),
+            *(("--kv-memory-mb", str(kv_memory_mb)) if kv_memory_mb else ()),
+        ]
+        self._folder = folder
+        self._numbers = itertools.count()
+        self.measured: EngineMeasured | None = None
+        self.received_at = 0.0
+
+    def __enter__(self) -> "EngineAlone":
+        threads = str(available_cores())
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "worker.engine", "--fd", str(theirs.fileno())),
+                    *self._arguments,
+                ],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+            )
+        self.pid = self._process.pid
+        self._facts: BinaryIO = self._socket.makefile("rb")
+        self._socket.sendall(encode_frame(LoadModel(_MODEL, self._folder)))
+        self.wait_for(ModelLoaded)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.sendall(encode_frame(Stop()))
+        self._process.wait()
+
+    def submit(self, prompt: Sequence[int], max_tokens: int, how: Sampling | None = None) -> int:
+        """Begin a sequence, greedy if not told otherwise; its number."""
+        number = next(self._numbers)
+        order = Submit(
+            number, _MODEL, None, None, list(prompt), max_tokens, [], [], how or sampling()
+        )
+        self._socket.sendall(encode_frame(order))
+        return number
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int,
+        samplings: Sequence[Sampling] = (),
+    ) -> tuple[Run, list[list[int]]]:
+        """Generate all at once."""
+        run = Run()
+        started = time.perf_counter()
+        hows = samplings or [sampling()] * len(prompts)
+        numbers = [
+            self.submit(prompt, max_tokens, how) for prompt, how in zip(prompts, hows, strict=True)
+        ]
+        clocks = {number: StreamClock(run) for number in numbers}
+        tokens: dict[int, list[int]] = {number: [] for number in numbers}
+        running = set(numbers)
+        while running:
+            for output in self.wait_for(StepCompleted).outputs:
+                clocks[output.sequence].tick(len(output.token_ids))
+                tokens[output.sequence] += output.token_ids
+                if output.finish_reason is not None:
+                    running.remove(output.sequence)
+        run.seconds = time.perf_counter() - started
+        return run, [tokens[number] for number in numbers]
+
+    def cancel_all(self, sequences: Sequence[int]) -> None:
+        """Cancel sequences, and return when the engine has nothing more of them to send."""
+        for sequence in sequences:
+            self._socket.sendall(encode_frame(Cancel(sequence)))
+        (marker,) = (self.submit([1], 1),)
+        while all(output.sequence != marker for output in self.wait_for(StepCompleted).outputs):
+            pass
+
+    def wait_for(self, kind: type[F]) -> F:
+        """The next fact of a kind."""
+        while True:
+            header = self._facts.read(HEADER.size)
+            if not header:
+                raise SystemExit("the engine ended")
+            fact = decode_body(self._facts.read(frame_length(header)))
+            self.received_at = time.perf_counter()
+            if isinstance(fact, EngineMeasured):
+                self.measured = fact
+            if isinstance(fact, kind):
+                return fact
+
+
+def sampling(temperature: float = 0.0, top_p: float = 1.0, seed: int = 0) -> Sampling:
+    """How tokens are drawn, all else as by default."""
+    return Sampling(temperature, top_p, 0, 0.0, 1.0, 0.0, 0.0, {}, seed, None)

@@ -1,0 +1,203 @@
+"""Clients in a closed loop with mixed prompts: the cluster beside mlx_lm.server.
+
+    python -m benchmarks.mixed [--clients 8,32] [--repeats 3] [--requests 3] [--side NAME]
+
+Each client sends one request after another: prompts of 50 to 400 tokens that share nothing,
+48 tokens of answer, greedy, staggered starts. All sides run on the same machine with the same
+BLAS, model, threads and prompts, one after the other, in turn: `mlx_lm.server` as it comes and
+with `--prompt-concurrency 1`. Beside them stands what the sum of the parts allows: prefill
+alone, then decoding at the full batch, by bare passes. Writes results/mixed.json.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx
+
+from benchmarks.loads import mixed_prompts
+from benchmarks.local_cluster import local_cluster
+from benchmarks.measures import Run, StreamClock, print_table, save, spread
+from benchmarks.plain_mlx_lm import PlainProcess
+from shared.client import connect
+from worker import demo_model
+from worker.machine import available_cores
+
+_MAX_TOKENS = 48
+_STAGGER_S = 0.1
+_SERVERS = {"mlx_lm.server": [], "mlx_lm.server, 1 prompt": ["--prompt-concurrency", "1"]}
+
+Ask = Callable[[list[int], StreamClock], Awaitable[None]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", default="8,32")
+    parser.add_argument("--requests", type=int, default=3, help="of each client")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    counts = [int(count) for count in arguments.clients.split(",")]
+    sides = ["cluster", *_SERVERS]
+    runs: dict[int, dict[str, list[dict[str, Any]]]] = {
+        count: {side: [] for side in sides} for count in counts
+    }
+    for repeat in range(arguments.repeats):
+        for side in sides:  # each starts anew, alone: an idle server still uses memory
+            with _started(side) as ask:
+                for count in counts:
+                    print(f"run {repeat + 1}/{arguments.repeats}, {count}: {side}", file=sys.stderr)
+                    prompts = mixed_prompts(count * arguments.requests, 50, 400, repeat)
+                    run = asyncio.run(_closed_loop(ask, prompts, count))
+                    runs[count][side].append(run.summary())
+    with PlainProcess(str(demo_model.folder())) as plain:
+        limits = {count: _sum_of_parts(plain, count) for count in counts}
+    _report(runs, limits, arguments.repeats)
+
+
+@contextlib.contextmanager
+def _started(side: str) -> Iterator[Callable[[], contextlib.AbstractAsyncContextManager[Ask]]]:
+    """Start a side; what it yields opens a client of it."""
+    if side == "cluster":
+        with local_cluster() as local:
+            yield lambda: _cluster_client(local.url)
+    else:
+        with _server(_SERVERS[side]) as url:
+            yield lambda: _server_client(url)
+
+
+@contextlib.asynccontextmanager
+async def _cluster_client(url: str) -> AsyncIterator[Ask]:
+    async with connect(url) as cluster:
+
+        async def ask(prompt: list[int], clock: StreamClock) -> None:
+            async for chunk in cluster.stream(
+                prompt=prompt, max_tokens=_MAX_TOKENS, temperature=0, timeout_ms=600_000
+            ):
+                clock.tick(len(chunk.token_ids))
+
+        yield ask
+
+
+@contextlib.asynccontextmanager
+async def _server_client(url: str) -> AsyncIterator[Ask]:
+    limits = httpx.Limits(max_connections=256)
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as http:
+
+        async def ask(prompt: list[int], clock: StreamClock) -> None:
+            body = {"prompt": _text(prompt), "max_tokens": _MAX_TOKENS, "temperature": 0.0,
+                    "stream": True}  # fmt: skip
+            async with http.stream("POST", "/v1/completions", json=body) as answer:
+                answer.raise_for_status()
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: {"):
+                        choice = json.loads(line[6:])["choices"][0]
+                        clock.tick(1 if choice.get("text") else 0)
+
+        yield ask
+
+
+@contextlib.contextmanager
+def _server(options: list[str]) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    threads = str(available_cores())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.mlx_lm_server", "--model", str(demo_model.folder()),
+         "--port", str(port), "--decode-concurrency", "64", "--log-level", "ERROR", *options],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+    )  # fmt: skip
+    try:
+        url = f"http://127.0.0.1:{port}"
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                httpx.get(f"{url}/v1/models", timeout=5)
+                break
+            if process.poll() is not None:
+                raise SystemExit("mlx_lm.server did not start")
+            time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def _closed_loop(
+    client: Callable[[], contextlib.AbstractAsyncContextManager[Ask]],
+    prompts: list[list[int]],
+    count: int,
+) -> Run:
+    run = Run()
+    waiting = list(prompts)
+
+    async with client() as ask:
+        await ask(prompts[0][:8], StreamClock(Run()))  # warm
+
+        async def one_client(number: int) -> None:
+            await asyncio.sleep(_STAGGER_S * number)
+            while waiting:
+                await ask(waiting.pop(), StreamClock(run))
+
+        started = time.perf_counter()
+        await asyncio.gather(*(one_client(number) for number in range(count)))
+        run.seconds = time.perf_counter() - started
+    return run
+
+
+def _sum_of_parts(plain: PlainProcess, count: int) -> float:
+    """Tokens/s of a machine that prefills each prompt alone and decodes at the full batch."""
+    prefill_s = plain.prefill(225, 225)
+    step_s = plain.forward(count, 225 + _MAX_TOKENS // 2, 10)
+    return _MAX_TOKENS / (prefill_s + _MAX_TOKENS * step_s / count)
+
+
+def _report(
+    runs: dict[int, dict[str, list[dict[str, Any]]]], limits: dict[int, float], repeats: int
+) -> None:
+    rows, medians = [], {}
+    for count, sides in runs.items():
+        speeds = {side: spread(run["tokens_per_s"] for run in some) for side, some in sides.items()}
+        firsts = {
+            side: spread(run["ttft_ms"]["p50"] for run in some) for side, some in sides.items()
+        }
+        best_speed = max(speeds[side]["median"] for side in _SERVERS)
+        best_first = min(firsts[side]["median"] for side in _SERVERS)
+        medians[count] = {"tokens_per_s": speeds, "ttft_p50_ms": firsts, "limit": limits[count]}
+        for side in sides:
+            speed, first = speeds[side], firsts[side]
+            rows.append(
+                (
+                    f"{count} clients, {side}",
+                    f"{speed['median']:.1f} ({speed['min']:.1f}-{speed['max']:.1f})",
+                    f"{speed['median'] / best_speed:.2f}",
+                    f"{speed['median'] / limits[count]:.2f}",
+                    f"{first['median']:.0f} ({first['min']:.0f}-{first['max']:.0f})",
+                    f"{first['median'] / best_first:.2f}",
+                )
+            )
+    print_table(
+        f"prompts of 50-400 tokens, {_MAX_TOKENS} tokens each; medians of {repeats} "
+        "(minimum-maximum)",
+        ("", "tokens/s", "of the better server", "of the sum of the parts", "TTFT p50 ms",
+         "of the better"),
+        rows,
+    )  # fmt: skip
+    print(f"written to {save('mixed', {'medians': medians, 'runs': runs})}")
+
+
+def _text(prompt: list[int]) -> str:
+    from benchmarks.loads import tokenizer
+
+    return str(tokenizer().decode(prompt))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""A batch that is stepped by hand, in the order in which the engine's loop does it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from worker.engine.batch import Batch
+from worker.engine.decoding import DecodeGroup, Drawn, Token
+from worker.engine.ledger import KVLedger
+from worker.engine.model import LoadedModel
+from worker.engine.prefill import Progress
+from worker.engine.prefill_speed import PrefillSpeed
+from worker.engine.prompt import PreparedSequence
+from worker.engine.turns import Turns
+
+TOKEN_S = 0.001
+ENOUGH_S = 1e6
+"""A time for prefill that only `max_chunk_tokens` cuts short."""
+_LIMIT = 20_000
+
+
+class SteadySpeed(PrefillSpeed):
+    """Stays as it is, whatever passes take."""
+
+    def measured(self, tokens: int, context: int, seconds: float) -> None:
+        pass
+
+
+def steady(model: LoadedModel, *, floor_tokens: int = 20) -> LoadedModel:
+    """The model with a prefill speed that does not depend on this machine: a pass costs as
+    much as so many tokens, and a millisecond for each of its own."""
+    speed = SteadySpeed(floor_s=(floor_tokens + 0.5) * TOKEN_S, token_s=TOKEN_S)
+    return replace(model, prefill_speed=speed)
+
+
+class DrivenBatch:
+    """One model's batch; the loop around it is that of the engine, without its clock.
+
+    Attributes:
+        tokens: all that came so far, by sequence.
+        progress: of all prefill so far.
+        preempted: who gave way, in order.
+        most_held: the most bytes that were held after a turn.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        max_size: int = 8,
+        max_chunk_tokens: int = 64,
+        budget_bytes: int = 2**40,
+    ) -> None:
+        self.ledger = KVLedger(budget_bytes)
+        self.batch = Batch(model, self.ledger, max_size=max_size, max_chunk_tokens=max_chunk_tokens)
+        self.tokens: dict[int, list[Token]] = defaultdict(list)
+        self.progress: list[Progress] = []
+        self.preempted: list[int] = []
+        self.most_held = 0
+        self._turns = Turns()
+        self._ahead: Drawn | None = None
+
+    @property
+    def groups(self) -> list[DecodeGroup]:
+        return self.batch.groups
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.groups or self._ahead or self.batch.next_due is not None)
+
+    def add(self, *sequences: PreparedSequence) -> None:
+        for prepared in sequences:
+            self.batch.add(prepared)
+
+    def remove(self, sequence: int) -> None:
+        """As the engine does when a sequence is cancelled."""
+        self.batch.remove(sequence)
+        self.batch.retire()
+
+    def ids(self, sequence: int) -> list[int | None]:
+        """The tokens of a sequence so far."""
+        return [token.token_id for token in self.tokens[sequence]]
+
+    def turn(self, *, chunks: int = 1, seconds: float = ENOUGH_S) -> None:
+        """A step of one group, and up to so many chunks of prefill once all have stepped."""
+        unread = [self._ahead] if self._ahead else []
+        self._ahead = None
+        if (drawn := self._draw()) is not None:
+            unread.append(drawn)
+        may_prefill = chunks > 0 and all(group.stepped for group in self.groups)
+        if may_prefill and self.batch.next_due is not None:
+            self._prefill(unread, chunks, seconds)
+        elif drawn is not None and not drawn.has_fresh:
+            self._ahead = unread.pop()
+        self._read(unread)
+        self.batch.retire()
+        self._check()
+
+    def prefill(self, *, chunks: int = 1, seconds: float = ENOUGH_S) -> list[Progress]:
+        """Prefill alone, without a step before it."""
+        seen = len(self.progress)
+        self._prefill([], chunks, seconds)
+        self._check()
+        return self.progress[seen:]
+
+    def finish(self) -> None:
+        """Turn until there is nothing to do."""
+        for _ in range(_LIMIT):
+            if not self.busy:
+                return
+            self.turn()
+        raise AssertionError("the batch never came to its end")
+
+    def _draw(self) -> Drawn | None:
+        while self.groups:
+            group = self._turns.next(self.groups)
+            has_rows = self.batch.make_room(group)
+            self.preempted += self.batch.preempted
+            self.batch.preempted.clear()
+            if has_rows:
+                drawn = group.draw()
+                self._turns.took(group, TOKEN_S)
+                return drawn
+        return None
+
+    def _prefill(self, unread: list[Drawn], chunks: int, seconds: float) -> None:
+        alone = not self.groups
+        self._read(unread)
+        for _ in range(chunks):
+            if self.batch.next_due is None:
+                break
+            self.progress += self.batch.prefill(seconds)
+            if alone and self.groups:
+                break
+        for group in self.groups:
+            group.stepped = False
+
+    def _read(self, unread: list[Drawn]) -> None:
+        while unread:
+            for token in unread.pop(0).read():
+                self.tokens[token.sequence].append(token)
+                if token.finish_reason is not None:
+                    self.batch.remove(token.sequence)
+
+    def _check(self) -> None:
+        """What holds after every turn."""
+        held = self.batch.held_bytes
+        assert held == self.ledger.held_bytes <= self.ledger.budget_bytes
+        self.most_held = max(self.most_held, held)
+        for group in self.groups:
+            assert len(group) == len(group.lengths) <= group.cache.slots
+            assert max(group.lengths) <= group.cache.width
+
+
+def tokens_alone(model: LoadedModel, prepared: PreparedSequence) -> list[Token]:
+    """What a sequence gets when it is the only one."""
+    single = DrivenBatch(model)
+    single.add(prepared)
+    single.finish()
+    return single.tokens[prepared.order.sequence]
+
+
+def ids_of(tokens: Sequence[Token]) -> list[int | None]:
+    return [token.token_id for token in tokens]

@@ -1,0 +1,176 @@
+"""Tiny random networks whose layers are not all plain KV caches, and what each says alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.models import falcon_h1, gemma3_text, lfm2, mamba2, recurrent_gemma
+from mlx_lm.models.cache import make_prompt_cache
+
+from worker.engine.caches import CacheLayout
+from worker.engine.model import LoadedModel
+
+VOCABULARY = 258
+WINDOW_TOKENS = 24
+_SPREAD = 2.0
+
+
+def sliding_windows() -> Any:
+    """Gemma 3: two layers with a window, one that sees all, and one more of each kind."""
+    return gemma3_text.Model(
+        gemma3_text.ModelArgs(
+            model_type="gemma3_text",
+            hidden_size=32,
+            num_hidden_layers=4,
+            intermediate_size=48,
+            num_attention_heads=4,
+            head_dim=8,
+            vocab_size=VOCABULARY,
+            num_key_value_heads=2,
+            query_pre_attn_scalar=8,
+            sliding_window=WINDOW_TOKENS,
+            sliding_window_pattern=3,
+        )
+    )
+
+
+def convolutions() -> Any:
+    """LFM 2: layers of attention and layers of short convolutions, which are recurrent."""
+    return lfm2.Model(
+        lfm2.ModelArgs(
+            model_type="lfm2",
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=4096,
+            norm_eps=1e-5,
+            conv_bias=False,
+            conv_L_cache=3,
+            block_dim=32,
+            block_ff_dim=48,
+            block_multiple_of=8,
+            block_ffn_dim_multiplier=1.0,
+            block_auto_adjust_ff_dim=False,
+            full_attn_idxs=[1, 3],
+        )
+    )
+
+
+def state_spaces() -> Any:
+    """Mamba 2: no layer grows with the text."""
+    return mamba2.Model(
+        mamba2.ModelArgs(
+            model_type="mamba2",
+            num_heads=4,
+            head_dim=16,
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            state_size=8,
+            num_hidden_layers=2,
+            layer_norm_epsilon=1e-5,
+            conv_kernel=4,
+            n_groups=1,
+            use_bias=False,
+            use_conv_bias=True,
+            tie_word_embeddings=True,
+            time_step_limit=(0.001, 100.0),
+            time_step_rank="auto",
+        )
+    )
+
+
+def pairs() -> Any:
+    """Falcon H1: each layer has attention and a recurrent state side by side."""
+    return falcon_h1.Model(
+        falcon_h1.ModelArgs(
+            model_type="falcon_h1",
+            hidden_size=32,
+            intermediate_size=48,
+            head_dim=8,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            num_hidden_layers=2,
+            vocab_size=VOCABULARY,
+            mamba_d_ssm=32,
+            mamba_d_state=8,
+            mamba_d_head=8,
+            mamba_n_heads=4,
+            mamba_n_groups=1,
+            mamba_d_conv=4,
+        )
+    )
+
+
+def windows_and_states() -> Any:
+    """Recurrent Gemma: no layer grows beyond its window."""
+    return recurrent_gemma.Model(
+        recurrent_gemma.ModelArgs(
+            model_type="recurrent_gemma",
+            attention_bias=False,
+            conv1d_width=4,
+            hidden_size=32,
+            intermediate_size=48,
+            logits_soft_cap=30.0,
+            num_attention_heads=4,
+            num_hidden_layers=3,
+            num_key_value_heads=1,
+            rms_norm_eps=1e-6,
+            rope_theta=10_000.0,
+            attention_window_size=WINDOW_TOKENS,
+            vocab_size=VOCABULARY,
+            block_types=["recurrent", "attention"],
+        )
+    )
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "sliding windows": sliding_windows,
+    "convolutions": convolutions,
+    "state spaces": state_spaces,
+    "pairs": pairs,
+    "windows and states": windows_and_states,
+}
+
+
+def random_network(kind: str) -> Any:
+    """With weights so wide that answers vary."""
+    mx.random.seed(7)
+    network = KINDS[kind]()
+    parameters = cast(list[tuple[str, mx.array]], tree_flatten(network.parameters()))
+    network.update(
+        tree_unflatten(
+            [
+                (name, array * _SPREAD if name.endswith("proj.weight") else array)
+                for name, array in parameters
+            ]
+        )
+    )
+    mx.eval(network.parameters())
+    return network
+
+
+def serving(model: LoadedModel, network: Any) -> LoadedModel:
+    """A loaded model with another network behind it."""
+    weights = cast(list[tuple[str, mx.array]], tree_flatten(network.parameters()))
+    return replace(
+        model,
+        network=network,
+        layout=CacheLayout(network),
+        memory_bytes=sum(array.nbytes for _, array in weights),
+    )
+
+
+def greedy_with_cache(network: Any, ids: Sequence[int], count: int) -> list[int]:
+    """What mlx-lm's own cache gives for one sequence alone."""
+    cache = make_prompt_cache(network)
+    logits = network(mx.array([list(ids)]), cache=cache)
+    answer: list[int] = []
+    for _ in range(count):
+        answer.append(cast(int, mx.argmax(logits[0, -1]).item()))
+        logits = network(mx.array([[answer[-1]]]), cache=cache)
+    return answer

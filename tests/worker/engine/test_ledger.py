@@ -1,0 +1,195 @@
+"""Who gives way when the KV caches of all models together become too large."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.engine.caches import CacheLayout
+from worker.engine.ledger import Claim, KVLedger
+from worker.engine.row_cache import BLOCK_TOKENS
+
+
+@dataclass
+class _Holder:
+    """Holds so many bytes for each of its sequences, and some that nobody needs."""
+
+    sizes: dict[Claim, int] = field(default_factory=dict)
+    slack: int = 0
+    growth_bytes: int = 0
+    gone: list[int] = field(default_factory=list)
+    asked_for_slack: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(self.sizes.values()) + self.slack
+
+    @property
+    def claims(self) -> Sequence[Claim]:
+        return list(self.sizes)
+
+    def give_back_slack(self) -> None:
+        self.asked_for_slack += 1
+        self.slack = 0
+
+    def preempt(self, sequence: int) -> None:
+        (claim,) = [claim for claim in self.sizes if claim.sequence == sequence]
+        del self.sizes[claim]
+        self.gone.append(sequence)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    token_bytes: int
+    row_bytes: int
+    layers: int
+
+
+def _ledger(budget: int, *holders: _Holder) -> KVLedger:
+    ledger = KVLedger(budget)
+    for holder in holders:
+        ledger.open(holder)
+    return ledger
+
+
+def _holder(*sequences: int, size: int = 10, **fields: Any) -> _Holder:
+    """Sequences of one priority; the higher the number, the younger."""
+    return _Holder({Claim(0, float(i), i): size for i in sequences}, **fields)
+
+
+# Who is let in.
+
+
+def test_what_fits_beside_what_is_held_and_the_next_block_of_all_is_admitted() -> None:
+    ledger = _ledger(100, _holder(1, 2, growth_bytes=15), _holder(3, growth_bytes=5))
+    assert ledger.held_bytes == 30
+    assert ledger.admits(50)
+    assert not ledger.admits(51)
+    assert ledger.fits(70)
+    assert not ledger.fits(71)
+
+
+def test_who_comes_when_nothing_is_held_is_always_admitted() -> None:
+    holder = _holder()
+    assert _ledger(100, holder).admits(10**9)
+    holder.sizes[Claim(0, 0.0, 1)] = 1
+    assert not _ledger(100, holder).admits(100)
+
+
+def test_a_holder_that_is_closed_counts_no_more() -> None:
+    first, second = _holder(1), _holder(2, 3)
+    ledger = _ledger(100, first, second)
+    ledger.close(second)
+    assert ledger.held_bytes == 10
+    assert ledger.admits(90)
+
+
+# Who gives way.
+
+
+def test_where_there_is_room_nobody_gives_way_nor_gives_back_slack() -> None:
+    holder = _holder(1, 2, slack=20)
+    ledger = _ledger(60, holder)
+    ledger.make_room(lambda: 20)
+    assert (holder.gone, holder.slack, holder.asked_for_slack) == ([], 20, 0)
+    assert ledger.preemptions == 0
+
+
+def test_slack_of_all_is_given_back_before_anybody_gives_way() -> None:
+    holders = [_holder(1, 2, slack=20), _holder(3, slack=20)]
+    ledger = _ledger(70, *holders)
+    ledger.make_room(lambda: 40)
+    assert [holder.slack for holder in holders] == [0, 0]
+    assert [holder.gone for holder in holders] == [[], []]
+
+
+def test_the_lowest_priority_gives_way_first_and_of_those_the_youngest_whatever_its_model() -> None:
+    order = [Claim(2, 5.0, 1), Claim(2, 1.0, 2), Claim(1, 9.0, 3), Claim(0, 8.0, 4)]
+    holders = [
+        _Holder({order[3]: 10, order[0]: 10}),
+        _Holder({order[2]: 10, order[1]: 10, Claim(0, 2.0, 5): 10}),
+    ]
+    ledger = _ledger(50, *holders)
+    gone: list[int] = []
+    for count in range(1, 5):
+        ledger.make_room(lambda count=count: 10 * count)  # type: ignore[misc]
+        gone = holders[0].gone + holders[1].gone
+        assert sorted(gone) == sorted(claim.sequence for claim in order[:count])
+    assert ledger.preemptions == 4
+
+
+def test_no_more_give_way_than_have_to() -> None:
+    holder = _holder(1, 2, 3, 4, 5)
+    _ledger(50, holder).make_room(lambda: 15)
+    assert holder.gone == [5, 4]
+
+
+def test_the_last_sequence_of_all_models_never_gives_way() -> None:
+    holders = [_holder(1), _holder(), _holder(2)]
+    ledger = _ledger(20, *holders)
+    ledger.make_room(lambda: 10**9)
+    assert [holder.gone for holder in holders] == [[], [], [2]]
+    ledger.make_room(lambda: 10**9)
+    assert ledger.preemptions == 1
+
+
+def test_room_that_nobody_needs_any_more_is_not_made() -> None:
+    """Who asked gives way itself: then it needs nothing."""
+    holder = _holder(1, 2, 3)
+    needed = {3: 100}
+    ledger = _ledger(30, holder)
+    ledger.make_room(lambda: sum(needed[i] for i in needed if i not in holder.gone))
+    assert holder.gone == [3]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(1, 30), st.booleans()),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(0, 200),
+)
+def test_afterwards_it_fits_or_one_is_left_and_who_gave_way_is_worse_than_who_stays(
+    entries: list[tuple[int, int, int, bool]], needed: int
+) -> None:
+    holders = [_Holder(), _Holder()]
+    for sequence, (priority, arrived_at, size, second) in enumerate(entries):
+        holders[second].sizes[Claim(priority, float(arrived_at), sequence)] = size
+    before = {claim for holder in holders for claim in holder.claims}
+    ledger = _ledger(100, *holders)
+    ledger.make_room(lambda: needed)
+    staying = {claim for holder in holders for claim in holder.claims}
+    assert staying
+    assert ledger.fits(needed) or len(staying) == 1
+    gone = before - staying
+    assert ledger.preemptions == len(gone)
+    assert all(worse > better for worse in gone for better in staying)
+
+
+# The longest text.
+
+
+@pytest.mark.parametrize("layers", [1, 2, 30])
+@pytest.mark.parametrize("row_bytes", [0, 5000])
+def test_a_text_of_max_tokens_fits_while_it_grows_and_one_block_more_does_not(
+    layers: int, row_bytes: int
+) -> None:
+    token_bytes = 60
+    layout = cast(CacheLayout, _Layout(token_bytes, row_bytes, layers))
+    for budget in range(100_000, 400_000, 7919):
+        most = KVLedger(budget).max_tokens(layout)
+        assert most % BLOCK_TOKENS == 0
+        one_layer = token_bytes / layers
+        whole, before = most, most - BLOCK_TOKENS
+        assert row_bytes + whole * token_bytes + before * one_layer <= budget
+        more = most + BLOCK_TOKENS
+        assert row_bytes + more * (token_bytes + one_layer) > budget
+
+
+def test_where_no_layer_grows_any_text_fits() -> None:
+    layout = cast(CacheLayout, _Layout(0, 5000, 4))
+    assert KVLedger(10).max_tokens(layout) >= 10**9

@@ -1,0 +1,144 @@
+"""The engine's loop with too little memory for KV caches."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.ids import ModelId
+from tests.models import CONTEXT_TOKENS
+from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
+from tests.worker.engine.samplings import sampling
+from worker.engine.row_cache import BLOCK_TOKENS
+from worker.link.messages import (
+    EngineMeasured,
+    Fact,
+    ModelFailed,
+    ModelLoaded,
+    SequencePreempted,
+    UnloadModel,
+)
+
+TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
+"""Of the tiny model: layers, keys and values, heads, size, float32."""
+BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
+OTHER = ModelId("other")
+
+
+@pytest.fixture(scope="module")
+def roomy(tiny_model: Path) -> Iterator[RunningEngine]:
+    with running_engine(tiny_model) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def narrow(tiny_model: Path) -> Iterator[RunningEngine]:
+    """With room for a context of 1024 and hardly more."""
+    with running_engine(tiny_model, kv_budget_bytes=6 * BLOCK_BYTES) as running:
+        yield running
+
+
+def _work(count: int, seed: int) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+    ways = [
+        {},
+        {"temperature": 0.9, "top_p": 0.95},
+        {"temperature": 0.8, "repetition_penalty": 1.2, "frequency_penalty": 0.3},
+    ]
+    return [
+        {
+            "text": None,
+            "token_ids": [chance.randrange(256) for _ in range(chance.randint(30, 500))],
+            "max_tokens": chance.randint(20, 160),
+            "priority": chance.randrange(3),
+            "sampling": sampling(seed=i, **ways[i % 3]),
+        }
+        for i in range(count)
+    ]
+
+
+def _preempted(facts: list[Fact], since: int) -> list[int]:
+    return [fact.sequence for fact in facts[since:] if isinstance(fact, SequencePreempted)]
+
+
+def _measured(engine: RunningEngine) -> EngineMeasured:
+    """What it measures from now on."""
+    seen = len(engine.facts())
+    return engine.wait(
+        lambda facts: next((f for f in facts[seen:] if isinstance(f, EngineMeasured)), None)
+    )
+
+
+def test_32_sequences_in_the_memory_of_three_get_exactly_what_each_gets_alone(
+    roomy: RunningEngine, narrow: RunningEngine
+) -> None:
+    work = _work(32, seed=1)
+    seen, before = len(narrow.facts()), _measured(narrow).preemptions
+    most = 0
+
+    def watch(_: Fact) -> bool:
+        nonlocal most
+        most = max(most, narrow.kv_bytes)
+        return False
+
+    narrow.on_fact(watch)
+    numbers = [narrow.submit(**fields) for fields in work]
+    answers = [narrow.answer(number) for number in numbers]
+    for fields, answer in zip(work, answers, strict=True):
+        alone = roomy.generate(**fields)
+        assert answer.token_ids == alone.token_ids
+        assert answer.text == alone.text
+        assert answer.finish_reason == alone.finish_reason
+        indices = [output.index for output in answer.outputs]
+        assert indices == [output.index for output in alone.outputs]
+    preempted = _preempted(narrow.facts(), seen)
+    measured = _measured(narrow)
+    assert len(preempted) == measured.preemptions - before > 0
+    assert BLOCK_BYTES < most <= measured.kv_budget_bytes == 6 * BLOCK_BYTES
+    assert measured.kv_bytes == 0
+
+
+def test_models_share_the_memory_and_the_younger_gives_way(
+    roomy: RunningEngine, narrow: RunningEngine, tiny_model: Path
+) -> None:
+    assert isinstance(narrow.load(tiny_model, OTHER), ModelLoaded)
+    work = [
+        {"text": None, "token_ids": [i + 1] * 250, "max_tokens": 300, "sampling": sampling(seed=i)}
+        for i in range(4)
+    ]
+    seen = len(narrow.facts())
+    numbers = [
+        narrow.submit(model=model, **fields)
+        for model, fields in zip((TINY, OTHER, TINY, OTHER), work, strict=True)
+    ]
+    answers = [narrow.answer(number).token_ids for number in numbers]
+    assert answers == [roomy.generate(**fields).token_ids for fields in work]
+    gave_way = _preempted(narrow.facts(), seen)
+    assert gave_way and numbers[0] not in gave_way
+    narrow.give(UnloadModel(OTHER))
+
+
+def test_no_context_is_longer_than_what_fits(tiny_model: Path) -> None:
+    with running_engine(tiny_model, kv_budget_bytes=4 * BLOCK_BYTES) as engine:
+        loaded = engine.load(tiny_model)
+        assert isinstance(loaded, ModelLoaded)
+        context = loaded.max_context_tokens
+        assert BLOCK_TOKENS <= context < CONTEXT_TOKENS
+        refused = engine.refusal(engine.submit(None, token_ids=[1] * context))
+        assert refused.code == "context_length_exceeded"
+        answer = engine.generate(None, token_ids=[1] * (context - 5), max_tokens=None)
+        assert len(answer.token_ids) <= 5
+        assert answer.finish_reason in ("length", "stop")
+
+
+def test_a_model_of_which_hardly_a_token_fits_is_refused_with_the_reason(tiny_model: Path) -> None:
+    engine = RunningEngine(prefill_chunk_tokens=64, kv_budget_bytes=BLOCK_BYTES)
+    engine.start()
+    try:
+        failed = engine.load(tiny_model)
+        assert isinstance(failed, ModelFailed)
+        assert "MB for KV caches hold less than 256 tokens" in failed.message
+    finally:
+        engine.stop()

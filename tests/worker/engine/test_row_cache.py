@@ -1,0 +1,182 @@
+"""The cache of one layer against rows that are kept one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from tests.worker.engine.reference_sampler import Array
+from worker.engine.row_cache import RowKVCache, Rows
+
+_HEADS, _KEY_DIM, _VALUE_DIM = 2, 4, 3
+_GARBAGE = 1e4
+"""Larger than any key or value: whoever attends to it gives something else."""
+
+Chance = np.random.Generator
+
+
+@dataclass
+class _Row:
+    """Keys and values of one row, [heads, tokens, dim] each."""
+
+    keys: Array
+    values: Array
+
+
+@dataclass
+class _Kept:
+    """A cache, and its rows as they should be."""
+
+    cache: RowKVCache
+    rows: Rows
+    expected: list[_Row] = field(default_factory=list)
+
+    def assert_holds(self) -> None:
+        assert self.rows.lengths == [row.keys.shape[1] for row in self.expected]
+        for place, row in enumerate(self.expected):
+            length = row.keys.shape[1]
+            np.testing.assert_array_equal(self.cache.keys[place, :, :length], row.keys)
+            np.testing.assert_array_equal(self.cache.values[place, :, :length], row.values)
+
+
+def _random(chance: Chance, *shape: int) -> Array:
+    numbers: Array = chance.normal(size=shape).astype(np.float32)
+    return numbers
+
+
+def _garbage(chance: Chance, *shape: int) -> Array:
+    return _random(chance, *shape) + np.float32(_GARBAGE)
+
+
+def _kept(chance: Chance, lengths: Sequence[int], *, slots: int = 0, width: int = 0) -> _Kept:
+    """Rows of such lengths, and garbage wherever none is."""
+    slots, width = max(slots, len(lengths)), max(width, *lengths, 1)
+    keys = _garbage(chance, slots, _HEADS, width, _KEY_DIM)
+    values = _garbage(chance, slots, _HEADS, width, _VALUE_DIM)
+    expected = []
+    for place, length in enumerate(lengths):
+        row = _Row(
+            _random(chance, _HEADS, length, _KEY_DIM), _random(chance, _HEADS, length, _VALUE_DIM)
+        )
+        keys[place, :, :length], values[place, :, :length] = row.keys, row.values
+        expected.append(row)
+    rows = Rows(lengths)
+    return _Kept(RowKVCache(rows, mx.array(keys), mx.array(values)), rows, expected)
+
+
+def _step(chance: Chance, kept: _Kept) -> tuple[mx.array, mx.array]:
+    """Every row gets a token; what the cache gives to attention."""
+    count = len(kept.expected)
+    keys = _random(chance, count, _HEADS, 1, _KEY_DIM)
+    values = _random(chance, count, _HEADS, 1, _VALUE_DIM)
+    fetched = kept.cache.update_and_fetch(mx.array(keys), mx.array(values))
+    kept.rows.advance()
+    for place, row in enumerate(kept.expected):
+        row.keys = np.concatenate([row.keys, keys[place]], axis=1)
+        row.values = np.concatenate([row.values, values[place]], axis=1)
+    return fetched
+
+
+def _attention(query: Array, row: _Row, window_size: int | None) -> Array:
+    """[heads, dim] of one row alone: its last `window_size` tokens, or all."""
+    begin = 0 if window_size is None else max(0, row.keys.shape[1] - window_size)
+    scores = np.einsum("hd,htd->ht", query, row.keys[:, begin:])
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    attended: Array = np.einsum("ht,htd->hd", weights, row.values[:, begin:])
+    return attended
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_joins_moves_and_grows_each_row_keeps_its_keys_and_values(seed: int) -> None:
+    chance = np.random.default_rng([1, seed])
+    kept = _kept(chance, chance.integers(0, 6, 3).tolist(), slots=4, width=8)
+    for _ in range(40):
+        count = len(kept.expected)
+        action = chance.choice(["step", "resize", "join", "move", "leave", "take"])
+        if action == "step" and count:
+            if kept.rows.longest == kept.cache.width:
+                kept.cache.resize(kept.cache.slots, kept.cache.width + 3)
+            _step(chance, kept)
+        elif action == "resize":
+            slots, width = chance.integers(0, 4, 2).tolist()
+            width += max(1, kept.rows.longest)
+            kept.cache.resize(max(1, count) + slots, width)
+            assert (kept.cache.slots, kept.cache.width) == (max(1, count) + slots, width)
+        elif action == "join":
+            others = _kept(chance, chance.integers(0, 9, 2).tolist(), slots=3, width=9)
+            length = others.rows.longest
+            kept.cache.resize(count + 2 + int(chance.integers(2)), max(kept.cache.width, length))
+            kept.cache.write(others.cache, count, length)
+            kept.rows.set([*kept.rows.lengths, *others.rows.lengths])
+            kept.expected += others.expected
+        elif action in ("move", "leave") and count > 1:
+            hole = int(chance.integers(count - 1))
+            kept.cache.put([hole], kept.cache.copies([count - 1]))
+            kept.expected[hole] = kept.expected.pop()
+            lengths = kept.rows.lengths
+            lengths[hole] = lengths[-1]
+            kept.rows.set(lengths[:-1])
+        elif action == "take" and count:
+            places = chance.permutation(count)[: chance.integers(1, count + 1)].tolist()
+            rows = Rows([kept.rows.lengths[place] for place in places])
+            taken = kept.cache.take(places, rows, max(1, rows.longest))
+            kept = _Kept(taken, rows, [kept.expected[place] for place in places])
+        kept.assert_holds()
+
+
+@pytest.mark.parametrize("window_size", [None, 1, 2, 5, 100])
+@pytest.mark.parametrize("lengths", [[0], [3, 3], [7, 0, 2, 12], [1, 40, 5]], ids=str)
+def test_a_row_attends_to_its_own_tokens_within_the_window_and_to_no_garbage(
+    lengths: list[int], window_size: int | None
+) -> None:
+    chance = np.random.default_rng(len(lengths))
+    kept = _kept(chance, lengths, slots=len(lengths) + 2, width=max(lengths) + 9)
+    for _ in range(4):
+        mask = kept.cache.make_mask(1, window_size=window_size)
+        queries = _random(chance, len(lengths), _HEADS, 1, _KEY_DIM)
+        keys, values = _step(chance, kept)
+        assert mask.shape == (len(lengths), 1, 1, keys.shape[2])
+        padded = mx.pad(values, [(0, 0), (0, 0), (0, 0), (0, _KEY_DIM - _VALUE_DIM)])
+        attended = mx.fast.scaled_dot_product_attention(
+            mx.array(queries), keys, padded, scale=1.0, mask=mask
+        )
+        for place, row in enumerate(kept.expected):
+            np.testing.assert_allclose(
+                np.array(attended[place, :, 0, :_VALUE_DIM]),
+                _attention(queries[place, :, 0], row, window_size),
+                atol=1e-4,
+            )
+
+
+def test_positions_are_those_of_the_next_tokens_and_all_rows_advance_together() -> None:
+    rows = Rows([4, 0, 7])
+    assert (len(rows), rows.longest) == (3, 7)
+    assert rows.offsets.tolist() == [4, 0, 7]
+    rows.advance()
+    assert (rows.lengths, rows.offsets.tolist(), rows.longest) == ([5, 1, 8], [5, 1, 8], 8)
+    rows.set([2])
+    assert (rows.lengths, rows.offsets.tolist(), rows.places.tolist()) == ([2], [2], [0])
+    assert Rows([]).longest == 0
+
+
+def test_a_step_gives_no_more_than_the_rows_and_columns_in_use() -> None:
+    chance = np.random.default_rng(0)
+    kept = _kept(chance, [3, 5], slots=6, width=30)
+    keys, values = _step(chance, kept)
+    assert keys.shape == (2, _HEADS, 6, _KEY_DIM)
+    assert values.shape == (2, _HEADS, 6, _VALUE_DIM)
+    assert kept.cache.nbytes == 6 * _HEADS * 30 * (_KEY_DIM + _VALUE_DIM) * 4
+
+
+def test_several_rows_move_at_once_also_where_one_takes_the_place_of_another() -> None:
+    chance = np.random.default_rng(3)
+    kept = _kept(chance, [2, 6, 4, 1], width=8)
+    copies = kept.cache.copies([1, 2, 0])
+    mx.eval(copies)
+    kept.cache.put([0, 1, 2], copies)
+    kept.rows.set([6, 4, 2, 1])
+    kept.expected = [kept.expected[place] for place in (1, 2, 0, 3)]
+    kept.assert_holds()

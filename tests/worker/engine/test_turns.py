@@ -1,0 +1,105 @@
+"""Whose turn it is: shares of device time, and who has to wait for whom."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.engine.turns import Turns
+
+
+@dataclass(eq=False)
+class _Group:
+    """Rows that step together; a step takes `step_s`."""
+
+    rows: int
+    step_s: float = 1.0
+    turn: float = 0.0
+    used_s: float = 0.0
+    steps: int = 0
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+def _run(turns: Turns, groups: list[_Group], count: int) -> list[_Group]:
+    order = []
+    for _ in range(count):
+        group = turns.next(groups)
+        turns.took(group, group.step_s)
+        group.used_s += group.step_s
+        group.steps += 1
+        order.append(group)
+    return order
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 64), st.floats(0.001, 0.1)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_shares_of_the_time_are_proportional_to_the_square_root_of_the_rows(
+    kinds: list[tuple[int, float]],
+) -> None:
+    groups = [_Group(rows, step_s) for rows, step_s in kinds]
+    _run(Turns(), groups, 3000)
+    paces = [group.used_s / math.sqrt(group.rows) for group in groups]
+    largest_step = max(group.step_s / math.sqrt(group.rows) for group in groups)
+    assert max(paces) - min(paces) <= largest_step * 1.001
+
+
+def test_one_long_row_beside_seven_short_ones_gets_27_percent() -> None:
+    single, seven = _Group(1), _Group(7)
+    _run(Turns(), [single, seven], 10_000)
+    assert single.used_s / 10_000 == pytest.approx(1 / (1 + math.sqrt(7)), abs=0.001)
+
+
+def test_nobody_starves_beside_groups_that_are_much_larger_or_faster() -> None:
+    groups = [_Group(1, 0.1), _Group(64, 0.001), _Group(64, 0.1), _Group(2, 0.05)]
+    order = _run(Turns(), groups, 20_000)
+    waited = dict.fromkeys(groups, 0.0)
+    longest = 0.0
+    for group in order:
+        for other in groups:
+            waited[other] = 0.0 if other is group else waited[other] + group.step_s
+        longest = max(longest, *waited.values())
+    # The weakest has a share of 1 / (1 + 8 + 8 + sqrt(2)): its step of 0.1 s comes every 1.84 s.
+    assert longest < 2.2
+
+
+def test_a_newcomer_takes_its_share_from_now_on_and_does_not_catch_up() -> None:
+    turns, old = Turns(), _Group(4)
+    _run(turns, [old], 1000)
+    newcomer = _Group(4)
+    first = _run(turns, [old, newcomer], 20)
+    assert first.count(newcomer) <= 11
+    assert first.count(old) >= 9
+
+
+def test_who_was_away_does_not_catch_up_either() -> None:
+    turns, steady, absent = Turns(), _Group(1), _Group(1)
+    _run(turns, [steady, absent], 10)
+    _run(turns, [steady], 500)
+    assert _run(turns, [steady, absent], 20).count(absent) <= 11
+
+
+def test_a_single_group_is_always_next() -> None:
+    turns, group = Turns(), _Group(3)
+    assert _run(turns, [group], 5) == [group] * 5
+
+
+def test_a_group_whose_rows_all_left_meanwhile_can_still_be_charged() -> None:
+    turns, group = Turns(), _Group(0)
+    turns.took(group, 2.0)
+    assert group.turn == 2.0
+
+
+def test_groups_of_one_size_and_speed_take_turns() -> None:
+    groups = [_Group(2) for _ in range(3)]
+    order = _run(Turns(), groups, 9)
+    assert [group.steps for group in groups] == [3, 3, 3]
+    assert order[:3] == order[3:6] == order[6:]
