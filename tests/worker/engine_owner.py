@@ -36,7 +36,12 @@ class EngineOwner:
     """Owns one `EngineProcess`, as the agent does. Takes facts in while `reading` is set."""
 
     def __init__(
-        self, *, chunk_tokens: int, max_stall_ms: int, retry_after_failure_s: float, **engines: Any
+        self,
+        *,
+        chunk_tokens: int,
+        max_stall_ms: int = 500,
+        retry_after_failure_s: float,
+        **engines: Any,
     ) -> None:
         self.facts: list[Fact] = []
         self.losses: list[str] = []

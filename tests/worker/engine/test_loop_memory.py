@@ -42,7 +42,7 @@ def narrow(tiny_model: Path) -> Iterator[RunningEngine]:
 
 def _work(count: int, seed: int) -> list[dict[str, Any]]:
     chance = random.Random(seed)
-    ways = [
+    ways: list[dict[str, float]] = [
         {},
         {"temperature": 0.9, "top_p": 0.95},
         {"temperature": 0.8, "repetition_penalty": 1.2, "frequency_penalty": 0.3},
@@ -104,7 +104,7 @@ def test_models_share_the_memory_and_the_younger_gives_way(
     roomy: RunningEngine, narrow: RunningEngine, tiny_model: Path
 ) -> None:
     assert isinstance(narrow.load(tiny_model, OTHER), ModelLoaded)
-    work = [
+    work: list[dict[str, Any]] = [
         {"text": None, "token_ids": [i + 1] * 250, "max_tokens": 300, "sampling": sampling(seed=i)}
         for i in range(4)
     ]
