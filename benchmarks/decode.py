@@ -3,22 +3,25 @@ forward pass of the same batch) and mlx-lm's BatchGenerator.
 
     python -m benchmarks.decode [--rows 8,16,32] [--repeats 3] [--max-tokens 64]
 
-All take turns, in one run, on the same model and threads. Counted is the time while all rows
-run, so that prefill counts for none. Greedy, and each row with temperature, top-p and seed of
-its own (BatchGenerator: a sampler a row). Prints tables and writes results/decode.json.
+All sides run in turns of two seconds, on the same model and threads: the host may be shared.
+The speed is that of the median step while all rows run, so that prefill counts for none.
+Greedy, and each row with temperature, top-p and seed of its own (BatchGenerator: a sampler a
+row). Prints tables and writes results/decode.json.
 """
 
 import argparse
 import asyncio
-import contextlib
+import functools
 import os
+import statistics
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.engine_alone import EngineAlone, sampling
+from benchmarks.interleaved import interleave
 from benchmarks.loads import story_prompts
 from benchmarks.local_cluster import LocalCluster, local_cluster
 from benchmarks.measures import Run, StreamClock, cpu_seconds, print_table, save, spread
@@ -26,8 +29,14 @@ from benchmarks.plain_mlx_lm import PlainProcess
 from shared.client import Cluster, connect
 from worker import demo_model
 
-_SIDES = ("forward", "plain", "engine", "cluster", "plain sampled", "engine sampled",
-          "cluster sampled")  # fmt: skip
+_SIDES = ("forward", "BatchGenerator", "engine", "cluster")
+_WAYS = ("greedy", "sampled")
+_WARM_TOKENS = 24
+_NO_HANG = {"CLUSTER__WORKER__ENGINES__HANG_TIMEOUT_MS": "600000"}
+"""A side that is stopped is not taken for dead."""
+
+Figures = dict[str, list[float]]
+"""Tokens/s of each side, a value a run."""
 
 
 def main() -> None:
@@ -35,29 +44,79 @@ def main() -> None:
     parser.add_argument("--rows", default="8,16,32")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--no-cluster", action="store_true", help="only engine and peers")
     arguments = parser.parse_args()
-    folder = str(demo_model.folder())
     counts = [int(count) for count in arguments.rows.split(",")]
-    runs: dict[int, dict[str, list[float]]] = {
-        count: {side: [] for side in _SIDES} for count in counts
+    runs: dict[str, dict[int, Figures]] = {
+        way: {count: {side: [] for side in _SIDES} for count in counts} for way in _WAYS
     }
-    shares: dict[int, list[dict[str, float]]] = {count: [] for count in counts}
-    with PlainProcess(folder) as plain, EngineAlone(folder) as engine, _cluster(arguments) as local:
-        for repeat in range(arguments.repeats + 1):
-            for count in counts if repeat else counts[:1]:  # the first warms all up
-                figures = runs[count] if repeat else {side: [] for side in _SIDES}
-                print(f"run {repeat}/{arguments.repeats}, {count} rows", file=sys.stderr)
-                tokens = arguments.max_tokens if repeat else 4
-                _run_plain(figures, plain, engine, count, tokens)
-                if local is not None:
-                    share = asyncio.run(_run_cluster(figures, local, count, tokens))
-                    shares[count] += [share] if repeat else []
+    shares: dict[int, dict[str, float]] = {}
+    with _Sides() as sides:
+        sides.run(counts[0], _WARM_TOKENS, "greedy")
+        for repeat in range(arguments.repeats):
+            for way in _WAYS:
+                for count in counts:
+                    print(
+                        f"run {repeat + 1}/{arguments.repeats}, {count} rows, {way}",
+                        file=sys.stderr,
+                    )
+                    speeds = sides.run(count, arguments.max_tokens, way)
+                    for side, speed in speeds.items():
+                        runs[way][count][side].append(speed)
+        for count in counts:
+            shares[count] = sides.cpu_shares(count, arguments.max_tokens)
     _report(runs, shares, arguments.repeats)
 
 
-def _cluster(arguments: argparse.Namespace) -> AbstractContextManager[LocalCluster | None]:
-    return contextlib.nullcontext() if arguments.no_cluster else local_cluster()
+class _Sides(ExitStack):
+    """The processes of all sides."""
+
+    def __enter__(self) -> "_Sides":
+        super().__enter__()
+        folder = str(demo_model.folder())
+        self._forward = self.enter_context(PlainProcess(folder))
+        self._plain = self.enter_context(PlainProcess(folder))
+        self._engine = self.enter_context(EngineAlone(folder))
+        self._local = self.enter_context(local_cluster(settings=_NO_HANG))
+        return self
+
+    def run(self, count: int, max_tokens: int, way: str) -> dict[str, float]:
+        """Tokens/s of each side."""
+        prompts = story_prompts(count)
+        samplers = _samplers(count) if way == "sampled" else []
+        hows = [sampling(how["temp"], how["top_p"], row) for row, how in enumerate(samplers)]
+        fields = [
+            {"temperature": how.temperature, "top_p": how.top_p, "seed": how.seed} for how in hows
+        ]
+
+        def plain() -> list[float]:
+            return self._plain.generate(prompts, max_tokens, samplers=samplers)[0].full_steps_s
+
+        def engine() -> list[float]:
+            return self._engine.generate(prompts, max_tokens, hows)[0].full_steps_s
+
+        jobs: dict[str, Callable[[], list[float]]] = {
+            "forward": functools.partial(self._forward.forward, count, len(prompts[0]), max_tokens),
+            "BatchGenerator": plain,
+            "engine": engine,
+            "cluster": lambda: _through(self._local, prompts, max_tokens, fields).full_steps_s,
+        }
+        pids = {
+            "forward": [self._forward.pid],
+            "BatchGenerator": [self._plain.pid],
+            "engine": [self._engine.pid],
+            "cluster": [self._local.processes["engine-1"]],
+        }
+        steps = interleave(jobs, pids)
+        return {side: count / statistics.median(some) for side, some in steps.items()}
+
+    def cpu_shares(self, count: int, max_tokens: int) -> dict[str, float]:
+        """The share of a core that each process of the cluster uses, greedy; other sides idle."""
+        processes = {**self._local.processes, "client": os.getpid()}
+        before, started = cpu_seconds(processes), time.perf_counter()
+        _through(self._local, story_prompts(count), max_tokens, [])
+        seconds = time.perf_counter() - started
+        after = cpu_seconds(processes)
+        return {name: (after[name] - before[name]) / seconds for name in processes}
 
 
 def _samplers(count: int) -> list[dict[str, float]]:
@@ -66,57 +125,24 @@ def _samplers(count: int) -> list[dict[str, float]]:
     ]
 
 
-def _run_plain(
-    figures: dict[str, list[float]],
-    plain: PlainProcess,
-    engine: EngineAlone,
-    count: int,
-    max_tokens: int,
-) -> None:
-    prompts = story_prompts(count)
-    samplers = _samplers(count)
-    context = len(prompts[0]) + max_tokens // 2
-    figures["forward"].append(count / plain.forward(count, context, max(4, max_tokens // 3)))
-    figures["plain"].append(plain.generate(prompts, max_tokens)[0].full_tokens_per_s)
-    figures["engine"].append(engine.generate(prompts, max_tokens)[0].full_tokens_per_s)
-    run, _ = plain.generate(prompts, max_tokens, samplers=samplers)
-    figures["plain sampled"].append(run.full_tokens_per_s)
-    hows = [sampling(how["temp"], how["top_p"], row) for row, how in enumerate(samplers)]
-    run, _ = engine.generate(prompts, max_tokens, hows)
-    figures["engine sampled"].append(run.full_tokens_per_s)
+def _through(
+    local: LocalCluster, prompts: list[list[int]], max_tokens: int, fields: list[dict[str, Any]]
+) -> Run:
+    """All at once, over one connection; greedy where no fields are given."""
 
+    async def run_all() -> Run:
+        run = Run()
+        async with connect(local.url) as cluster, asyncio.TaskGroup() as tasks:
+            for how, prompt in zip(fields or [{"temperature": 0}] * len(prompts), prompts,
+                                   strict=True):  # fmt: skip
+                tasks.create_task(_stream(cluster, run, prompt, max_tokens, how))
+        return run
 
-async def _run_cluster(
-    figures: dict[str, list[float]], local: LocalCluster, count: int, max_tokens: int
-) -> dict[str, float]:
-    """The shares of a core that each process used, greedy."""
-    prompts, samplers = story_prompts(count), _samplers(count)
-    processes = {**local.processes, "client": os.getpid()}
-    async with connect(local.url) as cluster:
-        before, started = cpu_seconds(processes), time.perf_counter()
-        run = Run()
-        await asyncio.gather(
-            *(_stream(cluster, run, prompt, max_tokens, temperature=0) for prompt in prompts)
-        )
-        seconds = time.perf_counter() - started
-        after = cpu_seconds(processes)
-        figures["cluster"].append(run.full_tokens_per_s)
-        run = Run()
-        await asyncio.gather(
-            *(
-                _stream(
-                    cluster, run, prompt, max_tokens,
-                    temperature=how["temp"], top_p=how["top_p"], seed=row,
-                )
-                for row, (prompt, how) in enumerate(zip(prompts, samplers, strict=True))
-            )
-        )  # fmt: skip
-        figures["cluster sampled"].append(run.full_tokens_per_s)
-    return {name: (after[name] - before[name]) / seconds for name in processes}
+    return asyncio.run(run_all())
 
 
 async def _stream(
-    cluster: Cluster, run: Run, prompt: list[int], max_tokens: int, **how: Any
+    cluster: Cluster, run: Run, prompt: list[int], max_tokens: int, how: dict[str, Any]
 ) -> None:
     clock = StreamClock(run)
     async for chunk in cluster.stream(prompt=prompt, max_tokens=max_tokens, **how):
@@ -124,54 +150,43 @@ async def _stream(
 
 
 def _report(
-    runs: dict[int, dict[str, list[float]]],
-    shares: dict[int, list[dict[str, float]]],
-    repeats: int,
+    runs: dict[str, dict[int, Figures]], shares: dict[int, dict[str, float]], repeats: int
 ) -> None:
-    rows: list[tuple[str, ...]] = []
-    medians: dict[int, dict[str, Any]] = {}
-    for count, figures in runs.items():
-        medians[count] = {}
-        for side, values in figures.items():
-            if not values:
-                continue
-            speed = spread(values)
-            limit = _ratio(values, figures["forward"])
-            peer = _ratio(values, figures["plain sampled" if "sampled" in side else "plain"])
-            medians[count][side] = {"tokens_per_s": speed, "of_forward": limit, "of_plain": peer}
-            rows.append(
-                (
-                    f"{count} rows, {side}",
-                    f"{count / speed['median'] * 1000:.1f}",
-                    *map(_shown, (speed, limit, peer)),
-                )
-            )
-    print_table(
-        f"float32, medians of {repeats} (minimum-maximum)",
-        ("", "step ms", "tokens/s", "of the forward pass", "of BatchGenerator"),
-        rows,
-    )
-    names = [name for some in shares.values() if some for name in some[0]]
-    names = list(dict.fromkeys(names))
-    if names:
+    medians: dict[str, dict[int, dict[str, Any]]] = {way: {} for way in _WAYS}
+    for way, by_count in runs.items():
+        rows: list[tuple[str, ...]] = []
+        for count, figures in by_count.items():
+            medians[way][count] = {}
+            for side, values in figures.items():
+                speed = spread(values)
+                limit = _ratio(values, figures["forward"])
+                peer = _ratio(values, figures["BatchGenerator"])
+                medians[way][count][side] = {
+                    "tokens_per_s": speed, "of_forward": limit, "of_plain": peer,
+                }  # fmt: skip
+                step_ms = count / speed["median"] * 1000
+                shown = map(_shown, (speed, limit, peer))
+                rows.append((f"{count} rows, {side}", f"{step_ms:.1f}", *shown))
         print_table(
-            "share of a core that each process used, greedy, median",
-            ("", *names),
-            (
-                (f"{count} rows", *(f"{_median(run[name] for run in some):.2f}" for name in names))
-                for count, some in shares.items()
-            ),
+            f"{way}, float32, medians of {repeats} (minimum-maximum)",
+            ("", "step ms", "tokens/s", "of the forward pass", "of BatchGenerator"),
+            rows,
         )
+    names = list(dict.fromkeys(name for some in shares.values() for name in some))
+    print_table(
+        "share of a core that each process used, greedy, all sides but the cluster idle",
+        ("", *names),
+        (
+            (f"{count} rows", *(f"{some[name]:.2f}" for name in names))
+            for count, some in shares.items()
+        ),
+    )
     path = save("decode", {"repeats": repeats, "medians": medians, "runs": runs, "shares": shares})
     print(f"written to {path}")
 
 
 def _shown(figures: dict[str, float]) -> str:
     return f"{figures['median']:.2f} ({figures['min']:.2f}-{figures['max']:.2f})"
-
-
-def _median(values: Iterable[float]) -> float:
-    return spread(values)["median"]
 
 
 def _ratio(values: list[float], others: list[float]) -> dict[str, float]:

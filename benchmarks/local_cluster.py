@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -20,12 +22,19 @@ class LocalCluster:
 
 
 @contextlib.contextmanager
-def local_cluster(*, workers: int = 1, model: str | None = None) -> Iterator[LocalCluster]:
-    """Start one on a free port, and end it."""
+def local_cluster(
+    *,
+    workers: int = 1,
+    model: str | None = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[LocalCluster]:
+    """Start one on a free port, and end it; `settings` are environment variables."""
     command = [str(Path(sysconfig.get_path("scripts")) / "cluster"), "up", "--json"]
     command += ["--nats-port", "0", "--workers", str(workers)]
     command += ["--model", model] if model else []
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **settings}
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -1,5 +1,6 @@
 """Numbers out of runs: percentiles, medians, CPU shares, tables."""
 
+import itertools
 import json
 import statistics
 import time
@@ -38,12 +39,17 @@ class Run:
         return asdict(self)
 
     @property
-    def full_tokens_per_s(self) -> float:
-        """While all streams ran: from the last first token to the first last one."""
+    def full_steps_s(self) -> list[float]:
+        """Times between tokens of one stream while all streams ran: from the last first token
+        to the first last one."""
         begin = max(times[0] for times in self.stream_s)
         end = min(times[-1] for times in self.stream_s)
-        tokens = sum(begin < at <= end for times in self.stream_s for at in times)
-        return tokens / (end - begin)
+        return [
+            later - earlier
+            for times in self.stream_s
+            for earlier, later in itertools.pairwise(times)
+            if begin <= earlier and later <= end
+        ]
 
     @property
     def tokens_per_s(self) -> float:

@@ -89,9 +89,10 @@ class PlainProcess:
             do="long_context", long_prompt=long_prompt, prompts=prompts, max_tokens=max_tokens
         )
 
-    def forward(self, rows: int, context: int, steps: int) -> float:
-        """Seconds of a bare forward pass of one token a row: the mean of `steps`."""
-        return float(self._ask(do="forward", rows=rows, context=context, steps=steps)["seconds"])
+    def forward(self, rows: int, context: int, steps: int) -> list[float]:
+        """Seconds of each of so many bare forward passes of one token a row."""
+        answer = self._ask(do="forward", rows=rows, context=context, steps=steps)
+        return [float(seconds) for seconds in answer["seconds"]]
 
     def prefill(self, tokens: int, chunk: int) -> float:
         """Seconds to put a prompt into an empty cache."""
@@ -252,7 +253,7 @@ def _gap_of(generator: Any, prompts: list[list[int]], max_tokens: int) -> tuple[
     return statistics.median(gaps), used
 
 
-def _forward(network: Any, rows: int, context: int, steps: int) -> float:
+def _forward(network: Any, rows: int, context: int, steps: int) -> list[float]:
     import mlx.core as mx
     from mlx_lm.models.cache import BatchKVCache
 
@@ -261,10 +262,11 @@ def _forward(network: Any, rows: int, context: int, steps: int) -> float:
     mx.eval([layer.state for layer in cache])
     inputs = mx.zeros((rows, 1), dtype=mx.uint32)
     mx.eval(network(inputs, cache=cache))
-    started = time.perf_counter()
+    times = [time.perf_counter()]
     for _ in range(steps):
         mx.eval(network(inputs, cache=cache))
-    return (time.perf_counter() - started) / steps
+        times.append(time.perf_counter())
+    return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
 def _prefill(network: Any, tokens: int, chunk: int) -> float:
