@@ -13,9 +13,13 @@ def device_name() -> tuple[str, str]:
     """The device's name for people, and metal, cuda or cpu."""
     info = _info()
     name = str(info.get("device_name") or info.get("architecture") or platform.processor())
-    if mx.default_device().type != mx.gpu:
+    if not on_gpu():
         return name, "cpu"
     return name, "metal" if mx.metal.is_available() else "cuda"
+
+
+def on_gpu() -> bool:
+    return bool(mx.default_device().type == mx.gpu)
 
 
 def memory_limit_bytes() -> int:

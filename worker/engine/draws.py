@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from worker.engine.device import on_gpu
 from worker.link.messages import Sampling
 
 CANDIDATES = 256
@@ -169,9 +170,7 @@ def _gumbel(uniform: mx.array) -> mx.array:
 def _exp(values: mx.array) -> mx.array:
     """The exponential of a whole vocabulary. On a CPU MLX's `exp` takes three times as long as
     its `power` (measured: 25 and 8 ms for 32 rows of 49,152)."""
-    if mx.default_device() == mx.cpu:
-        return mx.power(2.0, values * math.log2(math.e))
-    return mx.exp(values)
+    return mx.exp(values) if on_gpu() else mx.power(2.0, values * math.log2(math.e))
 
 
 def _log(value: float) -> float:

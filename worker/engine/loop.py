@@ -12,7 +12,7 @@ from shared.errors import ClusterError, ModelError
 from shared.ids import ModelId
 from worker.engine.batch import Batch
 from worker.engine.decoding import DecodeGroup, Drawn
-from worker.engine.device import free_for_kv_bytes
+from worker.engine.device import free_for_kv_bytes, on_gpu
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel, load_model
 from worker.engine.prefill import Progress
@@ -87,7 +87,15 @@ class Engine:
         max_decode_stall_s: float,
         kv_budget_bytes: int | None = None,
         engines: int = 1,
+        overlaps: bool | None = None,
     ) -> None:
+        """
+        Args:
+            kv_budget_bytes: for all KV caches; by default a share of what is free.
+            engines: among how many engines of this machine that is shared.
+            overlaps: ask the device for the next step before this one's tokens are read; by
+                default on a GPU. On a CPU to ask is to wait, and the tokens come later.
+        """
         self._send = send
         self._wait_for_room = wait_for_room
         self._max_batch_size = max_batch_size
@@ -104,6 +112,7 @@ class Engine:
         self._engines = engines
         self._ledger = KVLedger(kv_budget_bytes or 0)
         self._turns = Turns()
+        self._overlaps = on_gpu() if overlaps is None else overlaps
         self._ahead: _Step | None = None
         self._free_at = 0.0  # when the device had nothing more to do, as far as is known
         self._measured_at = 0.0
@@ -197,14 +206,14 @@ class Engine:
         return cancelled
 
     def _step(self) -> None:
-        """A step of the group whose turn it is, and some prefill if that may be now. While the
-        device computes, the tokens it has brought before are sent."""
+        """A step of the group whose turn it is, and some prefill if that may be now. While a GPU
+        computes, the tokens it has brought before are sent."""
         steps = [self._ahead] if self._ahead else []
         self._ahead = None
         if (step := self._draw()) is not None:
             steps.append(step)
         prefill_next = self._may_prefill()
-        if step is not None and not step.drawn.has_fresh and not prefill_next:
+        if self._overlaps and step is not None and not step.drawn.has_fresh and not prefill_next:
             self._ahead = steps.pop()  # read while the next step is computed
         self._read(steps)
         if prefill_next:

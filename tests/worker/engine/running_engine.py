@@ -53,7 +53,13 @@ class Answer:
 class RunningEngine:
     """Collects the facts of an engine, and waits for them."""
 
-    def __init__(self, *, prefill_chunk_tokens: int, kv_budget_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        prefill_chunk_tokens: int,
+        kv_budget_bytes: int | None = None,
+        overlaps: bool | None = None,
+    ) -> None:
         self._engine = Engine(
             self._collect,
             lambda: None,
@@ -61,6 +67,7 @@ class RunningEngine:
             max_chunk_tokens=prefill_chunk_tokens,
             max_decode_stall_s=0.5,
             kv_budget_bytes=kv_budget_bytes,
+            overlaps=overlaps,
         )
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
@@ -180,13 +187,9 @@ def outputs_of(facts: list[Fact], sequence: int) -> list[Output]:
 
 
 @contextmanager
-def running_engine(
-    model: Path, *, prefill_chunk_tokens: int = 64, kv_budget_bytes: int | None = None
-) -> Iterator[RunningEngine]:
+def running_engine(model: Path, **options: Any) -> Iterator[RunningEngine]:
     """An engine that holds `model` as `TINY`."""
-    engine = RunningEngine(
-        prefill_chunk_tokens=prefill_chunk_tokens, kv_budget_bytes=kv_budget_bytes
-    )
+    engine = RunningEngine(**{"prefill_chunk_tokens": 64, **options})
     engine.start()
     try:
         assert isinstance(engine.load(model), ModelLoaded)

@@ -38,9 +38,9 @@ ENDLESS = {"256": -100.0, "257": -100.0}
 """A bias that keeps the tiny model from ending its answer."""
 
 
-@pytest.fixture(scope="module")
-def engine(tiny_model: Path) -> Iterator[RunningEngine]:
-    with running_engine(tiny_model) as running:
+@pytest.fixture(scope="module", params=[False, True], ids=["in step", "a step ahead"])
+def engine(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningEngine]:
+    with running_engine(tiny_model, overlaps=request.param) as running:
         yield running
 
 

@@ -33,10 +33,12 @@ def roomy(tiny_model: Path) -> Iterator[RunningEngine]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def narrow(tiny_model: Path) -> Iterator[RunningEngine]:
+@pytest.fixture(scope="module", params=[False, True], ids=["in step", "a step ahead"])
+def narrow(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningEngine]:
     """With room for a context of 1024 and hardly more."""
-    with running_engine(tiny_model, kv_budget_bytes=6 * BLOCK_BYTES) as running:
+    with running_engine(
+        tiny_model, kv_budget_bytes=6 * BLOCK_BYTES, overlaps=request.param
+    ) as running:
         yield running
 
 
