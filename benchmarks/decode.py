@@ -95,7 +95,7 @@ class _Sides(ExitStack):
             return self._engine.generate(prompts, max_tokens, hows)[0].full_steps_s
 
         jobs: dict[str, Callable[[], list[float]]] = {
-            "forward": functools.partial(self._forward.forward, count, len(prompts[0]), max_tokens),
+            "forward": functools.partial(self._forward.forward, prompts, max_tokens),
             "BatchGenerator": plain,
             "engine": engine,
             "cluster": lambda: _through(self._local, prompts, max_tokens, fields).full_steps_s,

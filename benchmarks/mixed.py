@@ -156,7 +156,7 @@ async def _closed_loop(
 def _sum_of_parts(plain: PlainProcess, count: int) -> float:
     """Tokens/s of a machine that prefills each prompt alone and decodes at the full batch."""
     prefill_s = plain.prefill(225, 225)
-    step_s = statistics.median(plain.forward(count, 225, _MAX_TOKENS))
+    step_s = statistics.median(plain.forward(mixed_prompts(count, 225, 225), _MAX_TOKENS))
     return _MAX_TOKENS / (prefill_s + _MAX_TOKENS * step_s / count)
 
 

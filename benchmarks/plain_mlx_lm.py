@@ -89,9 +89,10 @@ class PlainProcess:
             do="long_context", long_prompt=long_prompt, prompts=prompts, max_tokens=max_tokens
         )
 
-    def forward(self, rows: int, context: int, steps: int) -> list[float]:
-        """Seconds of each of so many bare forward passes of one token a row."""
-        answer = self._ask(do="forward", rows=rows, context=context, steps=steps)
+    def forward(self, prompts: Sequence[Sequence[int]], steps: int) -> list[float]:
+        """Seconds of each of so many bare forward passes of one token a prompt, the likeliest;
+        to find that one is not counted. All prompts are cut to the shortest."""
+        answer = self._ask(do="forward", prompts=prompts, steps=steps)
         return [float(seconds) for seconds in answer["seconds"]]
 
     def prefill(self, tokens: int, chunk: int) -> float:
@@ -253,20 +254,26 @@ def _gap_of(generator: Any, prompts: list[list[int]], max_tokens: int) -> tuple[
     return statistics.median(gaps), used
 
 
-def _forward(network: Any, rows: int, context: int, steps: int) -> list[float]:
+def _forward(network: Any, prompts: list[list[int]], steps: int) -> list[float]:
     import mlx.core as mx
     from mlx_lm.models.cache import BatchKVCache
 
-    cache = [BatchKVCache([0] * rows) for _ in network.layers]
-    network(mx.zeros((rows, context), dtype=mx.uint32), cache=cache)
-    mx.eval([layer.state for layer in cache])
-    inputs = mx.zeros((rows, 1), dtype=mx.uint32)
-    mx.eval(network(inputs, cache=cache))
-    times = [time.perf_counter()]
+    def likeliest(logits: Any) -> Any:
+        tokens = mx.argmax(logits[:, -1:], axis=-1)
+        mx.eval(tokens)
+        return tokens
+
+    cache = [BatchKVCache([0] * len(prompts)) for _ in network.layers]
+    shortest = min(map(len, prompts))
+    tokens = likeliest(network(mx.array([prompt[:shortest] for prompt in prompts]), cache=cache))
+    times = []
     for _ in range(steps):
-        mx.eval(network(inputs, cache=cache))
-        times.append(time.perf_counter())
-    return [later - earlier for earlier, later in itertools.pairwise(times)]
+        started = time.perf_counter()
+        logits = network(tokens, cache=cache)
+        mx.eval(logits)
+        times.append(time.perf_counter() - started)
+        tokens = likeliest(logits)
+    return times
 
 
 def _prefill(network: Any, tokens: int, chunk: int) -> float:

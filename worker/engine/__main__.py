@@ -26,7 +26,12 @@ def main() -> None:
 
     # Only now may MLX be imported.
     from worker.engine.channel import Channel
-    from worker.engine.device import device_name, memory_limit_bytes, raise_wired_limit
+    from worker.engine.device import (
+        device_name,
+        keep_freed_memory,
+        memory_limit_bytes,
+        raise_wired_limit,
+    )
     from worker.engine.loop import Engine
     from worker.engine.pulse import start_pulse
     from worker.link.messages import EngineStarted, Order
@@ -44,6 +49,7 @@ def main() -> None:
         kv_budget_bytes=arguments.kv_memory_mb and arguments.kv_memory_mb * 1_000_000,
         engines=arguments.engines,
     )
+    keep_freed_memory()
     raise_wired_limit()
     name, accelerator = device_name()
     channel.send(

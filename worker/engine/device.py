@@ -1,5 +1,7 @@
 """What MLX runs on."""
 
+import contextlib
+import ctypes
 import platform
 from typing import Any
 
@@ -7,6 +9,9 @@ import mlx.core as mx
 import psutil
 
 _SHARE_FOR_KV = 0.7
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_KEPT_FREE_BYTES = 2**30
+_LARGEST_ON_HEAP_BYTES = 2**25  # the most that glibc takes
 
 
 def device_name() -> tuple[str, str]:
@@ -40,6 +45,16 @@ def raise_wired_limit() -> None:
     weights that are paged out make every step slow."""
     if mx.metal.is_available():
         mx.set_wired_limit(memory_limit_bytes())
+
+
+def keep_freed_memory() -> None:
+    """Have the allocator keep what is freed for what is allocated next. On Linux MLX allocates
+    each result of a CPU operation anew, and glibc gives pages back at once: to map them again
+    takes longer than many operations. On a Mac MLX keeps buffers by itself."""
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_FREE_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES)
 
 
 def _info() -> dict[str, Any]:

@@ -21,6 +21,9 @@ from worker.link.messages import Sampling
 CANDIDATES = 256
 _COUNTS = (CANDIDATES, 32 * CANDIDATES, sys.maxsize)
 _SPREAD = 0x9E3779B9  # 2^32 / golden ratio
+_BLOCK = 16
+_EXP2 = (1.0, 0.6931432016, 0.2401794895, 0.0552996071, 0.0092108756, 0.0009475536)
+"""2^f on (-1, 0], lowest power first: the least squares at Chebyshev nodes, within 1e-7."""
 
 
 class DrawGroup:
@@ -114,7 +117,7 @@ def draw_filtered(
         weights = mx.where(kept, mx.exp(ranked - best), 0.0)
         total = mx.sum(weights, axis=-1, keepdims=True)
         if group.any_without_top_k:
-            all_weights = _exp(scores - best)
+            all_weights = _exp_below_0(scores - best)
             if group.any_min_p:
                 all_weights = mx.where(scores < best + group.log_min_p, 0.0, all_weights)
             whole = mx.sum(all_weights, axis=-1, keepdims=True)
@@ -141,14 +144,36 @@ def draw_wide(scores: mx.array, keys: mx.array, group: DrawGroup) -> mx.array:
 
 def likeliest(scores: mx.array, count: int) -> tuple[mx.array, mx.array]:
     """Ids and scores, [G, count] each, of the highest scores, the highest first."""
-    size = scores.shape[-1]
-    if count < size:
-        ids = mx.argpartition(scores, kth=min(size - count, size - 1), axis=-1)[:, size - count :]
+    if 0 < 2 * _BLOCK * count < scores.shape[-1]:
+        ids = _ids_of_best_blocks(scores, count)
         found = mx.take_along_axis(scores, ids, axis=-1)
-        ids = mx.take_along_axis(ids, mx.argsort(-found, axis=-1), axis=-1)
+        ids = mx.take_along_axis(ids, _highest(found, count), axis=-1)
     else:
-        ids = mx.argsort(-scores, axis=-1)
-    return ids, mx.take_along_axis(scores, ids, axis=-1)
+        ids = _highest(scores, count)
+    found = mx.take_along_axis(scores, ids, axis=-1)
+    order = mx.argsort(-found, axis=-1)
+    return mx.take_along_axis(ids, order, axis=-1), mx.take_along_axis(found, order, axis=-1)
+
+
+def _ids_of_best_blocks(scores: mx.array, count: int) -> mx.array:
+    """[G, K] the ids of some tokens, the `count` likeliest among them: those of the blocks with
+    the likeliest tokens. To look at these alone takes a quarter of the time."""
+    rows, size = scores.shape
+    blocks = size // _BLOCK  # block b has the tokens b, b + blocks, b + 2 * blocks, ...
+    heads = mx.max(scores[:, : blocks * _BLOCK].reshape(rows, _BLOCK, blocks), axis=1)
+    best = _highest(heads, count)
+    ids = (best[:, None, :] + mx.arange(0, blocks * _BLOCK, blocks)[:, None]).reshape(rows, -1)
+    left = mx.arange(blocks * _BLOCK, size)
+    return mx.concatenate([ids, mx.broadcast_to(left, (rows, left.size))], axis=-1)
+
+
+def _highest(scores: mx.array, count: int) -> mx.array:
+    """[G, count] where the highest scores are, in no order."""
+    size = scores.shape[-1]
+    if count == size:
+        return mx.broadcast_to(mx.arange(size), scores.shape)
+    kth = min(size - count, size - 1)  # none at all are asked for at times
+    return mx.argpartition(scores, kth=kth, axis=-1)[:, size - count :]
 
 
 def column(values: Sequence[float]) -> mx.array:
@@ -167,10 +192,18 @@ def _gumbel(uniform: mx.array) -> mx.array:
     return -mx.log(-mx.log(uniform))
 
 
-def _exp(values: mx.array) -> mx.array:
-    """The exponential of a whole vocabulary. On a CPU MLX's `exp` takes three times as long as
-    its `power` (measured: 25 and 8 ms for 32 rows of 49,152)."""
-    return mx.exp(values) if on_gpu() else mx.power(2.0, values * math.log2(math.e))
+def _exp_below_0(values: mx.array) -> mx.array:
+    """The exponential of a whole vocabulary, of values that are 0 at most. On a CPU MLX's `exp`
+    takes three times as long as these products (measured: 12 and 4 ms for 16 rows of 49,152)."""
+    if on_gpu():
+        return mx.exp(values)
+    powers = mx.maximum(values * math.log2(math.e), -126.0)
+    whole = powers.astype(mx.int32)
+    rest = powers - whole.astype(mx.float32)
+    result = _EXP2[-1] * rest
+    for coefficient in _EXP2[-2:0:-1]:
+        result = (result + coefficient) * rest
+    return (result + _EXP2[0]) * ((whole + 127) << 23).view(mx.float32)
 
 
 def _log(value: float) -> float:

@@ -38,12 +38,20 @@ class Rows:
     def set(self, lengths: Sequence[int]) -> None:
         self.lengths = list(lengths)
         self.offsets = mx.array(self.lengths, dtype=mx.int32)
-        self.places = mx.arange(len(self.lengths))
+        self._places: dict[tuple[int, int], mx.array] = {}
 
     def advance(self) -> None:
         """Every row has one token more."""
-        self.lengths = [length + 1 for length in self.lengths]
-        self.offsets = self.offsets + 1
+        self.set([length + 1 for length in self.lengths])
+
+    def places(self, heads: int, width: int) -> mx.array:
+        """[B * heads] where the next token of each row and head goes, in an array of
+        [slots * heads * width] tokens."""
+        key = heads, width
+        if key not in self._places:
+            starts = mx.arange(len(self.lengths) * heads).reshape(-1, heads) * width
+            self._places[key] = (starts + self.offsets[:, None]).reshape(-1)
+        return self._places[key]
 
 
 class RowKVCache:
@@ -71,9 +79,9 @@ class RowKVCache:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Put one token of every row in its place: [B, heads, 1, dim] each."""
-        rows = self._rows
-        self.keys[rows.places, :, rows.offsets] = keys[:, :, 0]
-        self.values[rows.places, :, rows.offsets] = values[:, :, 0]
+        places = self._rows.places(self.keys.shape[1], self.width)
+        self.keys = _written(self.keys, places, keys)
+        self.values = _written(self.values, places, values)
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
@@ -139,6 +147,14 @@ class RowKVCache:
             mx.contiguous(self.keys[chosen, :, :width]),
             mx.contiguous(self.values[chosen, :, :width]),
         )
+
+
+def _written(array: mx.array, places: mx.array, tokens: mx.array) -> mx.array:
+    """[slots, heads, width, dim] with tokens [B, heads, 1, dim] at their places. One index for
+    both slot and column: on a CPU that takes a third of the time that two of them take."""
+    flat = array.reshape(-1, array.shape[-1])
+    flat[places] = tokens.reshape(-1, array.shape[-1])
+    return flat.reshape(array.shape)
 
 
 def _resized(array: mx.array, slots: int, width: int) -> mx.array:

@@ -204,6 +204,12 @@ def test_only_the_rows_with_a_wide_nucleus_are_drawn_from_more(
     assert draw_filtered(scores, keys(), group, counts).tolist() == [700, 0, 0]
 
 
+def test_the_weights_of_a_whole_vocabulary_are_its_exponentials() -> None:
+    values = np.concatenate([[0.0, -1e-30, -87.0, -500.0, -np.inf], -np.geomspace(1e-8, 80, 5000)])
+    weights = np.array(draws._exp_below_0(mx.array(values, dtype=mx.float32)[None]))[0]
+    np.testing.assert_allclose(weights, np.exp(values), rtol=1e-5, atol=2e-38)
+
+
 # The likeliest.
 
 
@@ -211,7 +217,7 @@ def test_only_the_rows_with_a_wide_nucleus_are_drawn_from_more(
 @given(
     number=_NUMBERS,
     rows=st.integers(1, 4),
-    vocabulary=st.sampled_from([1, 2, 40, 300]),
+    vocabulary=st.sampled_from([1, 2, 40, 300, 1000]),
     data=st.data(),
 )
 def test_the_likeliest_come_in_order_and_none_of_the_others_is_likelier(
