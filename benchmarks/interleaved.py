@@ -8,9 +8,8 @@ medians of many short steps.
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -32,9 +31,7 @@ def interleave(
         while left := [name for name, future in running.items() if not future.done()]:
             for name in left:
                 _signal(signal.SIGCONT, pids[name])
-                until = time.monotonic() + SLICE_S
-                while time.monotonic() < until and not running[name].done():
-                    time.sleep(0.02)
+                wait([running[name]], SLICE_S)
                 _signal(signal.SIGSTOP, pids[name])
         return {name: future.result() for name, future in running.items()}
 
