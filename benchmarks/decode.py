@@ -12,10 +12,8 @@ row). Prints tables and writes results/decode.json.
 import argparse
 import asyncio
 import functools
-import os
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -23,10 +21,10 @@ from typing import Any
 from benchmarks.engine_alone import EngineAlone, sampling
 from benchmarks.interleaved import interleave
 from benchmarks.loads import story_prompts
-from benchmarks.local_cluster import LocalCluster, local_cluster
-from benchmarks.measures import Run, StreamClock, cpu_seconds, print_table, save, spread
+from benchmarks.local_cluster import LocalCluster, generate, local_cluster
+from benchmarks.measures import Run, print_table, save, spread
 from benchmarks.plain_mlx_lm import PlainProcess
-from shared.client import Cluster, connect
+from shared.client import connect
 from worker import demo_model
 
 _SIDES = ("forward", "BatchGenerator", "engine", "cluster")
@@ -111,12 +109,8 @@ class _Sides(ExitStack):
 
     def cpu_shares(self, count: int, max_tokens: int) -> dict[str, float]:
         """The share of a core that each process of the cluster uses, greedy; other sides idle."""
-        processes = {**self._local.processes, "client": os.getpid()}
-        before, started = cpu_seconds(processes), time.perf_counter()
-        _through(self._local, story_prompts(count), max_tokens, [])
-        seconds = time.perf_counter() - started
-        after = cpu_seconds(processes)
-        return {name: (after[name] - before[name]) / seconds for name in processes}
+        run = _through(self._local, story_prompts(count), max_tokens, [])
+        return {name: used / run.seconds for name, used in run.cpu_s.items()}
 
 
 def _samplers(count: int) -> list[dict[str, float]]:
@@ -128,25 +122,11 @@ def _samplers(count: int) -> list[dict[str, float]]:
 def _through(
     local: LocalCluster, prompts: list[list[int]], max_tokens: int, fields: list[dict[str, Any]]
 ) -> Run:
-    """All at once, over one connection; greedy where no fields are given."""
-
     async def run_all() -> Run:
-        run = Run()
-        async with connect(local.url) as cluster, asyncio.TaskGroup() as tasks:
-            for how, prompt in zip(fields or [{"temperature": 0}] * len(prompts), prompts,
-                                   strict=True):  # fmt: skip
-                tasks.create_task(_stream(cluster, run, prompt, max_tokens, how))
-        return run
+        async with connect(local.url) as cluster:
+            return (await generate(cluster, local, prompts, max_tokens, fields))[0]
 
     return asyncio.run(run_all())
-
-
-async def _stream(
-    cluster: Cluster, run: Run, prompt: list[int], max_tokens: int, how: dict[str, Any]
-) -> None:
-    clock = StreamClock(run)
-    async for chunk in cluster.stream(prompt=prompt, max_tokens=max_tokens, **how):
-        clock.tick(len(chunk.token_ids))
 
 
 def _report(

@@ -1,7 +1,6 @@
 """One engine process without agent, NATS or controller: what the loop itself can do."""
 
 import itertools
-import os
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from worker.link.messages import (
     Stop,
     Submit,
 )
-from worker.machine import available_cores
+from worker.machine import available_cores, environment_with_threads
 
 _MODEL = ModelId("model")
 F = TypeVar("F", bound=Fact)
@@ -52,7 +51,6 @@ class EngineAlone:
         self.received_at = 0.0
 
     def __enter__(self) -> "EngineAlone":
-        threads = str(available_cores())
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -61,7 +59,7 @@ class EngineAlone:
                     *self._arguments,
                 ],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+                env=environment_with_threads(available_cores()),
             )
         self.pid = self._process.pid
         self._facts: BinaryIO = self._socket.makefile("rb")

@@ -1,16 +1,22 @@
 """A real cluster for a benchmark: `cluster up` as a child, ended with it."""
 
+import asyncio
 import contextlib
 import json
 import os
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import psutil
+
+from benchmarks.measures import Run, StreamClock, cpu_seconds
+from shared.client import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,45 @@ def local_cluster(
     finally:
         process.terminate()
         process.wait()
+
+
+async def generate(
+    cluster: Cluster,
+    local: LocalCluster,
+    prompts: Sequence[list[int]],
+    max_tokens: int,
+    fields: Sequence[Mapping[str, Any]] = (),
+) -> tuple[Run, list[list[int]]]:
+    """All at once, over one connection.
+
+    Args:
+        fields: of each request; greedy where there are none.
+    """
+    run = Run()
+    processes = {**local.processes, "client": os.getpid()}
+    before, started = cpu_seconds(processes), time.perf_counter()
+    hows = fields or [{"temperature": 0}] * len(prompts)
+    tokens = await asyncio.gather(
+        *(
+            _stream(cluster, run, prompt, max_tokens, how)
+            for prompt, how in zip(prompts, hows, strict=True)
+        )
+    )
+    run.seconds = time.perf_counter() - started
+    after = cpu_seconds(processes)
+    run.cpu_s = {name: after[name] - before[name] for name in processes}
+    return run, list(tokens)
+
+
+async def _stream(
+    cluster: Cluster, run: Run, prompt: list[int], max_tokens: int, how: Mapping[str, Any]
+) -> list[int]:
+    clock = StreamClock(run)
+    tokens: list[int] = []
+    async for chunk in cluster.stream(prompt=prompt, max_tokens=max_tokens, **how):
+        tokens.extend(chunk.token_ids)
+        clock.tick(len(chunk.token_ids))
+    return tokens
 
 
 def _processes(parent: int) -> dict[str, int]:

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import statistics
 import subprocess
@@ -30,7 +29,7 @@ from benchmarks.measures import Run, StreamClock, print_table, save, spread
 from benchmarks.plain_mlx_lm import PlainProcess
 from shared.client import connect
 from worker import demo_model
-from worker.machine import available_cores
+from worker.machine import available_cores, environment_with_threads
 
 _MAX_TOKENS = 48
 _STAGGER_S = 0.1
@@ -110,11 +109,10 @@ def _server(options: list[str]) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    threads = str(available_cores())
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.mlx_lm_server", "--model", str(demo_model.folder()),
          "--port", str(port), "--decode-concurrency", "64", "--log-level", "ERROR", *options],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+        env=environment_with_threads(available_cores()),
     )  # fmt: skip
     try:
         url = f"http://127.0.0.1:{port}"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.measures import Run, StreamClock
-from worker.machine import available_cores
+from worker.machine import available_cores, environment_with_threads
 
 
 class PlainProcess:
@@ -28,13 +28,12 @@ class PlainProcess:
         self._folder = folder
 
     def __enter__(self) -> "PlainProcess":
-        threads = str(available_cores())
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.plain_mlx_lm", self._folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+            env=environment_with_threads(available_cores()),
         )
         self.pid = int(self._read()["pid"])  # loaded
         return self

@@ -8,16 +8,14 @@ compared too. Prefill counts. Prints a table and writes results/throughput.json.
 
 import argparse
 import asyncio
-import os
 import sys
-import time
 from typing import Any
 
 from benchmarks.loads import story_prompts
-from benchmarks.local_cluster import LocalCluster, local_cluster
-from benchmarks.measures import Run, StreamClock, cpu_seconds, print_table, save, spread
+from benchmarks.local_cluster import LocalCluster, generate, local_cluster
+from benchmarks.measures import print_table, save, spread
 from benchmarks.plain_mlx_lm import PlainProcess
-from shared.client import Cluster, connect
+from shared.client import connect
 from worker import demo_model
 
 
@@ -43,13 +41,13 @@ async def _compare(
     prompts = story_prompts(max(counts))
     results: dict[int, list[dict[str, Any]]] = {count: [] for count in counts}
     async with connect(local.url) as cluster:
-        await _run_cluster(cluster, local, prompts[:2], 4)  # warm both
+        await generate(cluster, local, prompts[:2], 4)  # warm both
         peer.generate(prompts[:2], 4)
         for repeat in range(repeats):
             for count in counts:
                 print(f"run {repeat + 1}/{repeats}, {count} streams", file=sys.stderr)
                 plain, plain_tokens = peer.generate(prompts[:count], max_tokens)
-                ours, our_tokens = await _run_cluster(cluster, local, prompts[:count], max_tokens)
+                ours, our_tokens = await generate(cluster, local, prompts[:count], max_tokens)
                 results[count].append(
                     {
                         "plain": plain.summary(),
@@ -61,31 +59,6 @@ async def _compare(
                     }
                 )
     return results
-
-
-async def _run_cluster(
-    cluster: Cluster, local: LocalCluster, prompts: list[list[int]], max_tokens: int
-) -> tuple[Run, list[list[int]]]:
-    run = Run()
-    processes = {**local.processes, "client": os.getpid()}
-    before = cpu_seconds(processes)
-    started = time.perf_counter()
-    tokens = await asyncio.gather(
-        *(_stream(cluster, run, prompt, max_tokens) for prompt in prompts)
-    )
-    run.seconds = time.perf_counter() - started
-    after = cpu_seconds(processes)
-    run.cpu_s = {name: after[name] - before[name] for name in processes}
-    return run, list(tokens)
-
-
-async def _stream(cluster: Cluster, run: Run, prompt: list[int], max_tokens: int) -> list[int]:
-    clock = StreamClock(run)
-    tokens: list[int] = []
-    async for chunk in cluster.stream(prompt=prompt, max_tokens=max_tokens, temperature=0):
-        tokens.extend(chunk.token_ids)
-        clock.tick(len(chunk.token_ids))
-    return tokens
 
 
 def _report(results: dict[int, list[dict[str, Any]]], repeats: int) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import sys
 import time
@@ -17,6 +16,7 @@ from shared.errors import DecodeError
 from shared.settings.tree import Engines
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
 from worker.link.messages import EngineAlive, EngineMeasured, EngineStarted, Fact, Order, Stop
+from worker.machine import environment_with_threads
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class EngineProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
                 limit=_STDERR_LINE_BYTES,
-                env=self._environment(),
+                env=environment_with_threads(self.threads),
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._hung = None
@@ -149,11 +149,6 @@ class EngineProcess:
                 self.kill()
             status = await self._process.wait()
         return self._hung or problem or self._describe(status)
-
-    def _environment(self) -> dict[str, str]:
-        # Before OpenBLAS loads: several engines with its default collapse (design.md §4).
-        count = str(self.threads)
-        return {**os.environ, "OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count}
 
     async def _kill_slow_start(self) -> None:
         limit_s = self._settings.startup_timeout_ms / 1000

@@ -33,6 +33,13 @@ def threads_per_engine(engines: Engines) -> int:
     return engines.threads or max(1, available_cores() // engines.count)
 
 
+def environment_with_threads(threads: int) -> dict[str, str]:
+    """For a child that computes: to be set before OpenBLAS loads, whose own default makes several
+    processes slow each other to a crawl."""
+    count = str(threads)
+    return {**os.environ, "OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count}
+
+
 def process_memory_bytes(pids: list[int]) -> int:
     """Resident memory of some processes; dead ones count nothing."""
     total = 0

@@ -33,11 +33,15 @@ def memory_limit_bytes() -> int:
     return int(recommended or psutil.virtual_memory().total)
 
 
-def free_for_kv_bytes() -> int:
+def free_for_kv_bytes(held: int) -> int:
     """What KV caches may take beside the models that are loaded, where nobody says: most of
-    what is left of the memory limit, and of what the machine has left."""
+    what is left of the memory limit, and of what the machine has left.
+
+    Args:
+        held: bytes that caches take already; they count as free for them.
+    """
     left = min(memory_limit_bytes() - mx.get_active_memory(), psutil.virtual_memory().available)
-    return int(_SHARE_FOR_KV * max(0, left))
+    return int(_SHARE_FOR_KV * max(0, left + held))
 
 
 def raise_wired_limit() -> None:

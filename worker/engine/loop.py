@@ -333,7 +333,8 @@ class Engine:
             ModelError: that is nearly nothing.
         """
         if self._kv_budget_bytes is None:
-            self._ledger.budget_bytes = free_for_kv_bytes() // self._engines
+            free = free_for_kv_bytes(self._ledger.held_bytes)
+            self._ledger.budget_bytes = free // self._engines
         most_tokens = self._ledger.max_tokens(model.layout)
         if most_tokens < BLOCK_TOKENS:
             raise ModelError(
