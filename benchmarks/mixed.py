@@ -118,7 +118,7 @@ def _server(options: list[str]) -> Iterator[str]:
         url = f"http://127.0.0.1:{port}"
         while True:
             with contextlib.suppress(httpx.TransportError):
-                httpx.get(f"{url}/v1/models", timeout=5)
+                httpx.get(f"{url}/health", timeout=5)
                 break
             if process.poll() is not None:
                 raise SystemExit("mlx_lm.server did not start")

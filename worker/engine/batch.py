@@ -204,8 +204,7 @@ class Batch:
         count = len(home) + len(coming)
         width = max(cache.width, coming.fitting[1])
         spare = min(self._max_size, math.ceil(cache.slots * _SPARE_SLOTS))
-        for slots in (max(count, spare), count):
-            slots = max(slots, cache.slots) if count <= cache.slots else slots
+        for slots in (cache.slots,) if count <= cache.slots else (max(count, spare), count):
             grown = cache.bytes_at(slots, width) - cache.nbytes
             if grown <= 0 or self._ledger.fits(grown + cache.layer_bytes):
                 cache.resize(slots, width)

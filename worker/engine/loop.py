@@ -41,10 +41,9 @@ from worker.link.messages import (
 )
 
 _MEASURE_INTERVAL_S = 1.0
-_STALL_MARGIN = 0.9
-"""Prefill plans with so much of the stall that is allowed: no prediction is exact."""
-_LEAST_SHARE = 0.25
-"""Prefill gets so much of that stall even where decoding alone takes longer."""
+_LEAST_SHARE = 0.8
+"""Prefill gets so much of the stall that is allowed, however long decoding itself takes: else
+prompts would starve where steps are slow."""
 _LEAST_CHUNK = 0.1
 """What is left of the time for prefill is not used when it is less."""
 
@@ -231,7 +230,8 @@ class Engine:
             has_rows = batch.make_room(group)
             self._report_preempted()
             if has_rows:
-                return _Step(group, group.draw(), time.perf_counter())
+                began_at = time.perf_counter()  # on a CPU most of the step is done when it is asked
+                return _Step(group, group.draw(), began_at)
         return None
 
     def _read(self, steps: list["_Step"]) -> None:
@@ -274,8 +274,8 @@ class Engine:
         """Prefill for as long as those who decode may wait."""
         groups = self._groups()
         round_s = sum(group.step_s for group in groups)
-        allowed_s = _STALL_MARGIN * self._max_decode_stall_s - round_s
-        allowed_s = max(allowed_s, _LEAST_SHARE * self._max_decode_stall_s)
+        stall_s = self._max_decode_stall_s
+        allowed_s = max(stall_s - round_s, _LEAST_SHARE * stall_s)
         until = time.perf_counter() + allowed_s
         left_s = allowed_s
         while (batch := self._first_due()) is not None:

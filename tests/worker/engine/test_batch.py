@@ -479,6 +479,27 @@ def test_rows_that_join_are_brought_together_with_their_like(
     assert _lengths_of(batch) == [[0, 2, 4], [1, 3, 5]]
 
 
+def test_a_group_is_copied_only_by_who_finds_no_free_slot_in_it(
+    model: LoadedModel, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = make_batch(max_size=64)
+    copied: list[tuple[int, int]] = []
+    resize = BatchCache.resize
+
+    def watched(self: BatchCache, slots: int, width: int) -> None:
+        if slots != self.slots:
+            copied.append((self.slots, slots))
+        resize(self, slots, width)
+
+    monkeypatch.setattr(BatchCache, "resize", watched)
+    for i in range(20):
+        batch.add(prepared(i, random_ids(9, i), max_tokens=60))
+        batch.turn()
+    (group,) = batch.groups
+    assert len(group) == 20
+    assert copied == [(1, 2), (2, 3), (3, 5), (5, 8), (8, 12), (12, 18), (18, 27)]
+
+
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 def test_rows_are_moved_between_groups_while_a_step_is_in_flight_and_lose_nothing(
     model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork, ahead: int

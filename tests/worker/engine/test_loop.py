@@ -1,6 +1,7 @@
 """The engine's loop with a real model: sequences come, go together, and end."""
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from shared.ids import ModelId
 from tests.models import CONTEXT_TOKENS
 from tests.worker.engine.running_engine import TINY, RunningEngine, outputs_of, running_engine
 from tests.worker.engine.samplings import GREEDY, sampling
+from worker.engine.decoding import DecodeGroup, Drawn
 from worker.link.messages import (
     EngineMeasured,
     Fact,
@@ -332,6 +334,35 @@ def test_an_idle_engine_measures_itself(engine: RunningEngine) -> None:
 
 
 # Orders that cannot be carried out.
+
+
+def test_the_time_of_a_step_counts_from_when_it_is_asked_for(
+    engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU nearly all of it has passed when MLX returns."""
+    draw = DecodeGroup.draw
+
+    def slow_draw(self: DecodeGroup) -> Drawn:
+        time.sleep(0.02)
+        return draw(self)
+
+    monkeypatch.setattr(DecodeGroup, "draw", slow_draw)
+    seen = len(engine.facts())
+    number = engine.submit(max_tokens=400, sampling=sampling(logit_bias=ENDLESS))
+
+    def measured(facts: list[Fact]) -> float | None:
+        return next(
+            (
+                fact.step_ms
+                for fact in facts[seen:]
+                if isinstance(fact, EngineMeasured) and fact.step_ms
+            ),
+            None,
+        )
+
+    assert engine.wait(measured) >= 20
+    engine.cancel(number)
+    engine.answer(number)
 
 
 def test_a_sequence_for_an_unknown_model_is_refused(engine: RunningEngine) -> None:
