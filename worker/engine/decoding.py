@@ -12,6 +12,8 @@ from worker.engine.row_cache import BLOCK_TOKENS
 from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
 
 _WEIGHT_OF_NEW = 0.3
+_LONGEST_OF_USUAL = 4.0
+"""A step of more than so many times the usual tells of the machine, not of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,9 @@ class DecodeGroup:
 
     def took(self, seconds: float) -> None:
         """A step took so long."""
-        self.step_s += _WEIGHT_OF_NEW * (seconds - self.step_s) if self.step_s else seconds
+        usual = self.step_s or seconds
+        counted = min(seconds, _LONGEST_OF_USUAL * usual)
+        self.step_s = usual + _WEIGHT_OF_NEW * (counted - usual)
 
     # Rows.
 

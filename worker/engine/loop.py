@@ -243,7 +243,7 @@ class Engine:
             seconds = now - max(step.began_at, self._free_at)
             self._free_at = now
             step.group.took(seconds)
-            self._turns.took(step.group, seconds)
+            self._turns.took(step.group, step.group.step_s)
             outputs = [
                 self._sequences[token.sequence].advance(token)
                 for token in tokens

@@ -6,6 +6,8 @@ import math
 _WEIGHT_OF_NEW = 0.5
 _WEIGHT_OF_MISS = 0.2
 _MISSES_COVERED = 2.0
+_LONGEST_OF_PREDICTED = 4.0
+"""A pass of more than so many times its prediction tells of the machine, not of the model."""
 _BAND_TOKENS = 256
 
 
@@ -52,7 +54,9 @@ class PrefillSpeed:
 
     def measured(self, tokens: int, context: int, seconds: float) -> None:
         """A pass took so long."""
-        miss = min(1.0, abs(seconds / self.seconds(tokens, context) - 1))
+        predicted = self.seconds(tokens, context)
+        seconds = min(seconds, _LONGEST_OF_PREDICTED * predicted)
+        miss = min(1.0, abs(seconds / predicted - 1))
         self.miss += _WEIGHT_OF_MISS * (miss - self.miss)
         rate = max(seconds - self.floor_s, 0.2 * seconds) / tokens
         known = self._rate(context)

@@ -162,6 +162,13 @@ def test_a_group_knows_that_it_has_stepped_and_how_long_a_step_takes(model: Load
     assert 0.5 < group.step_s < 1.0
 
 
+def test_a_machine_that_stood_still_during_a_step_hardly_counts(model: LoadedModel) -> None:
+    group = _group(model, [_row(1, random_ids(4, 1))])
+    group.took(0.5)
+    group.took(3600)
+    assert group.step_s < 2 * 0.5
+
+
 # Ends.
 
 
