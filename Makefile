@@ -11,7 +11,7 @@ DEMO_QUESTION := What is the capital of France?
 .PHONY: help setup demo test check format docs bench lock clean
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP)/python $(STAMP)/demo-model ## install everything: virtual environment, demo model
 
@@ -35,6 +35,9 @@ docs: $(STAMP)/python ## renew the tables and schemas of docs/wire.md
 
 bench: setup ## tokens/s through the cluster beside plain BatchGenerator
 	@$(BIN)/python -m benchmarks.throughput
+
+bench-%: setup ## one of benchmarks/: bench-decode, -mixed, -stall, -long_context (docs/benchmarks.md)
+	@$(BIN)/python -m benchmarks.$*
 
 lock: ## renew the pinned requirements from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \

@@ -98,7 +98,7 @@ def _memory(engine: EngineAlone) -> dict[str, int]:
 
 
 def _short_rows(engine: EngineAlone, prompts: list[list[int]]) -> tuple[float, dict[str, int]]:
-    """The median time between two tokens of a row while all run, and the memory then."""
+    """The mean time between two tokens of a row while all run, and the memory then."""
     running = {engine.submit(prompt, _MAX_TOKENS, _never_ending()) for prompt in prompts}
     times: dict[int, list[float]] = {number: [] for number in running}
     most = {"mlx": 0, "ledger": 0}
@@ -115,10 +115,10 @@ def _short_rows(engine: EngineAlone, prompts: list[list[int]]) -> tuple[float, d
                 done = True
         if all(times.values()) and not done and (measured := engine.measured) is not None:
             most = {"mlx": measured.active_memory_bytes, "ledger": measured.kv_bytes}
-    return _median_gap(list(times.values())), most
+    return _mean_gap(list(times.values())), most
 
 
-def _median_gap(times: list[list[float]]) -> float:
+def _mean_gap(times: list[list[float]]) -> float:
     begin = max(each[0] for each in times)
     gaps = [
         later - earlier
@@ -126,7 +126,7 @@ def _median_gap(times: list[list[float]]) -> float:
         for earlier, later in itertools.pairwise(each)
         if earlier >= begin
     ]
-    return statistics.median(gaps)
+    return statistics.fmean(gaps)
 
 
 def _report(

@@ -1,17 +1,19 @@
 """Clients in a closed loop with mixed prompts: the cluster beside mlx_lm.server.
 
-    python -m benchmarks.mixed [--clients 8,32] [--repeats 3] [--requests 3] [--side NAME]
+    python -m benchmarks.mixed [--clients 8,32] [--repeats 3] [--requests 3] [--engines 1,2]
 
 Each client sends one request after another: prompts of 50 to 400 tokens that share nothing,
 48 tokens of answer, greedy, staggered starts. All sides run on the same machine with the same
-BLAS, model, threads and prompts, one after the other, in turn: `mlx_lm.server` as it comes and
-with `--prompt-concurrency 1`. Beside them stands what the sum of the parts allows: prefill
-alone, then decoding at the full batch, by bare passes. Writes results/mixed.json.
+BLAS, model, cores and prompts, one after the other, in turn: the cluster with one engine, and
+without a GPU with two that share the cores; `mlx_lm.server` as it comes and with
+`--prompt-concurrency 1`. Beside them stands what the sum of the parts allows: prefill alone,
+then decoding at the full batch, by bare passes in one process. Writes results/mixed.json.
 """
 
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import socket
 import statistics
@@ -33,9 +35,14 @@ from worker.machine import available_cores, environment_with_threads
 
 _MAX_TOKENS = 48
 _STAGGER_S = 0.1
-_SERVERS = {"mlx_lm.server": [], "mlx_lm.server, 1 prompt": ["--prompt-concurrency", "1"]}
+_WITHOUT_GPU = sys.platform != "darwin"
 
 Ask = Callable[[list[int], StreamClock], Awaitable[None]]
+Client = Callable[[], contextlib.AbstractAsyncContextManager[Ask]]
+Start = Callable[[], contextlib.AbstractContextManager[Client]]
+"""Starts a side; what that yields opens a client of it."""
+Runs = dict[int, dict[str, list[dict[str, Any]]]]
+"""By clients and side, one for each repeat."""
 
 
 def main() -> None:
@@ -43,34 +50,36 @@ def main() -> None:
     parser.add_argument("--clients", default="8,32")
     parser.add_argument("--requests", type=int, default=3, help="of each client")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--engines", default="1,2" if _WITHOUT_GPU else "1", help="of the cluster")
     arguments = parser.parse_args()
     counts = [int(count) for count in arguments.clients.split(",")]
-    sides = ["cluster", *_SERVERS]
-    runs: dict[int, dict[str, list[dict[str, Any]]]] = {
-        count: {side: [] for side in sides} for count in counts
+    clusters = {
+        f"cluster, engines: {count}": functools.partial(_cluster, count)
+        for count in arguments.engines.split(",")
     }
+    servers = {
+        "mlx_lm.server": functools.partial(_server, []),
+        "mlx_lm.server, 1 prompt": functools.partial(_server, ["--prompt-concurrency", "1"]),
+    }
+    sides: dict[str, Start] = {**clusters, **servers}
+    runs: Runs = {count: {side: [] for side in sides} for count in counts}
     for repeat in range(arguments.repeats):
-        for side in sides:  # each starts anew, alone: an idle server still uses memory
-            with _started(side) as ask:
+        for side, start in sides.items():
+            with start() as client:  # anew each time, alone: an idle server still uses memory
                 for count in counts:
                     print(f"run {repeat + 1}/{arguments.repeats}, {count}: {side}", file=sys.stderr)
                     prompts = mixed_prompts(count * arguments.requests, 50, 400, repeat)
-                    run = asyncio.run(_closed_loop(ask, prompts, count))
+                    run = asyncio.run(_closed_loop(client, prompts, count))
                     runs[count][side].append(run.summary())
     with PlainProcess(str(demo_model.folder())) as plain:
         limits = {count: _sum_of_parts(plain, count) for count in counts}
-    _report(runs, limits, arguments.repeats)
+    _report(runs, limits, list(servers), arguments.repeats)
 
 
 @contextlib.contextmanager
-def _started(side: str) -> Iterator[Callable[[], contextlib.AbstractAsyncContextManager[Ask]]]:
-    """Start a side; what it yields opens a client of it."""
-    if side == "cluster":
-        with local_cluster() as local:
-            yield lambda: _cluster_client(local.url)
-    else:
-        with _server(_SERVERS[side]) as url:
-            yield lambda: _server_client(url)
+def _cluster(engines: str) -> Iterator[Client]:
+    with local_cluster(settings={"CLUSTER__WORKER__ENGINES__COUNT": engines}) as local:
+        yield lambda: _cluster_client(local.url)
 
 
 @contextlib.asynccontextmanager
@@ -105,7 +114,7 @@ async def _server_client(url: str) -> AsyncIterator[Ask]:
 
 
 @contextlib.contextmanager
-def _server(options: list[str]) -> Iterator[str]:
+def _server(options: list[str]) -> Iterator[Client]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -123,14 +132,14 @@ def _server(options: list[str]) -> Iterator[str]:
             if process.poll() is not None:
                 raise SystemExit("mlx_lm.server did not start")
             time.sleep(0.2)
-        yield url
+        yield lambda: _server_client(url)
     finally:
         process.terminate()
         process.wait()
 
 
 async def _closed_loop(
-    client: Callable[[], contextlib.AbstractAsyncContextManager[Ask]],
+    client: Client,
     prompts: list[list[int]],
     count: int,
 ) -> Run:
@@ -158,17 +167,15 @@ def _sum_of_parts(plain: PlainProcess, count: int) -> float:
     return _MAX_TOKENS / (prefill_s + _MAX_TOKENS * step_s / count)
 
 
-def _report(
-    runs: dict[int, dict[str, list[dict[str, Any]]]], limits: dict[int, float], repeats: int
-) -> None:
+def _report(runs: Runs, limits: dict[int, float], servers: list[str], repeats: int) -> None:
     rows, medians = [], {}
     for count, sides in runs.items():
         speeds = {side: spread(run["tokens_per_s"] for run in some) for side, some in sides.items()}
         firsts = {
             side: spread(run["ttft_ms"]["p50"] for run in some) for side, some in sides.items()
         }
-        best_speed = max(speeds[side]["median"] for side in _SERVERS)
-        best_first = min(firsts[side]["median"] for side in _SERVERS)
+        best_speed = max(speeds[side]["median"] for side in servers)
+        best_first = min(firsts[side]["median"] for side in servers)
         medians[count] = {"tokens_per_s": speeds, "ttft_p50_ms": firsts, "limit": limits[count]}
         for side in sides:
             speed, first = speeds[side], firsts[side]

@@ -4,7 +4,6 @@ their own, with the same BLAS and threads as an engine.
 The process reads orders as JSON lines on standard input and answers each with one line.
 """
 
-import itertools
 import json
 import os
 import subprocess
@@ -81,7 +80,7 @@ class PlainProcess:
         """Several times some prompts, first alone and then beside a long one.
 
         Returns:
-            `alone_s`, `beside_s`: for each time, the median between two tokens of a row;
+            `alone_s`, `beside_s`: for each time, the mean between two tokens of a row;
             `bytes`: what MLX has in use for the `long` row, the `short` ones alone, and `all`.
         """
         return self._ask(
@@ -229,9 +228,7 @@ def _long_context(
 
 
 def _gap_of(generator: Any, prompts: list[list[int]], max_tokens: int) -> tuple[float, int]:
-    """The median time between two steps while all prompts generate, and the memory then."""
-    import statistics
-
+    """The mean time between two steps while all prompts generate, and the memory then."""
     import mlx.core as mx
 
     uids = set(generator.insert(prompts, [max_tokens] * len(prompts)))
@@ -249,8 +246,7 @@ def _gap_of(generator: Any, prompts: list[list[int]], max_tokens: int) -> tuple[
             if response.finish_reason is not None:
                 uids.discard(response.uid)
                 ended = True
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    return statistics.median(gaps), used
+    return (times[-1] - times[0]) / (len(times) - 1), used
 
 
 def _forward(network: Any, prompts: list[list[int]], steps: int) -> list[float]:

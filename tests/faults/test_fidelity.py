@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from tests.faults.asks import Ask
 from tests.faults.difference import explain
 from tests.faults.fidelity_asks import differing_asks, markers
 from tests.faults.load import Load, answers_alone
+from tests.faults.raw import RawClient, raw_client
 from tests.processes import ClusterProcess, cluster_process
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(3600)]
@@ -20,6 +21,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(3600)]
 LIMIT_S = 1800
 FULL = 64
 """Clients of the full run, which also has longer prompts and answers."""
+NARROW = 32
+"""Clients that share too little memory."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -56,6 +59,59 @@ async def test_a_tiny_model_gives_each_of_64_clients_the_answer_it_gives_alone(
 ) -> None:
     asks = differing_asks(FULL, seed, prompt=(10, 300), answer=(20, 40), characters=True)
     await judge(tiny_cluster, asks)
+
+
+async def test_with_too_little_memory_for_kv_caches_each_of_32_tiny_clients_gets_its_answer(
+    seed: int, tiny_model: Path
+) -> None:
+    asks = differing_asks(NARROW, seed, prompt=(200, 280), answer=(40, 80), characters=True)
+    with narrow_cluster(1, model=str(tiny_model)) as cluster:
+        await judge_narrow(cluster, asks)
+
+
+async def test_with_too_little_memory_for_kv_caches_each_of_32_real_clients_gets_its_answer(
+    seed: int, demo_folder: Path, request: pytest.FixtureRequest
+) -> None:
+    if request.config.getoption("--fidelity-clients") < FULL:
+        pytest.skip(f"takes many minutes; runs with --fidelity-clients {FULL}")
+    asks = differing_asks(NARROW, seed, prompt=(120, 220), answer=(20, 40), characters=False)
+    with narrow_cluster(72) as cluster:  # a block of a row takes 11.8 MB
+        await judge_narrow(cluster, asks)
+
+
+@contextmanager
+def narrow_cluster(megabytes: int, *, model: str | None = None) -> Iterator[ClusterProcess]:
+    """One worker with so much memory for KV caches."""
+    settings = {
+        "CLUSTER__WORKER__CONTINUOUS_BATCHING__KV_MEMORY_MB": str(megabytes),
+        "CLUSTER__WORKER__ENGINES__THREADS": "1",
+    }
+    with cluster_process(workers=1, model=model, settings=settings) as cluster:
+        yield cluster
+
+
+async def judge_narrow(cluster: ClusterProcess, asks: list[Ask]) -> None:
+    """As `judge`; some gave way meanwhile, and the engine never held more than it may."""
+    async with raw_client(cluster.url) as client:
+        watch = asyncio.create_task(most_held(client))
+        await judge(cluster, asks)
+        watch.cancel()
+        most, budget = await watch
+        (engine,) = (await client.health("worker-1"))["engines"]
+    assert 0 < most <= budget
+    assert engine["preemptions"] > 0
+
+
+async def most_held(client: RawClient) -> tuple[int, int]:
+    """The most bytes that KV caches took until the task is cancelled, and their budget."""
+    most = budget = 0
+    try:
+        while True:
+            (engine,) = (await client.health("worker-1"))["engines"]
+            most, budget = max(most, engine["kv_bytes"]), engine["kv_budget_bytes"]
+            await asyncio.sleep(0.5)
+    except asyncio.CancelledError:
+        return most, budget
 
 
 async def judge(cluster: ClusterProcess, asks: list[Ask]) -> dict[str, Answer]:

@@ -84,16 +84,15 @@ class Batch:
     @property
     def next_due(self) -> float | None:
         """When the prompt is due that may be prefilled next; None if there is none."""
-        job = self._next_job()
-        pending = self._admissible()
-        dues = [each.due_at for each in (job, pending) if each is not None]
-        return min(dues, default=None)
+        job, pending = self._next_in_turn()
+        first = job or pending
+        return first.due_at if first is not None else None
 
     def prefill(self, seconds: float) -> list[Progress]:
         """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
         that are complete begin to decode."""
-        job, pending = self._next_job(), self._admissible()
-        if pending is not None and (job is None or pending.due_at < job.due_at):
+        job, pending = self._next_in_turn()
+        if pending is not None:
             job = self._open_job(pending, seconds)
         assert job is not None
         rows = len(job.pending)
@@ -107,6 +106,26 @@ class Batch:
             self._jobs.remove(job)
             self._join(job)
         return job.progress()
+
+    def prefill_pays(self, seconds: float) -> bool:
+        """Whether so much time holds a chunk that is worth its pass: the rest of what is due
+        first, or as much as the fixed part of a pass."""
+        job, pending = self._next_in_turn()
+        speed = self._model.prefill_speed
+        if job is not None:
+            context, left, rows = job.done, job.left, len(job.pending)
+        else:
+            assert pending is not None
+            context, left, rows = 0, pending.tokens - 1, 1
+        worth = max(_MIN_CHUNK_TOKENS, speed.floor_tokens // rows)
+        return speed.tokens_in(seconds, context) // rows >= min(left, worth)
+
+    def _next_in_turn(self) -> tuple[PrefillJob | None, Pending | None]:
+        """What is due first, one of the two: a job that has begun, or a prompt that may begin."""
+        job, pending = self._next_job(), self._admissible()
+        if job is None or (pending is not None and pending.due_at < job.due_at):
+            return None, pending
+        return job, None
 
     def _next_job(self) -> PrefillJob | None:
         return min(self._jobs, key=lambda job: job.due_at, default=None)

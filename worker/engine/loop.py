@@ -44,8 +44,6 @@ _MEASURE_INTERVAL_S = 1.0
 _LEAST_SHARE = 0.8
 """Prefill gets so much of the stall that is allowed, however long decoding itself takes: else
 prompts would starve where steps are slow."""
-_LEAST_CHUNK = 0.1
-"""What is left of the time for prefill is not used when it is less."""
 
 Send = Callable[[Fact], None]
 
@@ -278,12 +276,16 @@ class Engine:
         allowed_s = max(stall_s - round_s, _LEAST_SHARE * stall_s)
         until = time.perf_counter() + allowed_s
         left_s = allowed_s
-        while (batch := self._first_due()) is not None:
+        batch = self._first_due()
+        while batch is not None:
             self._report(batch.prefill(left_s))
             self._free_at = time.perf_counter()
             left_s = until - self._free_at
-            if left_s < _LEAST_CHUNK * allowed_s or (not groups and self._groups()):
+            batch = self._first_due()
+            if not groups and self._groups():
                 break  # whoever has waited alone gets its first token before the next prompt
+            if batch is not None and not batch.prefill_pays(left_s):
+                break
         for group in self._groups():
             group.stepped = False
 

@@ -173,6 +173,19 @@ def test_a_chunk_takes_as_much_as_the_time_holds_but_always_something(
     assert network.shapes == [(1, 100), (1, 8), (1, 8), (1, 8), (1, 30)]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "pays"),
+    [(200, 0.041, True), (200, 0.040, False), (6, 0.026, True), (6, 0.025, False), (200, 0, False)],
+)
+def test_what_is_left_of_the_time_is_used_for_chunks_that_are_worth_a_pass(
+    model: LoadedModel, make_batch: MakeBatch, tokens: int, seconds: float, pays: bool
+) -> None:
+    """A pass costs as much as 20 tokens of a millisecond each."""
+    batch = make_batch(model=steady(model, floor_tokens=20))
+    batch.add(prepared(1, random_ids(tokens, 1)))
+    assert batch.batch.prefill_pays(seconds) is pays
+
+
 def test_prompts_of_one_token_are_answered_without_prefill(
     make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
