@@ -64,7 +64,7 @@ async def test_a_tiny_model_gives_each_of_64_clients_the_answer_it_gives_alone(
 async def test_with_too_little_memory_for_kv_caches_each_of_32_tiny_clients_gets_its_answer(
     seed: int, tiny_model: Path
 ) -> None:
-    asks = differing_asks(NARROW, seed, prompt=(200, 280), answer=(40, 80), characters=True)
+    asks = differing_asks(NARROW, seed, prompt=(380, 500), answer=(40, 120), characters=True)
     with narrow_cluster(1, model=str(tiny_model)) as cluster:
         await judge_narrow(cluster, asks)
 

@@ -17,7 +17,7 @@ from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cos
 from worker.engine.prefill import Pending, PrefillJob, Progress
 from worker.engine.prompt import PreparedSequence
 
-_STRETCH = 4.0
+_STRETCH = 40.0
 """A prompt is due after so many times the time it takes alone: short ones go before long ones,
 but not for ever."""
 

@@ -232,7 +232,7 @@ def test_short_prompts_do_not_go_before_a_long_one_for_ever(
     for i in range(1, 60):
         batch.add(prepared(i, random_ids(50, i), max_tokens=1))
         order += [one.sequence for one in batch.prefill()]
-        now[0] += 0.1
+        now[0] += 1
         batch.turn(chunks=0)
         batch.turn(chunks=0)
     assert order[:3] == [1, 2, 3]
