@@ -75,7 +75,7 @@ async def test_with_too_little_memory_for_kv_caches_each_of_32_real_clients_gets
     if request.config.getoption("--fidelity-clients") < FULL:
         pytest.skip(f"takes many minutes; runs with --fidelity-clients {FULL}")
     asks = differing_asks(NARROW, seed, prompt=(120, 220), answer=(20, 40), characters=False)
-    with narrow_cluster(72) as cluster:  # a block of a row takes 11.8 MB
+    with narrow_cluster(64) as cluster:  # five blocks: room for three rows until one grows
         await judge_narrow(cluster, asks)
 
 
