@@ -36,8 +36,8 @@ docs: $(STAMP)/python ## renew the tables and schemas of docs/wire.md
 bench: setup ## tokens/s through the cluster beside plain BatchGenerator
 	@$(BIN)/python -m benchmarks.throughput
 
-bench-%: setup ## one of benchmarks/: bench-decode, -mixed, -stall, -long_context (docs/benchmarks.md)
-	@$(BIN)/python -m benchmarks.$*
+bench-%: setup ## one of benchmarks/: bench-decode, -mixed, -stall, -long-context (docs/benchmarks.md)
+	@$(BIN)/python -m benchmarks.$(subst -,_,$*)
 
 lock: ## renew the pinned requirements from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \

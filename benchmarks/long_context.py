@@ -138,7 +138,7 @@ def _report(
     plain_beside = spread(seconds * 1000 for seconds in theirs["beside_s"])
     plain_ratio = spread(b / a for a, b in zip(theirs["alone_s"], theirs["beside_s"], strict=True))
     print_table(
-        f"time between two tokens of a short row, medians of {len(runs)} (minimum-maximum)",
+        f"mean time between two tokens of a short row, medians of {len(runs)} (minimum-maximum)",
         ("", "alone, ms", "beside the long row, ms", "of alone"),
         [
             ("engine", *map(_shown, (alone, beside, ratio))),
