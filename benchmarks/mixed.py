@@ -35,7 +35,7 @@ from worker.machine import available_cores, environment_with_threads
 
 _MAX_TOKENS = 48
 _STAGGER_S = 0.1
-_WITHOUT_GPU = sys.platform != "darwin"
+_ENGINES = "1" if sys.platform == "darwin" else "1,2"
 
 Ask = Callable[[list[int], StreamClock], Awaitable[None]]
 Client = Callable[[], contextlib.AbstractAsyncContextManager[Ask]]
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--clients", default="8,32")
     parser.add_argument("--requests", type=int, default=3, help="of each client")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--engines", default="1,2" if _WITHOUT_GPU else "1", help="of the cluster")
+    parser.add_argument("--engines", default=_ENGINES, help="of the cluster")
     arguments = parser.parse_args()
     counts = [int(count) for count in arguments.clients.split(",")]
     clusters = {

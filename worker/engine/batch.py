@@ -84,17 +84,15 @@ class Batch:
     @property
     def next_due(self) -> float | None:
         """When the prompt is due that may be prefilled next; None if there is none."""
-        job, pending = self._next_in_turn()
-        first = job or pending
+        first = self._next_in_turn()
         return first.due_at if first is not None else None
 
     def prefill(self, seconds: float) -> list[Progress]:
         """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
         that are complete begin to decode."""
-        job, pending = self._next_in_turn()
-        if pending is not None:
-            job = self._open_job(pending, seconds)
-        assert job is not None
+        first = self._next_in_turn()
+        assert first is not None
+        job = self._open_job(first, seconds) if isinstance(first, Pending) else first
         rows = len(job.pending)
         wanted = self._model.prefill_speed.tokens_in(seconds, job.done) // rows
         count = min(max(wanted, _MIN_CHUNK_TOKENS), self._max_chunk_tokens // rows, job.left)
@@ -110,25 +108,22 @@ class Batch:
     def prefill_pays(self, seconds: float) -> bool:
         """Whether so much time holds a chunk that is worth its pass: the rest of what is due
         first, or as much as the fixed part of a pass."""
-        job, pending = self._next_in_turn()
-        speed = self._model.prefill_speed
-        if job is not None:
-            context, left, rows = job.done, job.left, len(job.pending)
+        first, speed = self._next_in_turn(), self._model.prefill_speed
+        assert first is not None
+        if isinstance(first, Pending):
+            context, left, rows = 0, first.tokens - 1, 1
         else:
-            assert pending is not None
-            context, left, rows = 0, pending.tokens - 1, 1
+            context, left, rows = first.done, first.left, len(first.pending)
         worth = max(_MIN_CHUNK_TOKENS, speed.floor_tokens // rows)
         return speed.tokens_in(seconds, context) // rows >= min(left, worth)
 
-    def _next_in_turn(self) -> tuple[PrefillJob | None, Pending | None]:
-        """What is due first, one of the two: a job that has begun, or a prompt that may begin."""
-        job, pending = self._next_job(), self._admissible()
+    def _next_in_turn(self) -> PrefillJob | Pending | None:
+        """What is due first: a job that has begun, or a prompt that may begin."""
+        job = min(self._jobs, key=lambda job: job.due_at, default=None)
+        pending = self._admissible()
         if job is None or (pending is not None and pending.due_at < job.due_at):
-            return None, pending
-        return job, None
-
-    def _next_job(self) -> PrefillJob | None:
-        return min(self._jobs, key=lambda job: job.due_at, default=None)
+            return pending
+        return job
 
     def _admissible(self) -> Pending | None:
         """The one that is due first, if there is room for it."""

@@ -333,9 +333,6 @@ def test_an_idle_engine_measures_itself(engine: RunningEngine) -> None:
     assert measured.active_memory_bytes > 0
 
 
-# Orders that cannot be carried out.
-
-
 def test_the_time_of_a_step_counts_from_when_it_is_asked_for(
     engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +360,9 @@ def test_the_time_of_a_step_counts_from_when_it_is_asked_for(
     assert engine.wait(measured) >= 20
     engine.cancel(number)
     engine.answer(number)
+
+
+# Orders that cannot be carried out.
 
 
 def test_a_sequence_for_an_unknown_model_is_refused(engine: RunningEngine) -> None:

@@ -65,6 +65,12 @@ def test_predictions_go_to_what_passes_really_take() -> None:
     assert errors[-1] < 0.001
 
 
+def test_one_pass_out_of_the_ordinary_moves_the_prediction_only_part_of_the_way() -> None:
+    speed = PrefillSpeed(0.0, 0.001)
+    speed.measured(100, 0, 10.0)
+    assert 0.1 < speed.seconds(100) < 10.0
+
+
 def test_a_machine_that_stood_still_during_a_pass_hardly_slows_the_next_ones() -> None:
     speed = PrefillSpeed(floor_s=0.01, token_s=0.001)
     speed.measured(100, 0, 3600)
