@@ -1,7 +1,7 @@
 """Decoding at full batches: the engine alone and the whole cluster, beside the limit (a bare
 forward pass of the same batch) and mlx-lm's BatchGenerator.
 
-    python -m benchmarks.decode [--rows 8,16,32] [--repeats 3] [--max-tokens 64]
+    python -m benchmarks.decode [--rows 8,16,32] [--repeats 3] [--max-tokens 96]
 
 All sides run in turns of two seconds, on the same model and threads: the host may be shared.
 The speed is that of the median step while all rows run, so that prefill counts for none.
@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default="8,16,32")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=96)
     arguments = parser.parse_args()
     counts = [int(count) for count in arguments.rows.split(",")]
     runs: dict[str, dict[int, Figures]] = {

@@ -25,7 +25,8 @@ def interleave(
     Args:
         pids: of each job, the processes that compute for it, and for it only.
     """
-    with _all_going_on(pids), ThreadPoolExecutor(len(jobs)) as threads:
+    # Also after an error all go on, before the threads are waited for.
+    with ThreadPoolExecutor(len(jobs)) as threads, _all_going_on(pids):
         _signal(signal.SIGSTOP, *pids.values())
         running = {name: threads.submit(job) for name, job in jobs.items()}
         while left := [name for name, future in running.items() if not future.done()]:
