@@ -5,7 +5,7 @@
 Each client sends one request after another: prompts of 50 to 400 tokens that share nothing,
 48 tokens of answer, greedy, staggered starts. All sides run on the same machine with the same
 BLAS, model, cores and prompts, one after the other, in turn: the cluster with one engine, and
-without a GPU with two that share the cores; `mlx_lm.server` as it comes and with
+elsewhere than on a Mac with two that share the cores; `mlx_lm.server` as it comes and with
 `--prompt-concurrency 1`. Beside them stands what the sum of the parts allows: prefill alone,
 then decoding at the full batch, by bare passes in one process. Writes results/mixed.json.
 """

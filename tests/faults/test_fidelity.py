@@ -94,8 +94,10 @@ async def judge_narrow(cluster: ClusterProcess, asks: list[Ask]) -> None:
     """As `judge`; some gave way meanwhile, and the engine never held more than it may."""
     async with raw_client(cluster.url) as client:
         watch = asyncio.create_task(most_held(client))
-        await judge(cluster, asks)
-        watch.cancel()
+        try:
+            await judge(cluster, asks)
+        finally:
+            watch.cancel()
         most, budget = await watch
         (engine,) = (await client.health("worker-1"))["engines"]
     assert 0 < most <= budget
