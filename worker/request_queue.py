@@ -1,13 +1,21 @@
-"""The bounded queue of a worker: three priorities, first in first out within each.
+"""The bounded queue of a worker: priorities, first in first out within each.
 
-A plain data structure: decisions only, no clock, no I/O.
+Who waits long rises a level, so that nobody starves; a request that shares a prompt's beginning
+with what runs may go before its equals, but not often past the same one. A plain data structure:
+decisions only, no clock, no I/O.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from shared.messages.request import PRIORITIES, Priority
+
+_LOOKAHEAD = 8
+_MAX_OVERTAKEN = 4
+"""Of the first so many of a level any may be next, past others that were passed less often."""
 
 
 class Queued(Protocol):
@@ -18,45 +26,130 @@ class Queued(Protocol):
 Q = TypeVar("Q", bound=Queued)
 
 
-class RequestQueue(Generic[Q]):
-    """Requests that wait for a batch slot."""
+@dataclass(slots=True, eq=False)
+class _Place(Generic[Q]):
+    """Where a request stands.
 
-    def __init__(self, max_depth: int) -> None:
+    Attributes:
+        number: counts up, in order of arrival.
+        since: when it came to its present level.
+        overtaken: by how many equals.
+    """
+
+    request: Q
+    number: int
+    since: float
+    overtaken: int = 0
+
+
+class RequestQueue(Generic[Q]):
+    """Requests that wait for a batch slot.
+
+    Args:
+        levels: how many priorities differ; the lower ones share the last level.
+        promote_after_s: who has waited so long in a level rises to the next.
+        reject_when_full: whether a full queue refuses the new request; else the newest of the
+            lowest priority goes.
+    """
+
+    def __init__(
+        self,
+        max_depth: int,
+        *,
+        levels: int = len(PRIORITIES),
+        promote_after_s: float = 10.0,
+        reject_when_full: bool = True,
+    ) -> None:
         self.max_depth = max_depth
-        self._levels: dict[Priority, deque[Q]] = {level: deque() for level in PRIORITIES}
+        self._promote_after_s = promote_after_s
+        self._reject_when_full = reject_when_full
+        self._levels: list[deque[_Place[Q]]] = [deque() for _ in range(levels)]
+        self._numbers = itertools.count()
 
     def __len__(self) -> int:
-        return sum(len(level) for level in self._levels.values())
+        return sum(len(level) for level in self._levels)
 
     def __iter__(self) -> Iterator[Q]:
         """From the next to the last."""
-        for level in PRIORITIES:
-            yield from self._levels[level]
+        return (place.request for level in self._levels for place in level)
 
     @property
     def full(self) -> bool:
         return len(self) >= self.max_depth
 
-    def push(self, request: Q) -> bool:
-        """Put a request behind its equals; False, and nothing done, when the queue is full."""
-        if self.full:
-            return False
-        self._levels[request.level].append(request)
-        return True
+    def push(self, request: Q, now: float) -> Q | None:
+        """Put a request behind its equals.
 
-    def pop(self, admissible: Callable[[Q], bool]) -> Q | None:
-        """Take the first request that `admissible` lets through; None when there is none."""
-        for level in self._levels.values():
-            for request in level:
-                if admissible(request):
-                    level.remove(request)
-                    return request
+        Returns:
+            The one for whom there is no place then: this one, or one that was queued; None
+            where there is room for all.
+        """
+        place = _Place(request, next(self._numbers), now)
+        if self.full:
+            loser = place if self._reject_when_full else self._least(place)
+            if loser is place:
+                return request
+            self.remove(loser.request)
+        else:
+            loser = None
+        self._levels[min(_rank(request), len(self._levels) - 1)].append(place)
+        return loser.request if loser is not None else None
+
+    def pop(
+        self, admissible: Callable[[Q], bool], kinship: Callable[[Q], int] = lambda _: 0
+    ) -> Q | None:
+        """Take the next request that `admissible` lets through; None when there is none.
+
+        Args:
+            kinship: how much a request shares with what runs; the more, the better.
+        """
+        for level in self._levels:
+            places = list(itertools.islice(
+                (place for place in level if admissible(place.request)), _LOOKAHEAD
+            ))  # fmt: skip
+            if places:
+                chosen = _preferred(places, kinship)
+                for place in places[: places.index(chosen)]:
+                    place.overtaken += 1
+                level.remove(chosen)
+                return chosen.request
         return None
+
+    def promote(self, now: float) -> list[Q]:
+        """Have those rise who have waited long; returns them."""
+        risen: list[Q] = []
+        for higher, level in itertools.pairwise(self._levels):
+            while level and now - level[0].since >= self._promote_after_s:
+                place = level.popleft()
+                place.since, place.overtaken = now, 0
+                higher.append(place)
+                risen.append(place.request)
+        return risen
 
     def remove(self, request: Q) -> bool:
         """Take out one request; False when it is not there."""
-        try:
-            self._levels[request.level].remove(request)
-        except ValueError:
-            return False
-        return True
+        for level in self._levels:
+            for place in level:
+                if place.request is request:
+                    level.remove(place)
+                    return True
+        return False
+
+    def _least(self, newest: _Place[Q]) -> _Place[Q]:
+        """The newest of the lowest priority, `newest` included."""
+        places = [newest, *(place for level in self._levels for place in level)]
+        return max(places, key=lambda place: (_rank(place.request), place.number))
+
+
+def _rank(request: Queued) -> int:
+    return PRIORITIES.index(request.level)
+
+
+def _preferred(places: list[_Place[Q]], kinship: Callable[[Q], int]) -> _Place[Q]:
+    """Of the first ones, the one that shares most, unless it would pass one that was passed
+    too often."""
+    allowed = 1 + next(
+        (at for at, place in enumerate(places) if place.overtaken >= _MAX_OVERTAKEN),
+        len(places),
+    )
+    return max(places[:allowed], key=lambda place: kinship(place.request))

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from shared.ids import NAME_PATTERN, BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.codec import Internal, Part
+from shared.messages.request import Priority
 
 WorkerState = Literal["starting", "warming", "ready", "draining", "stopped", "unhealthy"]
 ControllerState = Literal["starting", "ready", "draining", "stopped"]
@@ -58,6 +59,32 @@ class EngineStatus(Part):
     threads: Count = 0
 
 
+class LevelStatus(Part):
+    """The requests of one priority in a worker's queue; counts since its start.
+
+    Attributes:
+        rejected: they found the queue full.
+        dropped: they were queued and gave way to a higher priority.
+        promoted: how often one rose, for it had waited long.
+        wait_p50_ms, wait_p95_ms: of the last ones admitted.
+    """
+
+    queued: Count = 0
+    admitted: Count = 0
+    rejected: Count = 0
+    dropped: Count = 0
+    promoted: Count = 0
+    wait_p50_ms: float = 0.0
+    wait_p95_ms: float = 0.0
+
+
+class QueueStatus(Part):
+    """`drain_per_s`: requests that left the queue in a second, lately."""
+
+    levels: dict[Priority, LevelStatus] = {}
+    drain_per_s: float = 0.0
+
+
 class WorkerReport(Part):
     """The whole state of a worker, as heartbeats and health answers carry it.
 
@@ -75,6 +102,7 @@ class WorkerReport(Part):
     queued_requests: Count = 0
     max_batch_size: Count = 0
     max_queue_depth: Count = 0
+    queue: QueueStatus = QueueStatus()
     models: list[ModelStatus] = []
     engines: list[EngineStatus] = []
     memory_bytes: Count = 0

@@ -1,6 +1,7 @@
 """The queue of a worker, beside a list that is sorted by hand."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -25,41 +26,57 @@ class QueueBesideAList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue: RequestQueue[Waiting] = RequestQueue(_MAX_DEPTH)
-        self.expected: list[Waiting] = []
+        self.queue: RequestQueue[Waiting] = RequestQueue(_MAX_DEPTH, promote_after_s=10)
+        self.expected: list[tuple[Waiting, int, float]] = []  # with its rank, and since when
         self.pushed = 0
+        self.now = 0.0
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        return [request for request, _, _ in self.expected]
 
     @rule(level=_LEVELS)
     def push(self, level: Priority) -> None:
         self.pushed += 1
         request = Waiting(self.pushed, level)
         has_room = len(self.expected) < _MAX_DEPTH
-        assert self.queue.push(request) is has_room
+        assert self.queue.push(request, self.now) is (None if has_room else request)
         if has_room:
-            self.expected.append(request)
-            self.expected.sort(key=lambda waiting: _RANK[waiting.level])
+            self._insert(request, _RANK[level])
+
+    @rule(seconds=st.sampled_from([1, 6, 25]))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+        long_waiting = [
+            entry for entry in self.expected if entry[1] > 0 and self.now - entry[2] >= 10
+        ]
+        for entry in long_waiting:
+            self.expected.remove(entry)
+        for request, rank, _ in long_waiting:
+            self._insert(request, rank - 1)
+        assert self.queue.promote(self.now) == [request for request, _, _ in long_waiting]
 
     @rule()
     def pop_any(self) -> None:
-        first = self.expected.pop(0) if self.expected else None
+        first = self.waiting[0] if self.expected else None
         assert self.queue.pop(lambda _: True) == first
+        self.expected = self.expected[1:]
 
     @rule(remainder=st.integers(0, 2))
     def pop_the_first_that_fits(self, remainder: int) -> None:
         def fits(request: Waiting) -> bool:
             return request.number % 3 == remainder
 
-        first = next(filter(fits, self.expected), None)
+        first = next(filter(fits, self.waiting), None)
         assert self.queue.pop(fits) == first
-        if first is not None:
-            self.expected.remove(first)
+        self.expected = [entry for entry in self.expected if entry[0] != first]
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.expected))
-        assert self.queue.remove(request)
-        self.expected.remove(request)
+        entry = data.draw(st.sampled_from(self.expected))
+        assert self.queue.remove(entry[0])
+        self.expected.remove(entry)
 
     @rule(level=_LEVELS)
     def remove_a_stranger(self, level: Priority) -> None:
@@ -67,28 +84,124 @@ class QueueBesideAList(RuleBasedStateMachine):
 
     @invariant()
     def both_hold_the_same(self) -> None:
-        assert list(self.queue) == self.expected
+        assert list(self.queue) == self.waiting
         assert len(self.queue) == len(self.expected)
         assert self.queue.full is (len(self.expected) == _MAX_DEPTH)
+
+    def _insert(self, request: Waiting, rank: int) -> None:
+        self.expected.append((request, rank, self.now))
+        self.expected.sort(key=lambda entry: entry[1])
 
 
 test_the_queue_always_holds_what_a_sorted_list_holds = QueueBesideAList.TestCase
 
 
+def _queue(*levels: Priority, **how: Any) -> tuple[RequestQueue[Waiting], list[Waiting]]:
+    """A full queue, and who is in it, in order of arrival."""
+    queue: RequestQueue[Waiting] = RequestQueue(len(levels), **how)
+    requests = [Waiting(number, level) for number, level in enumerate(levels)]
+    assert all(queue.push(request, 0.0) is None for request in requests)
+    return queue, requests
+
+
+def _popped(queue: RequestQueue[Waiting]) -> list[int]:
+    return [request.number for _ in range(len(queue)) if (request := queue.pop(lambda _: True))]
+
+
 def test_high_overtakes_medium_and_low_and_equals_keep_their_order() -> None:
-    queue: RequestQueue[Waiting] = RequestQueue(10)
-    levels: list[Priority] = ["low", "medium", "high", "low", "high", "medium"]
-    for number, level in enumerate(levels):
-        queue.push(Waiting(number, level))
-    popped = [queue.pop(lambda _: True) for _ in levels]
-    assert [request.number for request in popped if request] == [2, 4, 1, 5, 0, 3]
+    queue, _ = _queue("low", "medium", "high", "low", "high", "medium")
+    assert _popped(queue) == [2, 4, 1, 5, 0, 3]
+
+
+@pytest.mark.parametrize(("levels", "order"), [(1, [0, 1, 2, 3]), (2, [2, 0, 1, 3])])
+def test_with_fewer_levels_the_lower_priorities_are_equals(levels: int, order: list[int]) -> None:
+    queue, _ = _queue("low", "medium", "high", "low", levels=levels)
+    assert _popped(queue) == order
+
+
+# When it is full.
 
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_full_queue_takes_nothing_until_something_left(depth: int) -> None:
-    queue: RequestQueue[Waiting] = RequestQueue(depth)
-    assert all(queue.push(Waiting(number, "medium")) for number in range(depth))
-    assert not queue.push(Waiting(depth, "high"))
+    queue, _ = _queue(*["medium"] * depth)
+    late = Waiting(depth, "high")
+    assert queue.push(late, 0.0) is late
     queue.pop(lambda _: True)
-    assert queue.push(Waiting(depth, "high"))
+    assert queue.push(late, 0.0) is None
     assert len(queue) == depth
+
+
+def test_told_to_drop_it_drops_the_newest_of_the_lowest_priority() -> None:
+    queue, requests = _queue("low", "medium", "low", "high", reject_when_full=False)
+    assert queue.push(Waiting(4, "medium"), 1.0) is requests[2]
+    assert queue.push(Waiting(5, "high"), 1.0) is requests[0]
+    assert queue.push(Waiting(6, "high"), 1.0).number == 4  # type: ignore[union-attr]
+    assert _popped(queue) == [3, 5, 6, 1]
+
+
+@pytest.mark.parametrize("level", ["medium", "low"])
+def test_who_comes_last_drops_nobody_of_its_own_priority(level: Priority) -> None:
+    queue, _ = _queue("high", "medium", reject_when_full=False)
+    late = Waiting(2, level)
+    assert queue.push(late, 1.0) is late
+    assert _popped(queue) == [0, 1]
+
+
+def test_one_that_rose_is_still_dropped_as_what_it_came() -> None:
+    queue, requests = _queue("low", "medium", reject_when_full=False)
+    assert queue.promote(10.0) == [requests[1], requests[0]]
+    assert queue.push(Waiting(2, "medium"), 11.0) is requests[0]
+
+
+# Against starvation.
+
+
+def test_who_waits_long_rises_a_level_at_a_time_behind_those_who_are_there() -> None:
+    queue, _ = _queue("low", "medium", "high")
+    assert queue.promote(9.9) == []
+    queue.promote(10.0)
+    assert [request.number for request in queue] == [2, 1, 0]
+    queue.pop(lambda _: True)
+    assert queue.push(Waiting(3, "medium"), 10.0) is None
+    assert _popped(queue) == [1, 0, 3]
+
+
+def test_low_is_served_in_time_however_many_high_ones_come() -> None:
+    queue: RequestQueue[Waiting] = RequestQueue(100, promote_after_s=10)
+    queue.push(Waiting(0, "low"), 0.0)
+    served: list[int] = []
+    for second in range(1, 60):
+        queue.push(Waiting(second, "high"), float(second))
+        queue.push(Waiting(100 + second, "high"), float(second))
+        queue.promote(float(second))
+        served += [request.number for _ in "x" if (request := queue.pop(lambda _: True))]
+    assert 0 in served
+
+
+# Prompts that begin alike.
+
+
+def test_who_shares_with_what_runs_goes_before_its_equals_but_not_before_its_betters() -> None:
+    queue, _ = _queue("medium", "medium", "high", "medium", "low")
+    kinship = {0: 0, 1: 2, 2: 0, 3: 3, 4: 9}
+    order = [queue.pop(lambda _: True, lambda r: kinship[r.number]) for _ in range(5)]
+    assert [request.number for request in order if request] == [2, 3, 1, 0, 4]
+
+
+def test_nobody_is_passed_more_than_a_few_times() -> None:
+    queue: RequestQueue[Waiting] = RequestQueue(100)
+    queue.push(Waiting(0, "medium"), 0.0)
+    served: list[int] = []
+    for number in range(1, 20):
+        queue.push(Waiting(number, "medium"), 0.0)
+        request = queue.pop(lambda _: True, lambda r: r.number)
+        served += [request.number] if request else []
+    assert served.index(0) == 4
+
+
+def test_of_many_only_the_first_few_may_be_preferred() -> None:
+    queue, _ = _queue(*["medium"] * 20)
+    request = queue.pop(lambda _: True, lambda r: r.number)
+    assert request is not None
+    assert request.number == 7

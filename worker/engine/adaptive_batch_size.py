@@ -1,0 +1,137 @@
+"""How many rows of a model decode at once: as many as a latency target of the step allows.
+
+An exponential moving average of the step's latency is held in a band around the target by
+adding and taking away rows, a few at a time; far above the band half of them go at once. Three
+rules keep it from swinging: nothing is judged before the last change has taken effect; more
+rows are tried only while others wait, and after a try that failed only later, twice as late
+each time; and fewer rows stay only where they made steps faster: where the model itself takes
+longer than the target, a small batch would cost throughput for nothing.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.settings.tree import AdaptiveBatching
+
+Reason = Literal["room", "slow", "far too slow", "did not help"]
+
+_CUT = 0.5
+_JUDGED_AT = 2 / 3
+_HELPS = 0.25
+"""A descent is judged when so much of the rows is left; it helps when the latency has fallen by
+so much of what the rows fell, in proportion."""
+_FLOOR_S = 60.0
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 120.0
+_KEPT_CHANGES = 32
+_KEPT_JUDGEMENTS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One move of the limit; `latency_s` is the average that caused it."""
+
+    at: float
+    before: int
+    after: int
+    latency_s: float
+    reason: Reason
+
+
+class AdaptiveBatchSize:
+    """The limit on the rows of one model. Belongs to the engine thread.
+
+    Args:
+        least, most: the limit stays between them.
+        start: where it begins.
+
+    Attributes:
+        limit: rows that may decode at once.
+        latency_s: the average latency of a step, since the last change; 0 before the first.
+        changes: the last ones, oldest first.
+    """
+
+    def __init__(self, settings: AdaptiveBatching, least: int, most: int, start: int) -> None:
+        self._settings = settings
+        self._least = least
+        self._most = most
+        self.limit = min(max(start, least), most)
+        self.latency_s = 0.0
+        self.changes: deque[Change] = deque(maxlen=_KEPT_CHANGES)
+        self._steps = 0
+        self._in_band: deque[bool] = deque(maxlen=_KEPT_JUDGEMENTS)
+        self._tried_up = False
+        self._pause_s = _FIRST_PAUSE_S
+        self._no_more_until = 0.0
+        self._descent: Change | None = None  # the first change of the present way down
+        self._floor, self._floor_until = least, 0.0
+
+    @property
+    def stability(self) -> float:
+        """The share of the last judgements that found nothing to change, from 0 to 1."""
+        return sum(self._in_band) / len(self._in_band) if self._in_band else 1.0
+
+    def stepped(self, latency_s: float, rows: int, waiting: int, now: float) -> None:
+        """Take in one step of so many rows, while others waited to join."""
+        if rows > self.limit:
+            return  # the last change has not taken effect
+        alpha = self._settings.ema_alpha
+        usual = self.latency_s or latency_s
+        self.latency_s = usual + alpha * (latency_s - usual)
+        self._steps += 1
+        if self._steps >= self._settings.adjustment_interval:
+            self._steps = 0
+            self._judge(rows, waiting, now)
+
+    def _judge(self, rows: int, waiting: int, now: float) -> None:
+        changes = len(self.changes)
+        self._move(*self._wanted(rows, waiting, now), now)
+        self._in_band.append(len(self.changes) == changes)
+
+    def _wanted(self, rows: int, waiting: int, now: float) -> tuple[int, Reason]:
+        """The limit that is right now, and why; the present one where nothing is wrong."""
+        settings = self._settings
+        target_s, tolerance_s = settings.target_step_latency_ms / 1000, settings.tolerance_ms / 1000
+        floor = self._floor if now < self._floor_until else self._least
+        if self._came_down_in_vain(rows):
+            assert self._descent is not None
+            self._floor, self._floor_until = self._descent.before, now + _FLOOR_S
+            return self._floor, "did not help"
+        if self.latency_s > settings.degradation_multiplier * target_s:
+            return min(self.limit, max(floor, int(rows * _CUT))), "far too slow"
+        if self.latency_s > target_s + tolerance_s:
+            fewer = max(floor, rows - settings.max_adjustment_step)
+            return min(self.limit, fewer), "slow"
+        has_room = self.latency_s < target_s - tolerance_s
+        if has_room and waiting and rows >= self.limit and now >= self._no_more_until:
+            carefully = self._pause_s > _FIRST_PAUSE_S  # the last try went too far
+            more = 1 if carefully else settings.max_adjustment_step
+            return min(self._most, self.limit + more), "room"
+        return self.limit, "room"
+
+    def _came_down_in_vain(self, rows: int) -> bool:
+        """Whether a third of the rows went, and steps are hardly faster."""
+        first = self._descent
+        if first is None or rows < self.limit or self.limit > _JUDGED_AT * first.before:
+            return False
+        fell = 1 - self.latency_s / first.latency_s
+        return fell < _HELPS * (1 - self.limit / first.before)
+
+    def _move(self, limit: int, reason: Reason, now: float) -> None:
+        if limit == self.limit:
+            return
+        change = Change(now, self.limit, limit, self.latency_s, reason)
+        if limit < self.limit:
+            self._descent = self._descent or change
+            if self._tried_up:
+                self._no_more_until = now + self._pause_s
+                self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        else:
+            self._descent = None
+            if self._tried_up:
+                self._pause_s = _FIRST_PAUSE_S  # the last try went well
+        self._tried_up = reason == "room"
+        self.changes.append(change)
+        self.limit = limit
+        self.latency_s = 0.0
