@@ -2,11 +2,13 @@
 
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import TokensEmitted
+from shared.messages.prefixes import PrefixChain, prefix_chain
 from shared.messages.request import PRIORITIES, Priority
 from shared.messages.stream import (
     ChoiceOutput,
@@ -90,6 +92,10 @@ class ActiveRequest:
     def level(self) -> Priority:
         return self.dispatch.request.level
 
+    @cached_property
+    def prefixes(self) -> PrefixChain:
+        return prefix_chain(self.model, self.dispatch.request)
+
     @property
     def streams(self) -> bool:
         return self.dispatch.request.stream
@@ -112,6 +118,11 @@ class ActiveRequest:
         """On the clock of `time.monotonic`."""
         left_ms = self.dispatch.request.timeout_ms - self.dispatch.elapsed_ms
         return self.received_at + left_ms / 1000
+
+    @property
+    def wait_s(self) -> float:
+        """In the queue of this worker, until it was admitted or until now."""
+        return (self._admitted_at or time.monotonic()) - self.received_at
 
     @property
     def tokens(self) -> int:

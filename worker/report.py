@@ -41,6 +41,7 @@ def build_report(
         queued_requests=scheduler.queued,
         max_batch_size=settings.worker.continuous_batching.max_batch_size * len(engines),
         max_queue_depth=scheduler.max_queue_depth,
+        queue=scheduler.queue_status,
         models=[model.status(scheduler.active_on(model.id)) for model in scheduler.models],
         engines=engines,
         memory_bytes=own_memory + sum(engine.memory_bytes for engine in engines),

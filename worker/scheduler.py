@@ -6,14 +6,15 @@ Facts from engines come in, messages for the publisher go out; nothing here awai
 import itertools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from shared.changes import Changes
 from shared.clock import awake_or_asleep
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
-from shared.messages.events import RequestFailed, RequestFinished
+from shared.messages.events import QueueStatus, RequestFailed, RequestFinished
+from shared.messages.prefixes import PrefixIndex
 from shared.messages.stream import KEEP_ALIVE_S, Done, StreamError
 from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
@@ -35,6 +36,7 @@ from worker.link.messages import (
 from worker.model_catalogue import Model, ModelCatalogue
 from worker.model_loader import ModelLoader
 from worker.publisher import Letter, Outgoing
+from worker.queue_figures import QueueFigures
 from worker.request_queue import RequestQueue
 
 logger = logging.getLogger(__name__)
@@ -56,9 +58,15 @@ class Scheduler:
         self._worker = worker
         self._max_batch_size = settings.worker.continuous_batching.max_batch_size
         self._put = put
+        queue = settings.worker.request_queue
         self._queue: RequestQueue[ActiveRequest] = RequestQueue(
-            settings.worker.request_queue.max_depth
+            queue.max_depth,
+            levels=queue.priority_levels,
+            promote_after_s=queue.promote_after_ms / 1000,
+            reject_when_full=queue.reject_when_full,
         )
+        self._queue_figures = QueueFigures(time.monotonic)
+        self._prefixes = PrefixIndex()  # of what runs
         self._requests: dict[RequestKey, ActiveRequest] = {}
         self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
         self._by_sequence: dict[int, tuple[ActiveRequest, Choice]] = {}
@@ -80,6 +88,10 @@ class Scheduler:
     @property
     def running(self) -> int:
         return len(self._requests) - len(self._queue)
+
+    @property
+    def queue_status(self) -> QueueStatus:
+        return self._queue_figures.status(Counter(request.level for request in self._queue))
 
     @property
     def idle(self) -> bool:
@@ -123,13 +135,12 @@ class Scheduler:
                     self.attach(running, inbox)
                 return None
             self.drop(running)
-        if self._queue.full:
-            message = f"the queue of {self._worker} has no room ({self._queue.max_depth})"
-            return Refusal(code="queue_full", message=message, retry_after_ms=1000)
         sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
         request = ActiveRequest(dispatch, owner, self._worker, sequences)
-        self._requests[request.key] = request
-        self._queue.push(request)
+        if not self._enqueue(request):
+            message = f"the queue of {self._worker} has no room ({self._queue.max_depth})"
+            retry_after_ms = self._queue_figures.book_retry_ms()
+            return Refusal(code="queue_full", message=message, retry_after_ms=retry_after_ms)
         if model.state == "available":
             self.loader.load(model)
         self._admit_all()
@@ -137,6 +148,21 @@ class Scheduler:
             request.status = "queued" if model.state == "warm" else "loading"
             self._send_status(request)
         return None
+
+    def _enqueue(self, request: ActiveRequest) -> bool:
+        """Whether there is room for a request; another one may have to go for it."""
+        loser = self._queue.push(request, request.received_at)
+        if loser is request:
+            self._queue_figures.rejected(request.level)
+            return False
+        self._requests[request.key] = request
+        if loser is not None:
+            self._queue_figures.dropped(loser.level)
+            message = f"gave way to a request of higher priority in the queue of {self._worker}"
+            retry_after_ms = self._queue_figures.book_retry_ms()
+            error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
+            self._fail(loser, error, give_back=True)
+        return True
 
     def cancel(self, key: RequestKey, attempt: int, *, silent: bool) -> bool:
         """End a request as its client asked; False when it is not here.
@@ -195,6 +221,8 @@ class Scheduler:
         """Deadlines and keep-alives; call it a few times a second."""
         now = time.monotonic()
         self._forget_old(now)
+        for risen in self._queue.promote(now):
+            self._queue_figures.promoted(risen.level)
         for request in self.requests():
             silent_s = now - request.last_sent_at
             if now >= request.deadline:
@@ -293,12 +321,17 @@ class Scheduler:
 
     def _admit_all(self) -> None:
         while free := self._free_engines():
-            request = self._queue.pop(lambda r: self._first_holding(free, r.model) is not None)
+            request = self._queue.pop(
+                lambda r: self._first_holding(free, r.model) is not None,
+                lambda r: self._prefixes.shared(r.prefixes),
+            )
             if request is None:
                 return
             engine = self._first_holding(free, request.model)
             assert engine is not None
             request.admit(engine.index)
+            self._queue_figures.admitted(request.level, request.wait_s)
+            self._prefixes.add(request.prefixes)
             for choice in request.choices:
                 self._by_sequence[choice.sequence] = (request, choice)
                 engine.send(request.order(choice))
@@ -346,10 +379,14 @@ class Scheduler:
         self.changes.notify()
         if cancel and request.engine is not None:
             self._cancel_sequences(request)
-        if self._requests.pop(request.key, None) is not None and request.end is not None:
+        was_here = self._requests.pop(request.key, None) is not None
+        if was_here and request.end is not None:
             self._ended.pop(request.key, None)
             self._ended[request.key] = request
-        self._queue.remove(request)
+        if was_here and request.engine is not None:
+            self._prefixes.remove(request.prefixes)
+        if self._queue.remove(request):
+            self._queue_figures.left()
         for choice in request.choices:
             self._by_sequence.pop(choice.sequence, None)
 

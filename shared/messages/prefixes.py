@@ -9,6 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 
+from shared.ids import ModelId
 from shared.messages.request import InferenceRequest
 
 LINK_BYTES = 1024
@@ -17,10 +18,10 @@ _DIGEST_BYTES = 8
 PrefixChain = tuple[bytes, ...]
 
 
-def prefix_chain(request: InferenceRequest) -> PrefixChain:
+def prefix_chain(model: ModelId, request: InferenceRequest) -> PrefixChain:
     """A link for each whole KiB of a message, and for its end; of a plain prompt likewise. Of
-    several prompts the first counts."""
-    hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    several prompts the first counts; prompts of different models have nothing in common."""
+    hashed = hashlib.blake2b(model.encode(), digest_size=_DIGEST_BYTES)
     chain = []
     for kind, content in _parts(request):
         hashed.update(b"%s:" % kind)

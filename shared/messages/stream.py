@@ -54,9 +54,11 @@ class StreamError:
     retry_after_ms: int | None = None
 
     @classmethod
-    def of(cls, code: str, message: str, param: str | None = None) -> "StreamError":
+    def of(
+        cls, code: str, message: str, param: str | None = None, *, retry_after_ms: int | None = None
+    ) -> "StreamError":
         """An error whose `retryable` is that of its code."""
-        return cls(code, message, param, is_retryable(code))
+        return cls(code, message, param, is_retryable(code), retry_after_ms)
 
     def to_exception(self) -> StreamFailed:
         error = StreamFailed(self.message, param=self.param, retry_after_ms=self.retry_after_ms)

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.ids import ModelId
 from shared.messages.prefixes import PrefixIndex, prefix_chain
 from shared.messages.request import InferenceRequest
 
+_MODEL = ModelId("demo")
+
 
 def _chain(**body: Any) -> tuple[bytes, ...]:
-    return prefix_chain(InferenceRequest(**body))
+    return prefix_chain(_MODEL, InferenceRequest(**body))
 
 
 def _chat(*texts: str) -> tuple[bytes, ...]:
@@ -46,6 +49,12 @@ def test_parts_of_a_message_count_as_their_text() -> None:
     assert _chain(messages=[{"role": "user", "content": parts}]) == _chain(
         messages=[{"role": "user", "content": "Hello"}]
     )
+
+
+def test_prompts_of_different_models_share_nothing() -> None:
+    request = InferenceRequest(prompt="Hello")
+    other = prefix_chain(ModelId("other"), request)
+    assert _shared(prefix_chain(_MODEL, request), other) == 0
 
 
 @pytest.mark.parametrize(
