@@ -92,6 +92,12 @@ class ActiveRequest:
     def level(self) -> Priority:
         return self.dispatch.request.level
 
+    @property
+    def session(self) -> tuple[ClientName, str] | None:
+        """Session ids are the clients' own, too."""
+        session = self.dispatch.request.session_id
+        return (self.dispatch.client, session) if session is not None else None
+
     @cached_property
     def prefixes(self) -> PrefixChain:
         return prefix_chain(self.model, self.dispatch.request)

@@ -6,7 +6,7 @@ Facts from engines come in, messages for the publisher go out; nothing here awai
 import itertools
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from shared.changes import Changes
@@ -18,6 +18,7 @@ from shared.messages.prefixes import PrefixIndex
 from shared.messages.stream import KEEP_ALIVE_S, Done, StreamError
 from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
+from worker.engine_choice import EngineChoice
 from worker.engine_process import EngineProcess
 from worker.inboxes import PROBE_INTERVAL_S
 from worker.link.messages import (
@@ -38,11 +39,11 @@ from worker.model_loader import ModelLoader
 from worker.publisher import Letter, Outgoing
 from worker.queue_figures import QueueFigures
 from worker.request_queue import RequestQueue
+from worker.throughput import Throughput
 
 logger = logging.getLogger(__name__)
 
 KEPT_AFTER_END_S = 30.0
-_RATE_WINDOW_S = 5.0
 
 
 class Scheduler:
@@ -56,7 +57,6 @@ class Scheduler:
         self, worker: WorkerId, settings: ClusterSettings, put: Callable[[Outgoing], None]
     ) -> None:
         self._worker = worker
-        self._max_batch_size = settings.worker.continuous_batching.max_batch_size
         self._put = put
         queue = settings.worker.request_queue
         self._queue: RequestQueue[ActiveRequest] = RequestQueue(
@@ -71,8 +71,11 @@ class Scheduler:
         self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
         self._by_sequence: dict[int, tuple[ActiveRequest, Choice]] = {}
         self._numbers = itertools.count(1)
-        self._recent_tokens: deque[tuple[float, int]] = deque()
+        self.throughput = Throughput(time.monotonic)
         self.engines: list[EngineProcess] = []
+        self._choice = EngineChoice(
+            self.engines, settings.worker.continuous_batching.max_batch_size
+        )
         self.models = ModelCatalogue(settings)
         self.loader = ModelLoader(self.models, self.engines, self._on_model_failed)
         self.changes = Changes()
@@ -100,11 +103,6 @@ class Scheduler:
     @property
     def max_queue_depth(self) -> int:
         return self._queue.max_depth
-
-    def tokens_per_s(self) -> float:
-        """Tokens generated per second, over the last few seconds."""
-        self._forget_old_tokens()
-        return round(sum(count for _, count in self._recent_tokens) / _RATE_WINDOW_S, 1)
 
     def active_on(self, model: ModelId) -> int:
         return sum(request.model == model for request in self._requests.values())
@@ -253,7 +251,7 @@ class Scheduler:
         """Take in what an engine reports."""
         match fact:
             case StepCompleted():
-                self._step(fact.outputs)
+                self._step(engine, fact.outputs)
             case SequenceStarted():
                 if entry := self._by_sequence.get(fact.sequence):
                     request, choice = entry
@@ -275,13 +273,13 @@ class Scheduler:
             case _:
                 pass  # the others are the engine process's own
 
-    def _step(self, outputs: list[Output]) -> None:
+    def _step(self, engine: EngineProcess, outputs: list[Output]) -> None:
         outgoing = Outgoing()
         for output in outputs:
             if entry := self._by_sequence.get(output.sequence):
                 self._advance(*entry, output, outgoing)
         self._put(outgoing)
-        self._count_tokens(sum(len(output.token_ids) for output in outputs))
+        self.throughput.add(engine.index, sum(len(output.token_ids) for output in outputs))
         self._admit_all()
 
     def _advance(
@@ -297,7 +295,7 @@ class Scheduler:
         if output.token_ids or output.text:
             mine.events.append((request.owner, request.emitted(choice, output)))
         if choice.finished:
-            self._by_sequence.pop(choice.sequence, None)
+            self._leave_engine(choice)
         for message in messages:
             mine.letters.append(Letter.to_all(request, message))
             request.last_sent_at = time.monotonic()
@@ -320,36 +318,25 @@ class Scheduler:
     # Admission.
 
     def _admit_all(self) -> None:
-        while free := self._free_engines():
+        while self._choice.any_free:
             request = self._queue.pop(
-                lambda r: self._first_holding(free, r.model) is not None,
-                lambda r: self._prefixes.shared(r.prefixes),
+                lambda request: self._engine_for(request) is not None,
+                lambda request: self._prefixes.shared(request.prefixes),
             )
             if request is None:
                 return
-            engine = self._first_holding(free, request.model)
+            engine = self._engine_for(request)
             assert engine is not None
             request.admit(engine.index)
+            self._choice.came(engine.index, len(request.choices), request.session)
             self._queue_figures.admitted(request.level, request.wait_s)
             self._prefixes.add(request.prefixes)
             for choice in request.choices:
                 self._by_sequence[choice.sequence] = (request, choice)
                 engine.send(request.order(choice))
 
-    def _free_engines(self) -> list[EngineProcess]:
-        """Running engines with a batch slot free, the least busy first."""
-        busy = {engine.index: 0 for engine in self.engines if engine.state == "running"}
-        for request, _ in self._by_sequence.values():
-            if request.engine in busy:
-                busy[request.engine] += 1
-        free = [index for index in busy if busy[index] < self._max_batch_size]
-        return [self.engines[index] for index in sorted(free, key=lambda index: busy[index])]
-
-    def _first_holding(
-        self, engines: Iterable[EngineProcess], model: ModelId
-    ) -> EngineProcess | None:
-        holders = self.models[model].engines
-        return next((engine for engine in engines if engine.index in holders), None)
+    def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
+        return self._choice.choose(self.models[request.model].engines, request.session)
 
     # Ends.
 
@@ -388,7 +375,13 @@ class Scheduler:
         if self._queue.remove(request):
             self._queue_figures.left()
         for choice in request.choices:
-            self._by_sequence.pop(choice.sequence, None)
+            self._leave_engine(choice)
+
+    def _leave_engine(self, choice: Choice) -> None:
+        if (entry := self._by_sequence.pop(choice.sequence, None)) is not None:
+            request, _ = entry
+            assert request.engine is not None
+            self._choice.went(request.engine)
 
     def _cancel_sequences(self, request: ActiveRequest) -> None:
         assert request.engine is not None
@@ -400,15 +393,6 @@ class Scheduler:
         request.last_sent_at = time.monotonic()
         if message is not None:
             self._put(Outgoing(letters=[Letter.to_all(request, message)]))
-
-    def _count_tokens(self, count: int) -> None:
-        self._recent_tokens.append((time.monotonic(), count))
-        self._forget_old_tokens()
-
-    def _forget_old_tokens(self) -> None:
-        horizon = time.monotonic() - _RATE_WINDOW_S
-        while self._recent_tokens and self._recent_tokens[0][0] < horizon:
-            self._recent_tokens.popleft()
 
 
 def _cancelled(choice: Choice) -> Output:

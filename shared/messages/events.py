@@ -90,6 +90,8 @@ class WorkerReport(Part):
 
     Attributes:
         memory_bytes: used by MLX and the processes of the worker.
+        load_balance: of the engines, 1 when all generated the same lately, 1 / engines when one
+            did it all.
         uptime_s: since this boot.
         tasks: of the agent's event loop; a number that only grows is a leak.
     """
@@ -109,6 +111,7 @@ class WorkerReport(Part):
     hardware: Hardware = Hardware()
     labels: dict[str, str] = {}
     tokens_per_s: float = 0.0
+    load_balance: float = 1.0
     completed_requests: Count = 0
     failed_requests: Count = 0
     uptime_s: float = 0.0

@@ -1,0 +1,65 @@
+"""Which engine gets the next request."""
+
+from dataclasses import dataclass
+
+from shared.ids import ClientName
+from worker.engine_choice import EngineChoice
+from worker.engine_process import EngineState
+
+_ALL = {0, 1, 2}
+_ANN = (ClientName("ann"), "talk")
+
+
+@dataclass
+class Engine:
+    index: int
+    state: EngineState = "running"
+
+
+def _choice(most: int = 4) -> tuple[EngineChoice[Engine], list[Engine]]:
+    engines = [Engine(index) for index in range(3)]
+    return EngineChoice(engines, most), engines
+
+
+def _chosen(choice: EngineChoice[Engine], holders: set[int], session=None) -> int | None:  # type: ignore[no-untyped-def]
+    engine = choice.choose(holders, session)
+    return engine.index if engine else None
+
+
+def test_the_least_busy_that_holds_the_model_is_chosen() -> None:
+    choice, _ = _choice()
+    choice.came(0, 1)
+    assert _chosen(choice, _ALL) == 1
+    choice.came(1, 2)
+    assert _chosen(choice, {0, 1}) == 0
+    assert _chosen(choice, _ALL) == 2
+    assert _chosen(choice, set()) is None
+
+
+def test_one_that_is_full_or_does_not_run_is_left_out() -> None:
+    choice, engines = _choice(most=2)
+    choice.came(0, 2)
+    engines[1].state = "restarting"
+    assert _chosen(choice, {0, 1}) is None
+    assert _chosen(choice, _ALL) == 2
+    engines[2].state = "failed"
+    assert not choice.any_free
+    choice.went(0)
+    assert choice.any_free
+    assert _chosen(choice, _ALL) == 0
+
+
+def test_a_session_stays_where_it_was_while_there_is_room() -> None:
+    choice, engines = _choice(most=3)
+    choice.came(2, 1, _ANN)
+    choice.came(2, 1)
+    assert _chosen(choice, _ALL, _ANN) == 2
+    assert _chosen(choice, _ALL, (ClientName("bob"), "talk")) == 0
+    choice.came(2, 1)
+    assert _chosen(choice, _ALL, _ANN) == 0  # full
+    choice.went(2)
+    assert _chosen(choice, _ALL, _ANN) == 2
+    engines[2].state = "restarting"
+    choice.came(0, 1, _ANN)
+    engines[2].state = "running"
+    assert _chosen(choice, _ALL, _ANN) == 0  # it moved
