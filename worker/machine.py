@@ -38,14 +38,3 @@ def environment_with_threads(threads: int) -> dict[str, str]:
     processes slow each other to a crawl."""
     count = str(threads)
     return {**os.environ, "OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count}
-
-
-def process_memory_bytes(pids: list[int]) -> int:
-    """Resident memory of some processes; dead ones count nothing."""
-    total = 0
-    for pid in pids:
-        try:
-            total += psutil.Process(pid).memory_info().rss
-        except psutil.Error:
-            continue
-    return total

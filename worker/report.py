@@ -7,7 +7,8 @@ from shared.ids import BootId, WorkerId
 from shared.messages.events import EngineStatus, Hardware, WorkerReport, WorkerState
 from shared.settings import ClusterSettings
 from worker.engine_process import EngineProcess
-from worker.machine import hardware, process_memory_bytes
+from worker.footprint import footprint_bytes
+from worker.machine import hardware
 from worker.scheduler import Scheduler
 
 _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {
@@ -31,7 +32,7 @@ def build_report(
     tasks: int,
 ) -> WorkerReport:
     engines = [_engine(engine) for engine in scheduler.engines]
-    own_memory = process_memory_bytes([os.getpid()])
+    own_memory = footprint_bytes([os.getpid()])
     return WorkerReport(
         id=worker_id,
         boot_id=boot_id,
@@ -57,8 +58,8 @@ def build_report(
 
 
 def _engine(engine: EngineProcess) -> EngineStatus:
-    """Resident memory omits Metal's buffers, MLX's own count omits the rest: the larger."""
-    resident = process_memory_bytes([engine.pid]) if engine.pid else 0
+    """Where a footprint omits the device's buffers (CUDA), MLX's own count is the larger."""
+    resident = footprint_bytes([engine.pid]) if engine.pid else 0
     mlx = engine.measured.active_memory_bytes + engine.measured.cache_memory_bytes
     return EngineStatus(
         index=engine.index,
