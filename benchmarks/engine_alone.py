@@ -10,6 +10,7 @@ from typing import BinaryIO, TypeVar
 
 from benchmarks.measures import Run, StreamClock
 from shared.ids import ModelId
+from shared.settings.tree import AdaptiveBatching, ContinuousBatching, Worker
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
 from worker.link.messages import (
     Cancel,
@@ -40,11 +41,12 @@ class EngineAlone:
     def __init__(
         self, folder: str, *, max_stall_ms: int = 500, kv_memory_mb: int | None = None
     ) -> None:
-        self._arguments = [
-            *("--max-batch-size", "64", "--prefill-chunk-tokens", "2048"),
-            *("--max-decode-stall-ms", str(max_stall_ms)),
-            *(("--kv-memory-mb", str(kv_memory_mb)) if kv_memory_mb else ()),
-        ]
+        batching = ContinuousBatching(
+            max_batch_size=64, max_decode_stall_ms=max_stall_ms, kv_memory_mb=kv_memory_mb
+        )
+        self._settings = Worker(
+            continuous_batching=batching, adaptive_batching=AdaptiveBatching(enabled=False)
+        )
         self._folder = folder
         self._numbers = itertools.count()
         self.measured: EngineMeasured | None = None
@@ -56,7 +58,7 @@ class EngineAlone:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "worker.engine", "--fd", str(theirs.fileno())),
-                    *self._arguments,
+                    *("--settings", self._settings.model_dump_json()),
                 ],
                 pass_fds=[theirs.fileno()],
                 env=environment_with_threads(available_cores()),

@@ -36,7 +36,6 @@ from worker.standing import find_lost
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-_MAX_PREFILL_CHUNK_TOKENS = 2048
 _LAST_WORDS_S = 5.0
 
 
@@ -81,7 +80,7 @@ class Agent:
             EngineProcess(
                 index,
                 engines,
-                self._engine_arguments(),
+                ["--settings", settings.worker.model_dump_json()],
                 threads_per_engine(engines),
                 retry_after_failure_s=settings.controller.circuit_breaker.recovery_timeout_ms
                 / 1000,
@@ -210,19 +209,6 @@ class Agent:
             self._scheduler.tick()
 
     # Engines.
-
-    def _engine_arguments(self) -> list[str]:
-        batching = self._settings.worker.continuous_batching
-        chunk = batching.prefill_chunk_tokens
-        kv_memory = batching.kv_memory_mb
-        return [
-            *("--max-batch-size", str(batching.max_batch_size if batching.enabled else 1)),
-            "--prefill-chunk-tokens",
-            str(_MAX_PREFILL_CHUNK_TOKENS if chunk == "auto" else chunk),
-            *("--max-decode-stall-ms", str(batching.max_decode_stall_ms)),
-            *("--engines", str(self._settings.worker.engines.count)),
-            *(("--kv-memory-mb", str(kv_memory)) if kv_memory else ()),
-        ]
 
     async def _on_fact(self, engine: EngineProcess, fact: Fact) -> None:
         if isinstance(fact, EngineStarted):

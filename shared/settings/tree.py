@@ -23,6 +23,7 @@ PositiveMilliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 PriorityName = Literal["high", "medium", "low"]
 DEMO_MODEL = ModelId("demo")
+_MAX_CHUNK_TOKENS = 2048
 Model = Annotated[ModelId, Field(min_length=1, max_length=256)]
 
 
@@ -183,6 +184,11 @@ class ContinuousBatching(Section):
     prefill_chunk_tokens: Annotated[int, Field(ge=16, le=65_536)] | Literal["auto"] = "auto"
     max_decode_stall_ms: PositiveMilliseconds = 500
     kv_memory_mb: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def max_chunk_tokens(self) -> int:
+        chunk = self.prefill_chunk_tokens
+        return _MAX_CHUNK_TOKENS if chunk == "auto" else chunk
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

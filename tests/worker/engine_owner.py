@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from shared.changes import Changes
 from shared.ids import ModelId
-from shared.settings.tree import Engines
+from shared.settings.tree import AdaptiveBatching, ContinuousBatching, Engines, Worker
 from tests.worker.engine.samplings import GREEDY
 from worker.engine_process import EngineProcess
 from worker.link.messages import (
@@ -48,13 +48,18 @@ class EngineOwner:
         self.changes = Changes()
         self.reading = asyncio.Event()
         self.reading.set()
+        batching = ContinuousBatching(
+            max_batch_size=8, max_decode_stall_ms=max_stall_ms, prefill_chunk_tokens=chunk_tokens
+        )
+        worker = Worker(
+            engines=Engines(step_timeout_ms=max(60_000, 2 * max_stall_ms)),
+            continuous_batching=batching,
+            adaptive_batching=AdaptiveBatching(enabled=False),
+        )
         self.process = EngineProcess(
             0,
             Engines(**engines),
-            [
-                *("--max-batch-size", "8", "--max-decode-stall-ms", str(max_stall_ms)),
-                *("--prefill-chunk-tokens", str(chunk_tokens)),
-            ],
+            ["--settings", worker.model_dump_json()],
             2,
             retry_after_failure_s=retry_after_failure_s,
             on_fact=self._on_fact,

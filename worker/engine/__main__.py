@@ -6,18 +6,18 @@ import signal
 import socket
 from importlib.metadata import version
 
+from shared.settings.tree import Worker
 from worker.engine.blas import load_fast_blas
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="worker.engine")
     parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--max-batch-size", type=int, required=True)
-    parser.add_argument("--prefill-chunk-tokens", type=int, required=True)
-    parser.add_argument("--max-decode-stall-ms", type=int, required=True)
-    parser.add_argument("--kv-memory-mb", type=int, help="default: a share of what is free")
-    parser.add_argument("--engines", type=int, default=1, help="that share this machine")
+    parser.add_argument("--settings", required=True, help="the section `worker` as JSON")
     arguments = parser.parse_args()
+    settings = Worker.model_validate_json(arguments.settings)
+    batching = settings.continuous_batching
+    adapts = batching.enabled and settings.adaptive_batching.enabled
 
     # The agent decides when we end: by an order, by closing the socket, or by killing us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -43,11 +43,13 @@ def main() -> None:
     engine = Engine(
         channel.send,
         channel.wait_for_room,
-        max_batch_size=arguments.max_batch_size,
-        max_chunk_tokens=arguments.prefill_chunk_tokens,
-        max_decode_stall_s=arguments.max_decode_stall_ms / 1000,
-        kv_budget_bytes=arguments.kv_memory_mb and arguments.kv_memory_mb * 1_000_000,
-        engines=arguments.engines,
+        max_batch_size=batching.max_batch_size if batching.enabled else 1,
+        max_chunk_tokens=batching.max_chunk_tokens,
+        max_decode_stall_s=batching.max_decode_stall_ms / 1000,
+        kv_budget_bytes=batching.kv_memory_mb and batching.kv_memory_mb * 1_000_000,
+        engines=settings.engines.count,
+        adaptive=settings.adaptive_batching if adapts else None,
+        min_batch_size=batching.min_batch_size,
     )
     keep_freed_memory()
     raise_wired_limit()

@@ -44,7 +44,7 @@ class AdaptiveBatchSize:
 
     Args:
         least, most: the limit stays between them.
-        start: where it begins.
+        start: where it begins; by default with the most.
 
     Attributes:
         limit: rows that may decode at once.
@@ -52,11 +52,13 @@ class AdaptiveBatchSize:
         changes: the last ones, oldest first.
     """
 
-    def __init__(self, settings: AdaptiveBatching, least: int, most: int, start: int) -> None:
+    def __init__(
+        self, settings: AdaptiveBatching, least: int, most: int, start: int | None = None
+    ) -> None:
         self._settings = settings
         self._least = least
         self._most = most
-        self.limit = min(max(start, least), most)
+        self.limit = min(max(most if start is None else start, least), most)
         self.latency_s = 0.0
         self.changes: deque[Change] = deque(maxlen=_KEPT_CHANGES)
         self._steps = 0

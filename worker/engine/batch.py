@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 
+from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.ledger import Claim, KVLedger
 from worker.engine.model import LoadedModel
@@ -34,14 +35,22 @@ class Batch:
 
     Attributes:
         groups: the rows that decode.
+        adaptive: keeps the number of rows below `max_size` where steps take long.
     """
 
     def __init__(
-        self, model: LoadedModel, ledger: KVLedger, *, max_size: int, max_chunk_tokens: int
+        self,
+        model: LoadedModel,
+        ledger: KVLedger,
+        *,
+        max_size: int,
+        max_chunk_tokens: int,
+        adaptive: AdaptiveBatchSize | None = None,
     ) -> None:
         self._model = model
         self._ledger = ledger
         self._max_size = max_size
+        self.adaptive = adaptive
         self._max_chunk_tokens = max_chunk_tokens
         self._pending: list[Pending] = []
         self._jobs: list[PrefillJob] = []
@@ -74,6 +83,15 @@ class Batch:
         for group in self.groups:
             group.drop([row for row in group.rows if row.gone or row.left == 0])
         self.groups = [group for group in self.groups if group.rows]
+
+    def took(self, group: DecodeGroup, seconds: float) -> None:
+        """A step of a group took so long; a token of each row takes as long as a step of every
+        group."""
+        group.took(seconds)
+        if self.adaptive is not None:
+            others_s = sum(other.step_s for other in self.groups if other is not group)
+            now = time.monotonic()
+            self.adaptive.stepped(seconds + others_s, len(self._rows), len(self._pending), now)
 
     @property
     def _rows(self) -> list[DecodingRow]:
@@ -136,7 +154,8 @@ class Batch:
     @property
     def _room(self) -> int:
         prefilling = sum(len(job.pending) for job in self._jobs)
-        return self._max_size - prefilling - len(self._rows)
+        limit = self._max_size if self.adaptive is None else self.adaptive.limit
+        return limit - prefilling - len(self._rows)
 
     def _open_job(self, first: Pending, seconds: float) -> PrefillJob:
         """The first, and others as far as they share a pass with profit."""

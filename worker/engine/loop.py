@@ -10,6 +10,8 @@ import mlx.core as mx
 
 from shared.errors import ClusterError, ModelError
 from shared.ids import ModelId
+from shared.settings.tree import AdaptiveBatching
+from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
 from worker.engine.decoding import DecodeGroup, Drawn
 from worker.engine.device import free_for_kv_bytes, on_gpu
@@ -59,6 +61,7 @@ class _NotPrepared:
 class _Step:
     """A step that the device was asked for."""
 
+    batch: Batch
     group: DecodeGroup
     drawn: Drawn
     began_at: float
@@ -84,18 +87,24 @@ class Engine:
         max_decode_stall_s: float,
         kv_budget_bytes: int | None = None,
         engines: int = 1,
+        adaptive: AdaptiveBatching | None = None,
+        min_batch_size: int = 1,
         overlaps: bool | None = None,
     ) -> None:
         """
         Args:
             kv_budget_bytes: for all KV caches; by default a share of what is free.
             engines: among how many engines of this machine that is shared.
+            adaptive: how the batch size of each model follows its latency, between
+                `min_batch_size` and `max_batch_size`; None keeps it.
             overlaps: ask the device for the next step before this one's tokens are read; by
                 default on a GPU. On a CPU to ask is to wait, and the tokens come later.
         """
         self._send = send
         self._wait_for_room = wait_for_room
         self._max_batch_size = max_batch_size
+        self._adaptive = adaptive
+        self._min_batch_size = min_batch_size
         self._max_chunk_tokens = max_chunk_tokens
         self._max_decode_stall_s = max_decode_stall_s
         self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
@@ -229,7 +238,7 @@ class Engine:
             self._report_preempted()
             if has_rows:
                 began_at = time.perf_counter()  # on a CPU most of the step is done when it is asked
-                return _Step(group, group.draw(), began_at)
+                return _Step(batch, group, group.draw(), began_at)
         return None
 
     def _read(self, steps: list["_Step"]) -> None:
@@ -240,7 +249,7 @@ class Engine:
             now = time.perf_counter()
             seconds = now - max(step.began_at, self._free_at)
             self._free_at = now
-            step.group.took(seconds)
+            step.batch.took(step.group, seconds)
             self._turns.took(step.group, step.group.step_s)
             outputs = [
                 self._sequences[token.sequence].advance(token)
@@ -350,7 +359,13 @@ class Engine:
             self._ledger,
             max_size=self._max_batch_size,
             max_chunk_tokens=self._max_chunk_tokens,
+            adaptive=self._adaptive_size(),
         )
+
+    def _adaptive_size(self) -> AdaptiveBatchSize | None:
+        if self._adaptive is None:
+            return None
+        return AdaptiveBatchSize(self._adaptive, self._min_batch_size, self._max_batch_size)
 
     def _unload(self, model_id: ModelId) -> None:
         for sequence in [s for s in self._sequences.values() if s.model == model_id]:
