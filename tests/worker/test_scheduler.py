@@ -82,7 +82,8 @@ async def test_a_full_queue_refuses_and_says_when_to_come_again(narrow: RunningA
     refusals = [result.refusal for result in reply.results]
     assert refusals[:4] == [None] * 4
     assert refusals[4] is not None
-    assert (refusals[4].code, refusals[4].retry_after_ms) == ("queue_full", 1000)
+    assert refusals[4].code == "queue_full"
+    assert 100 <= (refusals[4].retry_after_ms or 0) <= 60_000
     report = (await narrow.health()).worker
     assert (report.active_requests, report.queued_requests) == (1, 3)
     await narrow.cancel_all(*(narrow.stream(d) for d in reversed(dispatches[:4])))
