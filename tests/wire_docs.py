@@ -31,6 +31,7 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     control.CancelRequest,
     control.LoadModel,
     control.UnloadModel,
+    control.ListModels,
     control.DrainWorker,
     control.ListRequests,
     control.ControlReply,

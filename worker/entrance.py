@@ -15,6 +15,7 @@ from shared.messages.control import (
     ControlOrder,
     ControlReply,
     DrainWorker,
+    ListModels,
     ListRequests,
     LoadModel,
     ResendQuery,
@@ -24,7 +25,7 @@ from shared.messages.control import (
     UnloadModel,
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
-from shared.messages.events import WorkerState
+from shared.messages.events import ModelStatus, WorkerState
 from worker.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -142,6 +143,8 @@ class Entrance:
                 return self._load(order.model)
             case UnloadModel():
                 return self._refuse("not_supported", "unload: not supported yet")
+            case ListModels():
+                return ControlReply(worker=self._id, ok=True, models=self._models())
             case DrainWorker():
                 self._drain()
                 return ControlReply(worker=self._id, ok=True)
@@ -162,6 +165,10 @@ class Entrance:
         if model.state in ("available", "failed"):
             self._scheduler.loader.load(model)
         return ControlReply(worker=self._id, ok=True)
+
+    def _models(self) -> list[ModelStatus]:
+        scheduler = self._scheduler
+        return [model.status(scheduler.active_on(model.id)) for model in scheduler.models]
 
     def _list(self, order: ListRequests) -> ControlReply:
         running = [

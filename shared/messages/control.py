@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared.ids import ID_PATTERN, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.codec import Internal, Part
+from shared.messages.events import ModelStatus
 
 RequestStateName = Literal["accepted", "dispatching", "running", "finished", "failed", "unknown"]
 ResendStateName = Literal["running", "finished", "unknown"]
@@ -75,13 +76,21 @@ class AttachStream(Internal):
 
 
 class LoadModel(Internal):
+    """Begins to load a model; the reply comes at once, the worker's state tells how it goes."""
+
     verb: Literal["load"] = "load"
     model: ModelId
 
 
 class UnloadModel(Internal):
+    """Refused while requests use the model."""
+
     verb: Literal["unload"] = "unload"
     model: ModelId
+
+
+class ListModels(Internal):
+    verb: Literal["models"] = "models"
 
 
 class DrainWorker(Internal):
@@ -98,13 +107,16 @@ class ListRequests(Internal):
     owner: ControllerId | None = None
 
 
-ControlOrder = CancelRequest | AttachStream | LoadModel | UnloadModel | DrainWorker | ListRequests
+ControlOrder = (
+    CancelRequest | AttachStream | LoadModel | UnloadModel | ListModels | DrainWorker | ListRequests
+)
 
 CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
     "cancel": CancelRequest,
     "attach": AttachStream,
     "load": LoadModel,
     "unload": UnloadModel,
+    "models": ListModels,
     "drain": DrainWorker,
     "requests": ListRequests,
 }
@@ -121,10 +133,12 @@ class RunningRequest(Part):
 
 
 class ControlReply(Internal):
-    """What became of an order; `requests` answers `ListRequests`."""
+    """What became of an order; `requests` answers `ListRequests`, `models` answers orders about
+    models: all, or the one concerned."""
 
     worker: WorkerId
     ok: bool
     code: str | None = None
     message: str | None = None
     requests: list[RunningRequest] = []
+    models: list[ModelStatus] = []

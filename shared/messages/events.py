@@ -11,6 +11,8 @@ from shared.messages.request import Priority
 WorkerState = Literal["starting", "warming", "ready", "draining", "stopped", "unhealthy"]
 ControllerState = Literal["starting", "ready", "draining", "stopped"]
 ModelState = Literal["available", "loading", "warm", "failed"]
+LoadPhase = Literal["downloading", "loading", "warming"]
+MemoryPressure = Literal["none", "soft", "hard"]
 
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -27,14 +29,58 @@ class Hardware(Part):
 
 
 class ModelStatus(Part):
-    """One model on one worker; `progress` (0 to 1) while loading, `error` when failed."""
+    """One model on one worker.
+
+    Attributes:
+        progress: of `phase`, 0 to 1, while the model is loading.
+        error: why it failed, or was not loaded the last time.
+        size_bytes: of its weights; 0 while nobody knows.
+        idle_s: since its last use; None while it is in use or not loaded.
+    """
 
     id: ModelId
     state: ModelState
+    phase: LoadPhase | None = None
     progress: float | None = None
     error: str | None = None
+    priority: Priority = "medium"
+    pinned: bool = False
+    size_bytes: Count = 0
     active_requests: Count = 0
+    queued_requests: Count = 0
+    idle_s: float | None = None
     max_context_tokens: int | None = None
+
+
+class BatchChange(Part):
+    """A move of an adaptive batch size, `ago_s` seconds ago, and why."""
+
+    ago_s: float
+    before: int
+    after: int
+    latency_ms: float
+    reason: str
+
+
+class BatchStatus(Part):
+    """The batch of one model in one engine.
+
+    Attributes:
+        rows: sequences that decode.
+        waiting: those that are with the engine and do not decode yet.
+        limit: rows that may decode at once: as many as the latency target allows.
+        step_ms: how long a step takes, on average.
+        stability: the share of the last judgements that found nothing to change, 0 to 1.
+        changes: of the limit, the last ones, oldest first.
+    """
+
+    model: ModelId
+    rows: Count = 0
+    waiting: Count = 0
+    limit: Count = 0
+    step_ms: float = 0.0
+    stability: float = 1.0
+    changes: list[BatchChange] = []
 
 
 class EngineStatus(Part):
@@ -44,6 +90,7 @@ class EngineStatus(Part):
         kv_bytes: held by the KV caches of what it serves, of `kv_budget_bytes`.
         preemptions: sequences that gave way since it started, because that was not enough.
         step_ms: of a decode step, lately.
+        cpu_cores: how many it kept busy, lately.
     """
 
     index: int
@@ -57,6 +104,8 @@ class EngineStatus(Part):
     preemptions: Count = 0
     step_ms: float = 0.0
     threads: Count = 0
+    cpu_cores: float = 0.0
+    batches: list[BatchStatus] = []
 
 
 class LevelStatus(Part):
@@ -79,10 +128,52 @@ class LevelStatus(Part):
 
 
 class QueueStatus(Part):
-    """`drain_per_s`: requests that left the queue in a second, lately."""
+    """The queue of a worker.
+
+    Attributes:
+        room: how many more requests of a priority it takes.
+        drain_per_s: requests that left it in a second, lately.
+    """
 
     levels: dict[Priority, LevelStatus] = {}
+    room: dict[Priority, Count] = {}
     drain_per_s: float = 0.0
+
+
+class MemoryStatus(Part):
+    """What a worker holds, and may hold.
+
+    Attributes:
+        own_bytes: of the agent and its engines.
+        available_bytes: what the machine could hand out besides.
+        soft_bytes: above it idle models go and low priority is refused.
+        hard_bytes: above it everything new is refused and sequences give way.
+        evictions: models that were unloaded for others, or because memory was short.
+        refusals: requests and models that were not taken because memory was short.
+    """
+
+    own_bytes: Count = 0
+    available_bytes: Count = 0
+    soft_bytes: Count = 0
+    hard_bytes: Count = 0
+    pressure: MemoryPressure = "none"
+    evictions: Count = 0
+    refusals: Count = 0
+
+
+class PreWarmingStatus(Part):
+    """How far the models are that are loaded before anybody asks for them.
+
+    Attributes:
+        in_progress: those that are being loaded.
+        proposed: what use so far says should be warm next, the best first.
+    """
+
+    total: Count = 0
+    completed: Count = 0
+    failed: Count = 0
+    in_progress: list[ModelId] = []
+    proposed: list[ModelId] = []
 
 
 class WorkerReport(Part):
@@ -90,6 +181,7 @@ class WorkerReport(Part):
 
     Attributes:
         memory_bytes: used by MLX and the processes of the worker.
+        cpu_cores: how many its processes kept busy, lately.
         load_balance: of the engines, 1 when all generated the same lately, 1 / engines when one
             did it all.
         uptime_s: since this boot.
@@ -106,8 +198,11 @@ class WorkerReport(Part):
     max_queue_depth: Count = 0
     queue: QueueStatus = QueueStatus()
     models: list[ModelStatus] = []
+    pre_warming: PreWarmingStatus = PreWarmingStatus()
     engines: list[EngineStatus] = []
     memory_bytes: Count = 0
+    memory: MemoryStatus = MemoryStatus()
+    cpu_cores: float = 0.0
     hardware: Hardware = Hardware()
     labels: dict[str, str] = {}
     tokens_per_s: float = 0.0
@@ -184,6 +279,7 @@ class RequestFailed(Part):
     attempt: int
     code: str
     message: str
+    retry_after_ms: int | None = None
     terminal_sent: bool = True
 
 

@@ -80,13 +80,17 @@ class Gateway(Section):
 
 
 class ModelSource(Section):
-    """Where a model comes from: a folder or a Hugging Face id."""
+    """Where a model comes from, a folder or a Hugging Face id, and how long it stays: it is
+    unloaded when it was not used for `ttl_s`, and evicted for others the sooner, the lower its
+    `priority`; a `pinned` one never. `trust_remote_code` runs Python files that come with it."""
 
     path: str = Field(min_length=1)
     priority: PriorityName = "medium"
     ttl_s: int | None = Field(None, ge=1)
-    revision: str | None = None
+    pinned: bool = False
+    revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     max_context_tokens: Count | None = None
+    trust_remote_code: bool = False
 
 
 class Routing(Section):
@@ -163,6 +167,15 @@ class PreWarmModel(Section):
     priority: PriorityName = "medium"
 
 
+class PredictiveWarming(Section):
+    """Warms the models that past use says are asked for next, as far as they fit without
+    evicting another; `min_requests_per_h` is what makes one worth it."""
+
+    enabled: bool = False
+    interval_s: Count = 60
+    min_requests_per_h: float = Field(1.0, gt=0, le=1_000_000)
+
+
 class PreWarming(Section):
     """`timeout_per_model_ms` counts time without progress."""
 
@@ -171,6 +184,16 @@ class PreWarming(Section):
     timeout_per_model_ms: PositiveMilliseconds = 30_000
     parallel: bool = False
     register_when: Literal["warming", "complete"] = "warming"
+    predictive: PredictiveWarming = PredictiveWarming()
+
+
+class ModelLoading(Section):
+    """What a worker may do by itself for a request or an operator: load a model that is not
+    loaded (`on_demand`), unload idle ones for it (`eviction`), fetch its files (`downloads`)."""
+
+    on_demand: bool = True
+    eviction: bool = True
+    downloads: bool = True
 
 
 class ContinuousBatching(Section):
@@ -251,6 +274,7 @@ class Worker(Section):
     drain_timeout_ms: PositiveMilliseconds = 30_000
     engines: Engines = Engines()
     pre_warming: PreWarming = PreWarming()
+    model_loading: ModelLoading = ModelLoading()
     continuous_batching: ContinuousBatching = ContinuousBatching()
     adaptive_batching: AdaptiveBatching = AdaptiveBatching()
     request_queue: RequestQueue = RequestQueue()

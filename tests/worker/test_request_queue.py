@@ -124,7 +124,8 @@ def test_with_fewer_levels_the_lower_priorities_are_equals(levels: int, order: l
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_full_queue_takes_nothing_until_something_left(depth: int) -> None:
-    queue, _ = _queue(*["medium"] * depth)
+    levels: list[Priority] = ["medium"] * depth
+    queue, _ = _queue(*levels)
     late = Waiting(depth, "high")
     assert queue.push(late, 0.0) is late
     queue.pop(lambda _: True)
@@ -201,7 +202,8 @@ def test_nobody_is_passed_more_than_a_few_times() -> None:
 
 
 def test_of_many_only_the_first_few_may_be_preferred() -> None:
-    queue, _ = _queue(*["medium"] * 20)
+    levels: list[Priority] = ["medium"] * 20
+    queue, _ = _queue(*levels)
     request = queue.pop(lambda _: True, lambda r: r.number)
     assert request is not None
     assert request.number == 7
