@@ -51,8 +51,8 @@ class Model:
         return LoadModel(
             model=self.id,
             path=_resolve(self.id, self.source),
-            revision=self.source.revision,
             max_context_tokens=self.source.max_context_tokens,
+            trust_remote_code=self.source.trust_remote_code,
         )
 
 

@@ -10,7 +10,7 @@ longer than the target, a small batch would cost throughput for nothing.
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from shared.settings.tree import AdaptiveBatching
 
@@ -24,7 +24,7 @@ so much of what the rows fell, in proportion."""
 _FLOOR_S = 60.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 120.0
-_KEPT_CHANGES = 32
+_KEPT_CHANGES = 16
 _KEPT_JUDGEMENTS = 60
 
 
@@ -37,6 +37,16 @@ class Change:
     after: int
     latency_s: float
     reason: Reason
+
+    def as_json(self, now: float) -> dict[str, Any]:
+        """As `BatchChange` has it."""
+        return {
+            "ago_s": round(now - self.at, 1),
+            "before": self.before,
+            "after": self.after,
+            "latency_ms": round(1000 * self.latency_s, 1),
+            "reason": self.reason,
+        }
 
 
 class AdaptiveBatchSize:
@@ -87,9 +97,9 @@ class AdaptiveBatchSize:
             self._judge(rows, waiting, now)
 
     def _judge(self, rows: int, waiting: int, now: float) -> None:
-        changes = len(self.changes)
+        before = self.limit
         self._move(*self._wanted(rows, waiting, now), now)
-        self._in_band.append(len(self.changes) == changes)
+        self._in_band.append(self.limit == before)
 
     def _wanted(self, rows: int, waiting: int, now: float) -> tuple[int, Reason]:
         """The limit that is right now, and why; the present one where nothing is wrong."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 
+from shared.ids import ModelId
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.ledger import Claim, KVLedger
@@ -17,10 +18,12 @@ from worker.engine.model import LoadedModel
 from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cost
 from worker.engine.prefill import Pending, PrefillJob, Progress
 from worker.engine.prompt import PreparedSequence
+from worker.engine.turns import Turns
+from worker.link.messages import BatchMeasured
 
-_STRETCH = 40.0
-"""A prompt is due after so many times the time it takes alone: short ones go before long ones,
-but not for ever."""
+_STRETCH = (4.0, 40.0, 160.0)
+"""By priority: a prompt is due after so many times the time it takes alone. Short ones go before
+long ones, and high priority before low, but not for ever."""
 
 _MIN_CHUNK_TOKENS = 8
 _WORTH_SHARING = 4
@@ -35,6 +38,8 @@ class Batch:
 
     Attributes:
         groups: the rows that decode.
+        turns: whose step is next among them.
+        turn: of this model among those of the engine.
         adaptive: keeps the number of rows below `max_size` where steps take long.
     """
 
@@ -55,6 +60,8 @@ class Batch:
         self._pending: list[Pending] = []
         self._jobs: list[PrefillJob] = []
         self.groups: list[DecodeGroup] = []
+        self.turns = Turns()
+        self.turn = 0.0
         self.preempted: list[int] = []
         ledger.open(self)
 
@@ -67,7 +74,8 @@ class Batch:
         """Queue a sequence for prefill."""
         now = time.monotonic()
         alone_s = self._model.prefill_speed.seconds(len(prepared.all_ids))
-        self._pending.append(Pending(prepared, now, now + _STRETCH * alone_s))
+        stretch = _STRETCH[min(prepared.order.priority, len(_STRETCH) - 1)]
+        self._pending.append(Pending(prepared, now, now + stretch * alone_s))
 
     def remove(self, sequence: int) -> None:
         """Generate no more of a sequence; unknown ones are ignored."""
@@ -88,10 +96,29 @@ class Batch:
         """A step of a group took so long; a token of each row takes as long as a step of every
         group."""
         group.took(seconds)
+        self.turns.took(group, group.step_s)
         if self.adaptive is not None:
             others_s = sum(other.step_s for other in self.groups if other is not group)
             now = time.monotonic()
             self.adaptive.stepped(seconds + others_s, len(self._rows), len(self._pending), now)
+
+    def __len__(self) -> int:
+        """Sequences that use the device."""
+        return len(self._rows) + self._prefilling
+
+    def measured(self, model: ModelId, now: float) -> BatchMeasured:
+        """The present state, for people."""
+        steps_s = sum(group.step_s for group in self.groups)
+        adaptive = self.adaptive
+        return BatchMeasured(
+            model,
+            rows=len(self._rows),
+            waiting=len(self._pending) + self._prefilling,
+            limit=adaptive.limit if adaptive else self._max_size,
+            step_ms=round(1000 * ((adaptive and adaptive.latency_s) or steps_s), 1),
+            stability=round(adaptive.stability, 3) if adaptive else 1.0,
+            changes=[change.as_json(now) for change in adaptive.changes] if adaptive else [],
+        )
 
     @property
     def _rows(self) -> list[DecodingRow]:
@@ -146,16 +173,20 @@ class Batch:
     def _admissible(self) -> Pending | None:
         """The one that is due first, if there is room for it."""
         first = min(self._pending, key=lambda each: each.due_at, default=None)
-        if first is None or self._room < 1:
+        if first is None or self._room_for(first) < 1:
             return None
         size = self._model.layout.bytes(1, first.tokens)
         return first if self._ledger.admits(size) else None
 
     @property
-    def _room(self) -> int:
-        prefilling = sum(len(job.pending) for job in self._jobs)
-        limit = self._max_size if self.adaptive is None else self.adaptive.limit
-        return limit - prefilling - len(self._rows)
+    def _prefilling(self) -> int:
+        return sum(len(job.pending) for job in self._jobs)
+
+    def _room_for(self, pending: Pending) -> int:
+        """How many more may decode; high priority does not wait for steps to become faster."""
+        urgent = pending.prepared.order.priority == 0
+        limit = self._max_size if self.adaptive is None or urgent else self.adaptive.limit
+        return limit - len(self)
 
     def _open_job(self, first: Pending, seconds: float) -> PrefillJob:
         """The first, and others as far as they share a pass with profit."""
@@ -171,7 +202,7 @@ class Batch:
                 continue
             longest_then = max(longest, each.tokens)
             rows = len(chosen) + 1
-            fits = rows <= self._room and rows * longest_then <= most_tokens
+            fits = rows <= self._room_for(each) and rows * longest_then <= most_tokens
             if fits and self._ledger.has_room(layout.bytes(rows, longest_then)):
                 chosen.append(each)
                 longest = longest_then

@@ -1,35 +1,32 @@
 """The engine's loop: take orders, one step, send the step's frame."""
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import mlx.core as mx
 
-from shared.errors import ClusterError, ModelError
 from shared.ids import ModelId
 from shared.settings.tree import AdaptiveBatching
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
 from worker.engine.decoding import DecodeGroup, Drawn
-from worker.engine.device import free_for_kv_bytes, on_gpu
+from worker.engine.device import on_gpu
 from worker.engine.ledger import KVLedger
-from worker.engine.model import LoadedModel, load_model
+from worker.engine.model import LoadedModel
 from worker.engine.prefill import Progress
-from worker.engine.prompt import PreparedSequence, prepare
-from worker.engine.row_cache import BLOCK_TOKENS
+from worker.engine.preparation import NotPrepared, Preparation, Prepared, refused
+from worker.engine.prompt import PreparedSequence
 from worker.engine.sequence import Sequence
+from worker.engine.served_models import ServedModels
 from worker.engine.turns import Turns
 from worker.link.messages import (
     Cancel,
     EngineMeasured,
     Fact,
+    LimitMemory,
     LoadModel,
-    ModelFailed,
-    ModelLoaded,
-    ModelLoading,
     Order,
     Output,
     PrefillAdvanced,
@@ -51,13 +48,6 @@ Send = Callable[[Fact], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _NotPrepared:
-    """A sequence that was cancelled before its prompt was looked at."""
-
-    order: Submit
-
-
-@dataclass(frozen=True, slots=True)
 class _Step:
     """A step that the device was asked for."""
 
@@ -65,9 +55,6 @@ class _Step:
     group: DecodeGroup
     drawn: Drawn
     began_at: float
-
-
-_Arrival = Order | PreparedSequence | SequenceRefused | _NotPrepared
 
 
 class Engine:
@@ -107,22 +94,30 @@ class Engine:
         self._min_batch_size = min_batch_size
         self._max_chunk_tokens = max_chunk_tokens
         self._max_decode_stall_s = max_decode_stall_s
-        self._inbox: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
-        self._unprepared: queue.SimpleQueue[Submit] = queue.SimpleQueue()
-        self._models: dict[ModelId, LoadedModel] = {}
-        self._batches: dict[ModelId, Batch] = {}
+        self._inbox: queue.SimpleQueue[Order | Prepared] = queue.SimpleQueue()
+        self._models = ServedModels(
+            self._new_batch, kv_budget_bytes=kv_budget_bytes, engines=engines
+        )
+        self._preparation = Preparation(self._models.find, self._inbox.put)
         self._sequences: dict[int, Sequence] = {}
-        self._preparing: set[int] = set()
-        self._cancelled_early: set[int] = set()  # always a part of _preparing
-        self._kv_budget_bytes = kv_budget_bytes
-        self._engines = engines
-        self._ledger = KVLedger(kv_budget_bytes or 0)
-        self._turns = Turns()
+        self._turns = Turns(longest_debt_s=max_decode_stall_s)
         self._overlaps = on_gpu() if overlaps is None else overlaps
         self._ahead: _Step | None = None
         self._free_at = 0.0  # when the device had nothing more to do, as far as is known
         self._measured_at = 0.0
         self._turned_at: float | None = None  # None while there is nothing to do
+
+    def _new_batch(self, model: LoadedModel, ledger: KVLedger) -> Batch:
+        adaptive = None
+        if self._adaptive is not None:
+            adaptive = AdaptiveBatchSize(self._adaptive, self._min_batch_size, self._max_batch_size)
+        return Batch(
+            model,
+            ledger,
+            max_size=self._max_batch_size,
+            max_chunk_tokens=self._max_chunk_tokens,
+            adaptive=adaptive,
+        )
 
     @property
     def stuck_s(self) -> float:
@@ -133,18 +128,19 @@ class Engine:
     def give(self, order: Order) -> None:
         """Hand the engine an order; prompts are tokenised on a thread of their own first."""
         if isinstance(order, Submit):
-            self._preparing.add(order.sequence)
-            self._unprepared.put(order)
+            self._preparation.give(order)
         else:
             self._inbox.put(order)
 
     def run(self) -> None:
         """Serve until a `Stop` comes. An exception leaves every sequence unfinished: the
         caller must end the process, and the agent reports and restarts."""
-        threading.Thread(target=self._prepare_all, name="prepare", daemon=True).start()
+        self._preparation.start()
         running = True
         while running:
             running = self._take_orders()
+            if self._models.is_loading:
+                self._load()
             if self._sequences:
                 self._turned_at = None
                 self._wait_for_room()
@@ -161,26 +157,29 @@ class Engine:
                 case PreparedSequence():
                     self._start(item)
                 case SequenceRefused():
-                    self._leave_preparation(item.sequence)
+                    self._preparation.leave(item.sequence)
                     self._send(item)
-                case _NotPrepared():
-                    self._leave_preparation(item.order.sequence)
+                case NotPrepared():
+                    self._preparation.leave(item.order.sequence)
                     self._send(StepCompleted([_cancelled(item.order)]))
                 case Cancel():
                     self._cancel(item.sequence)
                 case LoadModel():
-                    self._load(item)
+                    self._models.load(item)
                 case UnloadModel():
                     self._unload(item.model)
+                case LimitMemory():
+                    self._limit_memory(item)
                 case Stop():
                     return False
                 case Submit():  # `give` sends these to their own thread
                     raise AssertionError("a prompt was not prepared")
         return True
 
-    def _arrived(self) -> Iterator["_Arrival"]:
+    def _arrived(self) -> Iterator[Order | Prepared]:
+        busy = self._sequences or self._models.is_loading
         try:
-            yield self._inbox.get(timeout=0 if self._sequences else _MEASURE_INTERVAL_S)
+            yield self._inbox.get(timeout=0 if busy else _MEASURE_INTERVAL_S)
             while True:
                 yield self._inbox.get_nowait()
         except queue.Empty:
@@ -188,10 +187,10 @@ class Engine:
 
     def _start(self, prepared: PreparedSequence) -> None:
         order = prepared.order
-        cancelled = self._leave_preparation(order.sequence)
-        model = self._models.get(order.model)
+        cancelled = self._preparation.leave(order.sequence)
+        model = self._models.find(order.model)
         if model is None:  # unloaded while its prompt was prepared
-            self._send(_refused(order, "model_unavailable", f"{order.model} was unloaded"))
+            self._send(refused(order, "model_unavailable", f"{order.model} was unloaded"))
             return
         sequence = Sequence(prepared, model)
         if cancelled:
@@ -204,12 +203,9 @@ class Engine:
         self._sequences[sequence.id] = sequence
         self._batches[order.model].add(prepared)
 
-    def _leave_preparation(self, sequence_id: int) -> bool:
-        """Whether the sequence was cancelled while its prompt was prepared."""
-        self._preparing.discard(sequence_id)
-        cancelled = sequence_id in self._cancelled_early
-        self._cancelled_early.discard(sequence_id)
-        return cancelled
+    @property
+    def _batches(self) -> dict[ModelId, Batch]:
+        return self._models.batches
 
     def _step(self) -> None:
         """A step of the group whose turn it is, and some prefill if that may be now. While a GPU
@@ -231,9 +227,9 @@ class Engine:
 
     def _draw(self) -> "_Step | None":
         """Ask the device for the next tokens of one group, if there is any."""
-        while groups := self._groups():
-            group = self._turns.next(groups)
-            (batch,) = (batch for batch in self._batches.values() if group in batch.groups)
+        while batches := [batch for batch in self._batches.values() if batch.groups]:
+            batch = self._turns.next(batches)
+            group = batch.turns.next(batch.groups)
             has_rows = batch.make_room(group)
             self._report_preempted()
             if has_rows:
@@ -250,7 +246,7 @@ class Engine:
             seconds = now - max(step.began_at, self._free_at)
             self._free_at = now
             step.batch.took(step.group, seconds)
-            self._turns.took(step.group, step.group.step_s)
+            self._turns.took(step.batch, step.group.step_s)
             outputs = [
                 self._sequences[token.sequence].advance(token)
                 for token in tokens
@@ -271,11 +267,12 @@ class Engine:
     def _may_prefill(self) -> bool:
         """Once every group has stepped since the last time: so none waits for two of them."""
         stepped = all(group.stepped for group in self._groups())
-        return stepped and self._first_due() is not None
+        return stepped and self._next_to_prefill() is not None
 
-    def _first_due(self) -> Batch | None:
-        dues = [(due, batch) for batch in self._batches.values() if (due := batch.next_due)]
-        return min(dues, key=lambda pair: pair[0])[1] if dues else None
+    def _next_to_prefill(self) -> Batch | None:
+        """Of the models with prompts the one that had the least of the device."""
+        batches = [batch for batch in self._batches.values() if batch.next_due is not None]
+        return self._turns.next(batches) if batches else None
 
     def _prefill(self) -> None:
         """Prefill for as long as those who decode may wait."""
@@ -285,12 +282,13 @@ class Engine:
         allowed_s = max(stall_s - round_s, _LEAST_SHARE * stall_s)
         until = time.perf_counter() + allowed_s
         left_s = allowed_s
-        batch = self._first_due()
+        batch = self._next_to_prefill()
         while batch is not None:
             self._report(batch.prefill(left_s))
-            self._free_at = time.perf_counter()
-            left_s = until - self._free_at
-            batch = self._first_due()
+            now = time.perf_counter()
+            self._turns.took(batch, until - left_s - now)
+            self._free_at, left_s = now, until - now
+            batch = self._next_to_prefill()
             if not groups and self._groups():
                 break  # whoever has waited alone gets its first token before the next prompt
             if batch is not None and not batch.prefill_pays(left_s):
@@ -309,114 +307,58 @@ class Engine:
                 self._send(SequencePreempted(sequence))
             batch.preempted.clear()
 
+    # Orders.
+
     def _cancel(self, sequence_id: int) -> None:
         sequence = self._sequences.pop(sequence_id, None)
         if sequence is None:
-            if sequence_id in self._preparing:
-                self._cancelled_early.add(sequence_id)
+            self._preparation.cancel(sequence_id)
             return
         self._batches[sequence.model].remove(sequence_id)
         self._batches[sequence.model].retire()
         self._send(StepCompleted([sequence.cancel()]))
 
-    def _load(self, order: LoadModel) -> None:
-        if order.model not in self._models:
-            self._turned_at = None  # a download may take as long as it likes
-            try:
-                model = load_model(
-                    order, lambda progress: self._send(ModelLoading(order.model, progress))
-                )
-            except ModelError as error:
-                self._send(ModelFailed(order.model, error.message))
-                return
-            try:
-                self._add(model, order.model)
-            except ModelError as error:
-                self._send(ModelFailed(order.model, error.message))
-                return
-        loaded = self._models[order.model]
-        self._send(ModelLoaded(order.model, loaded.max_context_tokens, loaded.memory_bytes))
-
-    def _add(self, model: LoadedModel, model_id: ModelId) -> None:
-        """Serve a model; no context is longer than what the KV budget holds.
-
-        Raises:
-            ModelError: that is nearly nothing.
-        """
-        if self._kv_budget_bytes is None:
-            free = free_for_kv_bytes(self._ledger.held_bytes)
-            self._ledger.budget_bytes = free // self._engines
-        most_tokens = self._ledger.max_tokens(model.layout)
-        if most_tokens < BLOCK_TOKENS:
-            raise ModelError(
-                f"{model_id}: {self._ledger.budget_bytes / 1e6:.0f} MB for KV caches hold less "
-                f"than {BLOCK_TOKENS} tokens of it"
-            )
-        context = min(model.max_context_tokens, most_tokens)
-        self._models[model_id] = replace(model, max_context_tokens=context)
-        self._batches[model_id] = Batch(
-            self._models[model_id],
-            self._ledger,
-            max_size=self._max_batch_size,
-            max_chunk_tokens=self._max_chunk_tokens,
-            adaptive=self._adaptive_size(),
-        )
-
-    def _adaptive_size(self) -> AdaptiveBatchSize | None:
-        if self._adaptive is None:
-            return None
-        return AdaptiveBatchSize(self._adaptive, self._min_batch_size, self._max_batch_size)
+    def _load(self) -> None:
+        """Load for a while; those who decode wait no longer than for prefill."""
+        self._turned_at = time.monotonic()
+        seconds = _LEAST_SHARE * self._max_decode_stall_s
+        for fact in self._models.load_some(seconds / 2 if self._sequences else seconds):
+            self._send(fact)
+        self._free_at = time.perf_counter()
 
     def _unload(self, model_id: ModelId) -> None:
         for sequence in [s for s in self._sequences.values() if s.model == model_id]:
             self._cancel(sequence.id)
-        self._models.pop(model_id, None)
-        if (batch := self._batches.pop(model_id, None)) is not None:
-            batch.close()
+        if self._ahead is not None and self._ahead.batch is self._batches.get(model_id):
+            self._ahead = None
+        self._models.unload(model_id)
+
+    def _limit_memory(self, order: LimitMemory) -> None:
+        self._models.limit_kv(order.kv_bytes)
+        self._report_preempted()
+        if order.give_back:
+            mx.synchronize()
             mx.clear_cache()
+        self._measured_at = 0.0
 
     def _measure(self) -> None:
         now = time.monotonic()
         if now - self._measured_at >= _MEASURE_INTERVAL_S:
             self._measured_at = now
+            ledger = self._models.ledger
             self._send(
                 EngineMeasured(
                     len(self._sequences),
                     mx.get_active_memory(),
                     mx.get_cache_memory(),
-                    self._ledger.held_bytes,
-                    self._ledger.budget_bytes,
-                    self._ledger.preemptions,
+                    ledger.held_bytes,
+                    ledger.budget_bytes,
+                    ledger.preemptions,
                     round(max((group.step_s for group in self._groups()), default=0) * 1000, 2),
+                    [batch.measured(model, now) for model, batch in self._batches.items()],
                 )
             )
-
-    def _prepare_all(self) -> None:
-        """The life of the preparing thread. `_cancelled_early` is the engine thread's: to read
-        it here may come too late, which is no harm."""
-        while True:
-            order = self._unprepared.get()
-            if order.sequence in self._cancelled_early:
-                self._inbox.put(_NotPrepared(order))
-                continue
-            model = self._models.get(order.model)
-            if model is None:
-                self._inbox.put(_refused(order, "model_unavailable", f"{order.model} not loaded"))
-                continue
-            try:
-                self._inbox.put(prepare(order, model))
-            except ClusterError as error:
-                self._inbox.put(
-                    SequenceRefused(order.sequence, error.code, error.message, error.param)
-                )
-            except Exception as error:  # a broken tokenizer or template fails one request only
-                message = f"the prompt could not be prepared: {type(error).__name__}: {error}"
-                self._inbox.put(_refused(order, "request_failed", message))
 
 
 def _cancelled(order: Submit) -> Output:
     return Output(order.sequence, len(order.resumed_ids), [], "", "cancelled")
-
-
-def _refused(order: Submit, code: str, message: str) -> SequenceRefused:
-    return SequenceRefused(order.sequence, code, message)

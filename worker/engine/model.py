@@ -1,10 +1,13 @@
 """A model in memory with its tokenizer, and how it gets there."""
 
 import json
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
@@ -12,7 +15,8 @@ from jinja2 import TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import load
+from mlx_lm.utils import load_model as _load_network
+from mlx_lm.utils import load_tokenizer
 
 from shared.errors import ModelError
 from worker.engine.caches import CacheLayout, evaluate
@@ -21,7 +25,7 @@ from worker.engine.text import Decode
 from worker.link.messages import LoadModel
 
 _DEFAULT_CONTEXT_TOKENS = 4096
-_LOAD_STEPS = 20
+_TOKENIZER_WAIT_S = 0.01
 _FEW_TOKENS, _MANY_TOKENS = 8, 128
 
 
@@ -49,28 +53,75 @@ class LoadedModel:
     prefill_speed: PrefillSpeed
 
 
-def load_model(order: LoadModel, report: Callable[[float], None]) -> LoadedModel:
-    """Load weights and tokenizer and measure some passes. Blocks the engine thread.
+class Loading:
+    """A model on its way into memory, a little at a time, so that others can decode in between.
+    Belongs to the engine thread.
 
-    Args:
-        report: called with the progress, 0 to 1.
+    Attributes:
+        progress: from 0 to 1.
+    """
+
+    def __init__(self, order: LoadModel) -> None:
+        self.order = order
+        self.progress = 0.0
+        self._steps = _loading_steps(order)
+
+    def advance(self, seconds: float) -> LoadedModel | None:
+        """Go on for about so long, and at least a step; returns the model once it is there.
+
+        Raises:
+            ModelError: says what is wrong with which file.
+        """
+        until = time.perf_counter() + seconds
+        while True:
+            try:
+                self.progress = next(self._steps)
+            except StopIteration as stop:
+                return cast(LoadedModel, stop.value)
+            if time.perf_counter() >= until:
+                return None
+
+    def close(self) -> None:
+        """Give up."""
+        self._steps.close()
+
+
+def load_model(order: LoadModel) -> LoadedModel:
+    """Load a model at one go.
 
     Raises:
         ModelError: says what is wrong with which file.
     """
-    report(0.0)
+    model = Loading(order).advance(math.inf)
+    assert model is not None
+    return model
+
+
+def _loading_steps(order: LoadModel) -> Generator[float, None, LoadedModel]:
+    """Load weights and tokenizer and measure some passes; yields the progress after each step."""
+    yield 0.0
     try:
-        network, tokenizer, config = load(
-            order.path, revision=order.revision, lazy=True, return_config=True
-        )
-        for done in _materialise(network):
-            report(done)
-        model = _assemble(order, network, tokenizer, config)
+        # Takes a second, and needs no device.
+        with ThreadPoolExecutor(1, "tokenizer") as thread:
+            network, config = _load_network(
+                Path(order.path), lazy=True, trust_remote_code=order.trust_remote_code
+            )
+            end_ids = config.get("eos_token_id")
+            tokenizer = thread.submit(_load_tokenizer, order, end_ids)
+            yield from _materialise(network)
+            while not tokenizer.done():
+                wait([tokenizer], timeout=_TOKENIZER_WAIT_S)
+                yield 1.0
+            return (yield from _assemble(order, network, tokenizer.result(), config))
     except ModelError as error:
         raise ModelError(_with_place(order.path, error.message)) from None
     except Exception as error:  # anything may be wrong with files from outside
         raise ModelError(f"{order.path}: {_reason(error)}") from error
-    return model
+
+
+def _load_tokenizer(order: LoadModel, end_ids: Any) -> TokenizerWrapper:
+    trust = {"trust_remote_code": True} if order.trust_remote_code else None
+    return cast(TokenizerWrapper, load_tokenizer(Path(order.path), trust, eos_token_ids=end_ids))
 
 
 def _materialise(network: Any) -> Iterator[float]:
@@ -78,13 +129,10 @@ def _materialise(network: Any) -> Iterator[float]:
     arrays = _weights(network)
     total = sum(array.nbytes for array in arrays) or 1
     done = 0
-    last = 0.0
     for array in arrays:
         mx.eval(array)
         done += array.nbytes
-        if done / total - last >= 1 / _LOAD_STEPS:
-            last = done / total
-            yield last
+        yield done / total
 
 
 def _weights(network: Any) -> list[mx.array]:
@@ -93,7 +141,7 @@ def _weights(network: Any) -> list[mx.array]:
 
 def _assemble(
     order: LoadModel, network: Any, tokenizer: TokenizerWrapper, config: dict[str, Any]
-) -> LoadedModel:
+) -> Generator[float, None, LoadedModel]:
     own_context = _context_tokens(config)
     _check_template(tokenizer)
     limit = order.max_context_tokens or own_context
@@ -107,6 +155,7 @@ def _assemble(
         )
     layout = CacheLayout(network)
     context_tokens = min(limit, own_context)
+    speed = yield from _measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens))
     return LoadedModel(
         network=network,
         tokenizer=tokenizer,
@@ -116,7 +165,7 @@ def _assemble(
         max_context_tokens=context_tokens,
         memory_bytes=sum(array.nbytes for array in _weights(network)),
         layout=layout,
-        prefill_speed=_measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens)),
+        prefill_speed=speed,
     )
 
 
@@ -154,20 +203,21 @@ def _own_decoder(tokenizer: TokenizerWrapper) -> Decode:
     return lambda ids: str(own_backend.decode(list(ids), skip_special_tokens=True))
 
 
-def _measure_prefill(network: Any, layout: CacheLayout, many: int) -> PrefillSpeed:
+def _measure_prefill(
+    network: Any, layout: CacheLayout, many: int
+) -> Generator[float, None, PrefillSpeed]:
     """Passes of few and of many tokens; so the first request finds kernels compiled and pages
     mapped, too."""
     few = min(_FEW_TOKENS, max(1, many // 2))
-
-    def pass_s(tokens: int) -> float:
+    took_s = {few: math.inf, many: math.inf}
+    for tokens in (few, few, many, many):
         cache = layout.new_cache(1, tokens)
         started = time.perf_counter()
         network(mx.zeros((1, tokens), dtype=mx.uint32), cache=cache)
         evaluate(cache)
-        return time.perf_counter() - started
-
-    few_s, many_s = (min(pass_s(tokens) for _ in range(2)) for tokens in (few, many))
-    return PrefillSpeed.from_two(few, few_s, many, many_s)
+        took_s[tokens] = min(took_s[tokens], time.perf_counter() - started)
+        yield 1.0
+    return PrefillSpeed.from_two(few, took_s[few], many, took_s[many])
 
 
 def _with_place(path: str, message: str) -> str:

@@ -1,4 +1,5 @@
-"""Which group steps next: device time in proportion to the square root of a group's rows.
+"""Who gets the device next: time in proportion to the square root of the rows, among the models
+of an engine, and among the groups of a model.
 
 A group that gets the share s of the time is 1/s times slower than alone. Of all shares those
 proportional to sqrt(rows) make the sum of this slowdown over all rows least: one long row
@@ -12,8 +13,10 @@ from typing import Protocol, TypeVar
 
 
 class TakesTurns(Protocol):
-    """Attributes:
-    turn: the group with the lowest is next.
+    """A group of rows, or all of a model.
+
+    Attributes:
+        turn: the one with the lowest is next.
     """
 
     turn: float
@@ -25,9 +28,15 @@ G = TypeVar("G", bound=TakesTurns)
 
 
 class Turns:
-    """The order of all groups of an engine."""
+    """The order of those who share the device.
 
-    def __init__(self) -> None:
+    Args:
+        longest_debt_s: who took more than that at a time, for a long prompt, does not wait for
+            the others to have had as much.
+    """
+
+    def __init__(self, *, longest_debt_s: float = math.inf) -> None:
+        self._longest_debt_s = longest_debt_s
         self._now = 0.0
 
     def next(self, groups: Sequence[G]) -> G:
@@ -39,5 +48,7 @@ class Turns:
         return chosen
 
     def took(self, group: TakesTurns, seconds: float) -> None:
-        """A step of a group took so long."""
-        group.turn += seconds / math.sqrt(max(1, len(group)))
+        """A group had the device for so long."""
+        weight = math.sqrt(max(1, len(group)))
+        latest = self._now + self._longest_debt_s / weight
+        group.turn = min(group.turn + seconds / weight, max(group.turn, latest))

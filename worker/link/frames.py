@@ -7,7 +7,16 @@ from typing import Any, get_args
 import orjson
 
 from shared.errors import DecodeError
-from worker.link.messages import Fact, Order, Output, Sampling, StepCompleted, Submit
+from worker.link.messages import (
+    BatchMeasured,
+    EngineMeasured,
+    Fact,
+    Order,
+    Output,
+    Sampling,
+    StepCompleted,
+    Submit,
+)
 
 HEADER = struct.Struct(">I")
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -35,6 +44,8 @@ def decode_body(body: bytes) -> Order | Fact:
             return StepCompleted([Output(**output) for output in fields["outputs"]])
         if kind is Submit:
             fields["sampling"] = Sampling(**fields["sampling"])
+        if kind is EngineMeasured:
+            fields["batches"] = [BatchMeasured(**batch) for batch in fields["batches"]]
         message = kind(**fields)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"no message of the engine link: {error!r}", body) from None

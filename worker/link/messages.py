@@ -30,12 +30,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """`path` is a folder or a Hugging Face id; `max_context_tokens` lowers the model's own."""
+    """`path` is a folder; `max_context_tokens` lowers the model's own."""
 
     model: ModelId
     path: str
-    revision: str | None = None
     max_context_tokens: int | None = None
+    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,15 @@ class Submit:
 @dataclass(frozen=True, slots=True)
 class Cancel:
     sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitMemory:
+    """KV caches may take so much at most, however much the engine would allow itself; with
+    `give_back` the memory that MLX keeps for later is given back now."""
+
+    kv_bytes: int | None
+    give_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +174,22 @@ class StepCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchMeasured:
+    """The batch of one model; the fields are those of `BatchStatus`, `changes` as JSON."""
+
+    model: ModelId
+    rows: int
+    waiting: int
+    limit: int
+    step_ms: float
+    stability: float
+    changes: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineMeasured:
-    """Sent about once a second, also while idle. `kv_bytes` is what the ledger charges;
-    `step_ms` is of the slowest group."""
+    """Sent about once a second, also while idle, and after `LimitMemory`. `kv_bytes` is what
+    the ledger charges; `step_ms` is of the slowest group."""
 
     active_sequences: int
     active_memory_bytes: int
@@ -176,6 +198,7 @@ class EngineMeasured:
     kv_budget_bytes: int
     preemptions: int
     step_ms: float
+    batches: list[BatchMeasured] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +209,7 @@ class EngineAlive:
     stuck_s: float
 
 
-Order = LoadModel | UnloadModel | Submit | Cancel | Stop
+Order = LoadModel | UnloadModel | Submit | Cancel | LimitMemory | Stop
 Fact = (
     EngineStarted
     | ModelLoading

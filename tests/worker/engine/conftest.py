@@ -13,7 +13,7 @@ from worker.link.messages import LoadModel
 
 @pytest.fixture(scope="session")
 def loaded_model(tiny_model: Path) -> LoadedModel:
-    return load_model(LoadModel(ModelId("tiny"), str(tiny_model)), lambda _: None)
+    return load_model(LoadModel(ModelId("tiny"), str(tiny_model)))
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ class RunningEngine:
     @property
     def kv_bytes(self) -> int:
         """What the ledger charges; of use on the engine's thread only (`on_fact`)."""
-        return self._engine._ledger.held_bytes
+        return self._engine._models.ledger.held_bytes
 
     def facts(self) -> list[Fact]:
         with self._changed:

@@ -26,7 +26,7 @@ def model(tiny_model: Path) -> LoadedModel:
 
 
 def _load(folder: Path, **limits: int) -> LoadedModel:
-    return load_model(LoadModel(ModelId("tiny"), str(folder), **limits), lambda _: None)  # type: ignore[arg-type]
+    return load_model(LoadModel(ModelId("tiny"), str(folder), **limits))  # type: ignore[arg-type]
 
 
 def _with_template(tiny_model: Path, folder: Path, template: str | None) -> LoadedModel:

@@ -17,7 +17,7 @@ from worker.link.frames import (
     encode_frame,
     frame_length,
 )
-from worker.link.messages import Fact, FinishReason, Order, Output, Sampling
+from worker.link.messages import BatchMeasured, Fact, FinishReason, Order, Output, Sampling
 
 _INTEGERS = st.integers(0, 2**64 - 1)
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -52,6 +52,9 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     | st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
     Sampling: st.deferred(lambda: _messages(Sampling)),
     list[Output]: st.lists(st.deferred(lambda: _messages(Output)), max_size=4),
+    bool: st.booleans(),
+    list[dict[str, Any]]: st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
+    list[BatchMeasured]: st.lists(st.deferred(lambda: _messages(BatchMeasured)), max_size=3),
 }
 
 

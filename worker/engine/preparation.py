@@ -1,0 +1,83 @@
+"""The thread that prepares prompts: what it does must not hold up the steps of others."""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shared.errors import ClusterError
+from shared.ids import ModelId
+from worker.engine.model import LoadedModel
+from worker.engine.prompt import PreparedSequence, prepare
+from worker.link.messages import SequenceRefused, Submit
+
+
+@dataclass(frozen=True, slots=True)
+class NotPrepared:
+    """A sequence that was cancelled before its prompt was looked at."""
+
+    order: Submit
+
+
+Prepared = PreparedSequence | SequenceRefused | NotPrepared
+
+
+class Preparation:
+    """Prompts on their way to the engine thread. `give` may be called by any thread; the rest is
+    the engine thread's.
+
+    Args:
+        find: the model of that name, if it is loaded.
+        put: takes what became of each order, on the preparing thread.
+    """
+
+    def __init__(
+        self, find: Callable[[ModelId], LoadedModel | None], put: Callable[[Prepared], None]
+    ) -> None:
+        self._find = find
+        self._put = put
+        self._orders: queue.SimpleQueue[Submit] = queue.SimpleQueue()
+        self._sequences: set[int] = set()
+        self._cancelled: set[int] = set()  # always a part of _sequences
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="prepare", daemon=True).start()
+
+    def give(self, order: Submit) -> None:
+        self._sequences.add(order.sequence)
+        self._orders.put(order)
+
+    def cancel(self, sequence: int) -> None:
+        """Have a sequence not started; one that is not here is ignored."""
+        if sequence in self._sequences:
+            self._cancelled.add(sequence)
+
+    def leave(self, sequence: int) -> bool:
+        """A sequence has come out; whether it was cancelled meanwhile."""
+        self._sequences.discard(sequence)
+        cancelled = sequence in self._cancelled
+        self._cancelled.discard(sequence)
+        return cancelled
+
+    def _run(self) -> None:
+        while True:
+            order = self._orders.get()
+            # To read it here may come too late, which is no harm.
+            cancelled = order.sequence in self._cancelled
+            self._put(NotPrepared(order) if cancelled else self._prepare(order))
+
+    def _prepare(self, order: Submit) -> Prepared:
+        model = self._find(order.model)
+        if model is None:
+            return refused(order, "model_unavailable", f"{order.model} is not loaded")
+        try:
+            return prepare(order, model)
+        except ClusterError as error:
+            return SequenceRefused(order.sequence, error.code, error.message, error.param)
+        except Exception as error:  # a broken tokenizer or template fails one request only
+            message = f"the prompt could not be prepared: {type(error).__name__}: {error}"
+            return refused(order, "request_failed", message)
+
+
+def refused(order: Submit, code: str, message: str) -> SequenceRefused:
+    return SequenceRefused(order.sequence, code, message)

@@ -1,0 +1,143 @@
+"""The models of an engine: loaded a little at a time, each with its batch; one budget for all
+their KV caches."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import mlx.core as mx
+
+from shared.errors import ModelError
+from shared.ids import ModelId
+from worker.engine.batch import Batch
+from worker.engine.device import free_for_kv_bytes
+from worker.engine.ledger import KVLedger
+from worker.engine.model import LoadedModel, Loading
+from worker.engine.row_cache import BLOCK_TOKENS
+from worker.link.messages import Fact, LoadModel, ModelFailed, ModelLoaded, ModelLoading
+
+_TOLD_EVERY = 0.05
+
+
+class ServedModels:
+    """Belongs to the engine thread, but for `find`.
+
+    Args:
+        new_batch: the batch for a model that was loaded.
+        kv_budget_bytes: for all KV caches; by default a share of what is free.
+        engines: among how many engines of this machine that is shared.
+
+    Attributes:
+        batches: of the loaded models.
+        ledger: what their KV caches take.
+    """
+
+    def __init__(
+        self,
+        new_batch: Callable[[LoadedModel, KVLedger], Batch],
+        *,
+        kv_budget_bytes: int | None,
+        engines: int,
+    ) -> None:
+        self._new_batch = new_batch
+        self._kv_budget_bytes = kv_budget_bytes
+        self._allowed_kv_bytes: int | None = None
+        self._own_kv_bytes = kv_budget_bytes or 0
+        self._engines = engines
+        self._models: dict[ModelId, LoadedModel] = {}
+        self._waiting: deque[LoadModel] = deque()
+        self._loading: Loading | None = None
+        self._told_progress = 0.0
+        self.batches: dict[ModelId, Batch] = {}
+        self.ledger = KVLedger(self._own_kv_bytes)
+
+    def find(self, model: ModelId) -> LoadedModel | None:
+        return self._models.get(model)
+
+    # Loading.
+
+    @property
+    def is_loading(self) -> bool:
+        return self._loading is not None or bool(self._waiting)
+
+    def load(self, order: LoadModel) -> None:
+        """Load a model, after those that were ordered before; `load_some` does it."""
+        self._waiting.append(order)
+
+    def load_some(self, seconds: float) -> Iterable[Fact]:
+        """Load for about so long; yields what there is to tell."""
+        if self._loading is None:
+            order = self._waiting.popleft()
+            if (model := self._models.get(order.model)) is not None:
+                yield _loaded(order.model, model)
+                return
+            self._loading = Loading(order)
+            self._told_progress = 0.0
+            yield ModelLoading(order.model, 0.0)
+        loading = self._loading
+        try:
+            model = loading.advance(seconds)
+            if model is None:
+                if loading.progress - self._told_progress >= _TOLD_EVERY:
+                    self._told_progress = loading.progress
+                    yield ModelLoading(loading.order.model, loading.progress)
+                return
+            self._loading = None
+            yield self._add(model, loading.order.model)
+        except ModelError as error:
+            self._loading = None
+            mx.clear_cache()
+            yield ModelFailed(loading.order.model, error.message)
+
+    def _add(self, model: LoadedModel, model_id: ModelId) -> ModelLoaded:
+        """Serve a model; no context is longer than what the KV budget holds.
+
+        Raises:
+            ModelError: that is nearly nothing.
+        """
+        self._renew_budget()
+        most_tokens = self.ledger.max_tokens(model.layout)
+        if most_tokens < BLOCK_TOKENS:
+            raise ModelError(
+                f"{model_id}: {self.ledger.budget_bytes / 1e6:.0f} MB for KV caches hold less "
+                f"than {BLOCK_TOKENS} tokens of it"
+            )
+        model = replace(model, max_context_tokens=min(model.max_context_tokens, most_tokens))
+        self._models[model_id] = model
+        self.batches[model_id] = self._new_batch(model, self.ledger)
+        return _loaded(model_id, model)
+
+    def unload(self, model_id: ModelId) -> None:
+        """Forget a model, loaded or on its way; its sequences must be gone."""
+        self._waiting = deque(order for order in self._waiting if order.model != model_id)
+        if self._loading is not None and self._loading.order.model == model_id:
+            self._loading.close()
+            self._loading = None
+        self._models.pop(model_id, None)
+        if (batch := self.batches.pop(model_id, None)) is not None:
+            batch.close()
+        mx.synchronize()
+        mx.clear_cache()
+        self._renew_budget()
+
+    # Memory.
+
+    def limit_kv(self, allowed_bytes: int | None) -> None:
+        """KV caches may take so much at most, whatever the engine's own budget is; who has no
+        room then gives way."""
+        self._allowed_kv_bytes = allowed_bytes
+        self._set_budget()
+        self.ledger.make_room(lambda: 0)
+
+    def _renew_budget(self) -> None:
+        if self._kv_budget_bytes is None:
+            self._own_kv_bytes = free_for_kv_bytes(self.ledger.held_bytes) // self._engines
+        self._set_budget()
+
+    def _set_budget(self) -> None:
+        own, allowed = self._own_kv_bytes, self._allowed_kv_bytes
+        self.ledger.budget_bytes = own if allowed is None else min(own, allowed)
+
+
+def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:
+    return ModelLoaded(model_id, model.max_context_tokens, model.memory_bytes)
