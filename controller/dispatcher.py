@@ -72,10 +72,13 @@ class Dispatcher:
             await self._bus.wait_connected()
             try:
                 route = self._choose(request, refused)
-            except Unavailable:
+            except Unavailable as error:
                 if time.monotonic() < self._settled_at:
                     await asyncio.sleep(_LOOK_AGAIN_S)  # not every worker was heard yet
                     continue
+                if error.code == "queue_full":
+                    for view in self._registry.workers:
+                        view.turned_away += 1
                 if not refused:
                     raise
                 raise _all_refused(refused) from None

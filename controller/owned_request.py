@@ -55,7 +55,7 @@ class OwnedRequest:
 
     @property
     def need(self) -> Need:
-        return Need(self.models, self.request.requires)
+        return Need(self.models, self.request.requires, self.request.level)
 
     @property
     def ended(self) -> bool:

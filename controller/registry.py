@@ -17,11 +17,14 @@ class WorkerView:
     Attributes:
         seen_at: when it last said something, on the monotonic clock.
         unreported: requests sent there since its last report, which that cannot count.
+        turned_away: requests that were told since then to come again, as its queue is full: each
+            is to come for another place.
     """
 
     report: WorkerReport
     seen_at: float
     unreported: int = 0
+    turned_away: int = 0
 
     @property
     def id(self) -> WorkerId:

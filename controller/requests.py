@@ -212,7 +212,9 @@ class Requests:
                 case RequestFailed(terminal_sent=True):
                     self._end(request, "failed")
                 case RequestFailed():
-                    await self._retry(request, StreamError.of(event.code, event.message))
+                    wait_ms = event.retry_after_ms
+                    failure = StreamError.of(event.code, event.message, retry_after_ms=wait_ms)
+                    await self._retry(request, failure)
 
     # Ending.
 

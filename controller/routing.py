@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from controller.registry import WorkerView
 from shared.errors import Unavailable
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import ModelState
-from shared.messages.request import Requirements
+from shared.messages.events import ModelState, WorkerReport
+from shared.messages.request import Priority, Requirements
 
+_UNKNOWN_RETRY_MS = 1000
+_LONGEST_RETRY_MS = 60_000
+_MEMORY_RETRY_MS = 2000
 _READINESS: dict[ModelState, int] = {"warm": 0, "loading": 1, "available": 2}
 
 
@@ -18,6 +21,7 @@ class Need:
 
     models: Sequence[ModelId]
     requires: Requirements | None = None
+    level: Priority = "medium"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Obstacle:
 
     code: str
     reason: str
+    retry_after_ms: int | None = None
 
 
 def choose(
@@ -58,7 +63,7 @@ def choose(
     for model in need.models:
         eligible = []
         for view in candidates:
-            obstacle = find_obstacle(view, model, need.requires)
+            obstacle = find_obstacle(view, model, need)
             if obstacle is None:
                 eligible.append(view)
             else:
@@ -69,9 +74,7 @@ def choose(
     raise _unavailable(need, obstacles)
 
 
-def find_obstacle(
-    view: WorkerView, model: ModelId, requires: Requirements | None
-) -> Obstacle | None:
+def find_obstacle(view: WorkerView, model: ModelId, need: Need) -> Obstacle | None:
     """Why this worker cannot serve this model now; None when it can."""
     report = view.report
     if report.state not in ("ready", "warming"):
@@ -82,11 +85,31 @@ def find_obstacle(
         return Obstacle("no_worker", f"does not have {model}")
     if status.state == "failed":
         return Obstacle("model_unavailable", f"could not load {model}: {status.error}")
-    if requires is not None and (unmet := _unmet(view, requires)):
+    if need.requires is not None and (unmet := _unmet(view, need.requires)):
         return Obstacle("requirements_unmet", unmet)
-    if report.max_queue_depth and report.queued_requests >= report.max_queue_depth:
-        return Obstacle("queue_full", f"has {report.queued_requests} requests queued")
-    return None
+    return _short_of_memory(report, need.level) or _full(view, need.level)
+
+
+def _short_of_memory(report: WorkerReport, level: Priority) -> Obstacle | None:
+    pressure = report.memory.pressure
+    if pressure == "none" or (pressure == "soft" and level != "low"):
+        return None
+    reason = f"is short of memory ({report.memory.own_bytes / 1e9:.2f} GB held)"
+    return Obstacle("memory_pressure", reason, _MEMORY_RETRY_MS)
+
+
+def _full(view: WorkerView, level: Priority) -> Obstacle | None:
+    """A worker's own word on its room counts; older ones only tell their depth."""
+    report = view.report
+    if not report.max_queue_depth:
+        return None
+    room = report.queue.room.get(level, report.max_queue_depth - report.queued_requests)
+    if room > 0:
+        return None
+    rate = report.queue.drain_per_s
+    wait_ms = (1 + view.turned_away) * 1000 / rate if rate else _UNKNOWN_RETRY_MS
+    retry_after_ms = min(round(wait_ms), _LONGEST_RETRY_MS)
+    return Obstacle("queue_full", f"has {report.queued_requests} requests queued", retry_after_ms)
 
 
 def _cost(view: WorkerView, model: ModelId) -> tuple[int, float]:
@@ -115,7 +138,8 @@ def _unavailable(need: Need, obstacles: dict[WorkerId, Obstacle]) -> Unavailable
     reasons = "; ".join(f"{worker} {found.reason}" for worker, found in sorted(obstacles.items()))
     codes = {found.code for found in obstacles.values()}
     code = codes.pop() if len(codes) == 1 else "no_worker"
-    retry_after_ms = 1000 if code == "queue_full" else None
+    waits = [wait for found in obstacles.values() if (wait := found.retry_after_ms) is not None]
+    retry_after_ms = min(waits, default=None) if code != "no_worker" else None
     return Unavailable(
         f"no worker can serve {wanted} now: {reasons}", code=code, retry_after_ms=retry_after_ms
     )

@@ -48,6 +48,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "model_unavailable": ErrorCode(
             "The worker does not have the model, or loading failed.", True
         ),
+        "model_in_use": ErrorCode("Requests use the model, so it is not unloaded.", True),
         "queue_full": ErrorCode("The queue has no room; see retry_after_ms.", True),
         "memory_pressure": ErrorCode("Memory is short; see retry_after_ms.", True),
         "draining": ErrorCode("The node is shutting down and takes nothing new.", True),

@@ -93,6 +93,11 @@ class ActiveRequest:
         return self.dispatch.request.level
 
     @property
+    def urgent(self) -> bool:
+        """Whether it does not wait for others to become faster."""
+        return self.level == PRIORITIES[0]
+
+    @property
     def session(self) -> tuple[ClientName, str] | None:
         """Session ids are the clients' own, too."""
         session = self.dispatch.request.session_id

@@ -22,12 +22,13 @@ from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.version import VERSION
 from worker.active_request import ActiveRequest
+from worker.cpu_use import CpuUse
 from worker.engine_process import EngineProcess
 from worker.entrance import Entrance
 from worker.lease import Lease
 from worker.link.messages import EngineStarted, Fact
 from worker.machine import threads_per_engine
-from worker.pre_warming import pre_warm
+from worker.pre_warming import PreWarming
 from worker.publisher import Publisher
 from worker.report import build_report
 from worker.scheduler import Scheduler
@@ -62,7 +63,10 @@ class Agent:
             check_streams=self._drop_lost_streams,
             on_missed=self._on_nobody_listens,
         )
-        self._scheduler = Scheduler(worker_id, settings, self._publisher.put)
+        self._engines: list[EngineProcess] = []
+        self._scheduler = Scheduler(worker_id, settings, self._engines, self._publisher.put)
+        self._pre_warming = PreWarming(settings, self._scheduler.models, self._scheduler.changes)
+        self._cpu = CpuUse()
         self._started_at = time.monotonic()
         self._drain_requested = StopRequest()
         self._entrance = Entrance(
@@ -76,7 +80,7 @@ class Agent:
         )
         self._announced = False
         engines = settings.worker.engines
-        self._scheduler.engines.extend(
+        self._engines.extend(
             EngineProcess(
                 index,
                 engines,
@@ -97,16 +101,18 @@ class Agent:
         try:
             await self._serve(stop)
         finally:  # also after a fault of our own: no engine outlives its agent
-            for engine in self._scheduler.engines:
+            for engine in self._engines:
                 engine.kill()
 
     async def _serve(self, stop: StopRequest) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [
-                *(tasks.create_task(engine.run()) for engine in self._scheduler.engines),
+                *(tasks.create_task(engine.run()) for engine in self._engines),
                 tasks.create_task(self._publisher.run()),
                 tasks.create_task(self._heartbeat()),
                 tasks.create_task(self._tick()),
+                tasks.create_task(self._guard_memory()),
+                tasks.create_task(self._scheduler.models.loader.run()),
                 tasks.create_task(self._logs.run(self._bus)),
                 tasks.create_task(self._warm_up()),
             ]
@@ -121,6 +127,8 @@ class Agent:
         return build_report(
             self._settings,
             self._scheduler,
+            self._pre_warming,
+            self._cpu,
             worker_id=self.id,
             boot_id=self.boot_id,
             version=VERSION,
@@ -132,7 +140,7 @@ class Agent:
     # Life.
 
     async def _subscribe(self) -> None:
-        bus, scheduler = self._bus, self._scheduler
+        bus = self._bus
         await self._entrance.open()
         await self._logs.answer(bus)
         health = subjects.worker_health(self.id)
@@ -146,12 +154,14 @@ class Agent:
             )
         )
         logger.info(
-            "worker %s starts with %d engine(s)", self.id, len(scheduler.engines),
+            "worker %s starts with %d engine(s)", self.id, len(self._engines),
             extra={"worker": self.id},
         )  # fmt: skip
 
     async def _warm_up(self) -> None:
-        await pre_warm(self._settings, self._scheduler, self._on_warming)
+        await self._pre_warming.run(
+            lambda: any(engine.state == "running" for engine in self._engines), self._on_warming
+        )
         if self.state == "warming":
             await self._change_state("ready")
 
@@ -171,7 +181,7 @@ class Agent:
                     await self._scheduler.changes.wait_until(lambda: self._scheduler.idle)
         self._scheduler.give_back_all(StreamError.of("draining", f"worker {self.id} shut down"))
         await self._publisher.drain(_LAST_WORDS_S)
-        await asyncio.gather(*(engine.stop() for engine in self._scheduler.engines))
+        await asyncio.gather(*(engine.stop() for engine in self._engines))
         await self._change_state("stopped")
         await self._publish_event("left")
         logger.info("worker %s left", self.id)
@@ -208,11 +218,17 @@ class Agent:
             await asyncio.sleep(_TICK_S)
             self._scheduler.tick()
 
+    async def _guard_memory(self) -> None:
+        interval_s = self._settings.worker.resource_limits.check_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            self._scheduler.relieve_memory()
+
     # Engines.
 
     async def _on_fact(self, engine: EngineProcess, fact: Fact) -> None:
         if isinstance(fact, EngineStarted):
-            self._scheduler.loader.on_engine_started(engine)
+            self._scheduler.models.loader.on_engine_started(engine)
             logger.info("engine %d runs on %s", engine.index, fact.device)
             if self.state == "unhealthy":
                 await self._change_state("ready")
@@ -223,7 +239,7 @@ class Agent:
     def _on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
         message = f"the engine process of {self.id} ended ({reason})"
         self._scheduler.on_engine_lost(engine, StreamError.of("engine_crashed", message))
-        if all(other.state == "failed" for other in self._scheduler.engines):
+        if all(other.state == "failed" for other in self._engines):
             self.state = "unhealthy"
         self._scheduler.changes.notify()
 

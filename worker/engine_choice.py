@@ -2,10 +2,10 @@
 the one that served it before, where that has room: its KV cache may still be there."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from shared.ids import ClientName
+from shared.ids import ClientName, ModelId
 from worker.engine_process import EngineState
 
 _KEPT_SESSIONS = 10_000
@@ -28,23 +28,33 @@ class EngineChoice(Generic[E]):
 
     Args:
         engines: all of this worker; the list may still grow.
-        most_sequences: that one engine may have.
+        most: how many sequences of a model an engine may have; more where they are urgent.
     """
 
-    def __init__(self, engines: Sequence[E], most_sequences: int) -> None:
+    def __init__(self, engines: Sequence[E], most: Callable[[E, ModelId, bool], int]) -> None:
         self._engines = engines
-        self._most_sequences = most_sequences
+        self._most = most
+        self._by_model: Counter[tuple[int, ModelId]] = Counter()
         self._sequences: Counter[int] = Counter()
         self._homes: OrderedDict[SessionKey, int] = OrderedDict()
 
-    def choose(self, holders: Collection[int], session: SessionKey | None = None) -> E | None:
+    def choose(
+        self,
+        model: ModelId,
+        holders: Collection[int],
+        session: SessionKey | None = None,
+        *,
+        urgent: bool = False,
+    ) -> E | None:
         """One of those that hold the model and have room; None when there is none.
 
         Args:
             holders: indices of the engines that hold the model.
         """
         free = [
-            engine for engine in self._engines if engine.index in holders and self._free(engine)
+            engine
+            for engine in self._engines
+            if engine.index in holders and self._free(engine, model, urgent)
         ]
         home = self._homes.get(session) if session is not None else None
         return min(
@@ -53,12 +63,11 @@ class EngineChoice(Generic[E]):
             default=None,
         )
 
-    @property
-    def any_free(self) -> bool:
-        return any(map(self._free, self._engines))
-
-    def came(self, engine: int, sequences: int, session: SessionKey | None = None) -> None:
+    def came(
+        self, engine: int, model: ModelId, sequences: int, session: SessionKey | None = None
+    ) -> None:
         """An engine was given so many sequences."""
+        self._by_model[engine, model] += sequences
         self._sequences[engine] += sequences
         if session is not None:
             self._homes[session] = engine
@@ -66,9 +75,11 @@ class EngineChoice(Generic[E]):
             if len(self._homes) > _KEPT_SESSIONS:
                 self._homes.popitem(last=False)
 
-    def went(self, engine: int) -> None:
+    def went(self, engine: int, model: ModelId) -> None:
         """One of its sequences ended."""
+        self._by_model[engine, model] -= 1
         self._sequences[engine] -= 1
 
-    def _free(self, engine: E) -> bool:
-        return engine.state == "running" and self._sequences[engine.index] < self._most_sequences
+    def _free(self, engine: E, model: ModelId, urgent: bool) -> bool:
+        has = self._by_model[engine.index, model]
+        return engine.state == "running" and has < self._most(engine, model, urgent)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from shared import subjects
 from shared.bus import Bus, Message
-from shared.errors import DecodeError
-from shared.ids import BootId, ModelId, RequestId, WorkerId
+from shared.errors import ClusterError, DecodeError
+from shared.ids import BootId, RequestId, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import (
     CONTROL_ORDERS,
@@ -25,7 +25,8 @@ from shared.messages.control import (
     UnloadModel,
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
-from shared.messages.events import ModelStatus, WorkerState
+from shared.messages.events import WorkerState
+from worker.models.catalogue import Model
 from worker.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -128,6 +129,8 @@ class Entrance:
             reply = self._refuse("invalid_request", f"no control verb {verb!r}")
         except DecodeError as error:
             reply = self._refuse("invalid_request", error.message)
+        except ClusterError as error:
+            reply = self._refuse(error.code, error.message)
         if message.reply:
             await self._bus.publish(message.reply, encode(reply))
 
@@ -140,11 +143,11 @@ class Entrance:
             case AttachStream():
                 return self._attach(order)
             case LoadModel():
-                return self._load(order.model)
+                return self._about_models(self._scheduler.models.load(order.model))
             case UnloadModel():
-                return self._refuse("not_supported", "unload: not supported yet")
+                return self._about_models(self._scheduler.models.unload(order.model))
             case ListModels():
-                return ControlReply(worker=self._id, ok=True, models=self._models())
+                return self._about_models(None)
             case DrainWorker():
                 self._drain()
                 return ControlReply(worker=self._id, ok=True)
@@ -158,17 +161,11 @@ class Entrance:
         self._scheduler.attach(request, order.inbox)
         return ControlReply(worker=self._id, ok=True)
 
-    def _load(self, model_id: ModelId) -> ControlReply:
-        model = self._scheduler.models.get(model_id)
-        if model is None:
-            return self._refuse("unknown_model", f"no model {model_id!r} here")
-        if model.state in ("available", "failed"):
-            self._scheduler.loader.load(model)
-        return ControlReply(worker=self._id, ok=True)
-
-    def _models(self) -> list[ModelStatus]:
-        scheduler = self._scheduler
-        return [model.status(scheduler.active_on(model.id)) for model in scheduler.models]
+    def _about_models(self, one: Model | None) -> ControlReply:
+        """The state of one model, or of all."""
+        statuses = self._scheduler.model_statuses()
+        models = [status for status in statuses if one is None or status.id == one.id]
+        return ControlReply(worker=self._id, ok=True, models=models)
 
     def _list(self, order: ListRequests) -> ControlReply:
         running = [

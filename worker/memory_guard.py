@@ -1,67 +1,158 @@
-"""How much memory this worker may take, and how hard it presses against that. Decides only."""
+"""Watches what this worker holds, and has its engines give back when that is too much.
 
-from dataclasses import dataclass
-from typing import Literal
+What is given up, in this order: memory that the engines keep for later and idle models, new
+requests of low priority, all new requests, and then sequences that run: the lowest priority
+first, the youngest of it first. Those wait and go on where they were. Nothing is cut short.
+"""
 
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import psutil
+
+from shared.messages.events import MemoryPressure, MemoryStatus
+from shared.messages.request import Priority
 from shared.settings.tree import ResourceLimits
+from worker.engine_process import EngineProcess
+from worker.footprint import footprint_bytes
+from worker.link.messages import LimitMemory
+from worker.memory_limits import (
+    MemoryLimits,
+    MemoryReading,
+    kv_allowances,
+    limits_of,
+    pressure_of,
+)
 
-Pressure = Literal["none", "soft", "hard"]
+logger = logging.getLogger(__name__)
 
-MB = 1_000_000
-_RESERVE_SHARE = 0.05
-_MOST_RESERVE_BYTES = 2_000 * MB
-_SOFT_SHARE = 0.9
-_RELIEVED_SHARE = 0.95
-"""Pressure ends below so much of the limit that brought it, not at once: or it would flicker."""
+_EVICTION_INTERVAL_S = 2.0
+_GIVE_BACK_INTERVAL_S = 2.0
+_WORTH_TELLING = 0.02
+RETRY_AFTER_MS = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryReading:
-    """What was measured just now.
+class MemoryGuard:
+    """Args:
+    engines: all of this worker; the list may still grow.
 
     Attributes:
-        own_bytes: of the agent and its engines, on a Mac with Metal's buffers.
-        available_bytes: what the machine could hand out besides.
-        total_bytes: of the machine.
-        device_bytes: what the accelerator recommends as its working set; without one `total_bytes`.
+        pressure: as of the last `check`.
+        limits: as of the last `check`.
     """
 
-    own_bytes: int
-    available_bytes: int
-    total_bytes: int
-    device_bytes: int
+    def __init__(self, settings: ResourceLimits, engines: Sequence[EngineProcess]) -> None:
+        self._settings = settings
+        self._engines = engines
+        self.pressure: MemoryPressure = "none"
+        self._evictions = self._refusals = 0
+        self._evicted_at = self._gave_back_at = 0.0
+        self._told: dict[int | None, int] = {}  # by process: what its KV caches may take
+        self._reading = self._read()
+        self.limits: MemoryLimits = limits_of(settings, self._reading)
+
+    def check(self) -> None:
+        """Measure."""
+        self._reading = self._read()
+        self.limits = limits_of(self._settings, self._reading)
+        if not self._settings.enabled:
+            return
+        before = self.pressure
+        self.pressure = pressure_of(self.limits, self._reading.own_bytes, before)
+        if self.pressure != before:
+            logger.warning(
+                "memory pressure: %s; this worker holds %.2f GB, its limits are %.2f and %.2f GB",
+                self.pressure, self._reading.own_bytes / 1e9, self.limits.soft_bytes / 1e9,
+                self.limits.hard_bytes / 1e9,
+            )  # fmt: skip
+
+    @property
+    def free_bytes(self) -> int:
+        """What may be taken up to the soft limit; negative when there is too much already."""
+        if not self._settings.enabled:
+            return self._reading.total_bytes
+        return self.limits.soft_bytes - self._reading.own_bytes + self._spare_bytes
+
+    def refusal(self, level: Priority) -> str | None:
+        """Why a new request is not taken now; None where it is."""
+        if self.pressure == "none" or (self.pressure == "soft" and level != "low"):
+            return None
+        self.refused()
+        which = "everything new" if self.pressure == "hard" else "low priority"
+        return (
+            f"memory is short, {which} is refused: {self._reading.own_bytes / 1e9:.2f} GB are "
+            f"held, the limits are {self.limits.soft_bytes / 1e9:.2f} GB (soft) and "
+            f"{self.limits.hard_bytes / 1e9:.2f} GB (hard)"
+        )
+
+    def refused(self) -> None:
+        """Something was not taken because memory is short."""
+        self._refusals += 1
+
+    def evicted(self) -> None:
+        """A model went because memory is short."""
+        self._evictions += 1
+
+    def relieve(self, evict: Callable[[], bool]) -> None:
+        """Do what the pressure asks for; call it after each `check`.
+
+        Args:
+            evict: has the next idle model go; False when there is none.
+        """
+        if not self._settings.enabled:
+            return
+        now = time.monotonic()
+        gives_back = self.pressure != "none" and now - self._gave_back_at > _GIVE_BACK_INTERVAL_S
+        if gives_back:
+            self._gave_back_at = now
+        self._limit_engines(gives_back)
+        # What one gave back is seen a moment later: not all go at once.
+        if self.pressure != "none" and now - self._evicted_at > _EVICTION_INTERVAL_S and evict():
+            self._evicted_at = now
+            self.evicted()
+
+    def status(self) -> MemoryStatus:
+        return MemoryStatus(
+            own_bytes=self._reading.own_bytes,
+            available_bytes=self._reading.available_bytes,
+            soft_bytes=self.limits.soft_bytes,
+            hard_bytes=self.limits.hard_bytes,
+            pressure=self.pressure,
+            evictions=self._evictions,
+            refusals=self._refusals,
+        )
+
+    def _limit_engines(self, gives_back: bool) -> None:
+        running = [engine for engine in self._engines if engine.state == "running"]
+        held = [engine.measured.kv_bytes for engine in running]
+        own = self._reading.own_bytes
+        allowances = kv_allowances(self.limits, own, held, self._spare_bytes)
+        for engine, allowed in zip(running, allowances, strict=True):
+            told = self._told.get(engine.pid)
+            changed = told is None or abs(allowed - told) > _WORTH_TELLING * max(told, allowed)
+            if gives_back or changed:
+                self._told[engine.pid] = allowed
+                engine.send(LimitMemory(allowed, give_back=gives_back))
+
+    @property
+    def _spare_bytes(self) -> int:
+        return sum(engine.measured.cache_memory_bytes for engine in self._engines)
+
+    def _read(self) -> MemoryReading:
+        memory = psutil.virtual_memory()
+        devices = [engine.started.memory_limit_bytes for engine in self._engines if engine.started]
+        return MemoryReading(
+            own_bytes=footprint_bytes([os.getpid()]) + sum(map(engine_bytes, self._engines)),
+            available_bytes=memory.available,
+            total_bytes=memory.total,
+            device_bytes=min(devices, default=memory.total),
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimits:
-    """Above `soft_bytes` idle models go and low priority waits outside; above `hard_bytes`
-    nothing new comes and sequences give way."""
-
-    soft_bytes: int
-    hard_bytes: int
-
-
-def limits_of(settings: ResourceLimits, reading: MemoryReading) -> MemoryLimits:
-    """The hard limit is the least of what is configured, what the device recommends, and what is
-    held and could be had, less a reserve for the rest of the machine. The soft one is as
-    configured, or a little below."""
-    reserve = min(_MOST_RESERVE_BYTES, int(_RESERVE_SHARE * reading.total_bytes))
-    hard = min(reading.device_bytes, reading.own_bytes + reading.available_bytes - reserve)
-    if settings.critical_memory_mb is not None:
-        hard = min(hard, settings.critical_memory_mb * MB)
-    hard = max(0, hard)
-    soft = int(_SOFT_SHARE * hard)
-    if settings.max_memory_mb is not None:
-        soft = min(settings.max_memory_mb * MB, hard)
-    return MemoryLimits(soft, hard)
-
-
-def pressure_of(limits: MemoryLimits, own_bytes: int, before: Pressure) -> Pressure:
-    """Where a worker stands that holds so much."""
-
-    def above(limit: int, was_above: bool) -> bool:
-        return own_bytes > (limit * _RELIEVED_SHARE if was_above else limit)
-
-    if above(limits.hard_bytes, before == "hard"):
-        return "hard"
-    return "soft" if above(limits.soft_bytes, before != "none") else "none"
+def engine_bytes(engine: EngineProcess) -> int:
+    """Where a footprint omits the device's buffers (CUDA), MLX's own count is the larger."""
+    footprint = footprint_bytes([engine.pid]) if engine.pid else 0
+    measured = engine.measured
+    return max(footprint, measured.active_memory_bytes + measured.cache_memory_bytes)

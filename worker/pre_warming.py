@@ -4,46 +4,87 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from shared.changes import Changes
+from shared.errors import ClusterError
+from shared.ids import ModelId
+from shared.messages.events import PreWarmingStatus
 from shared.settings import ClusterSettings
-from worker.model_catalogue import Model
-from worker.scheduler import Scheduler
+from worker.models.catalogue import Model
+from worker.models.keeper import ModelKeeper
 
 logger = logging.getLogger(__name__)
 
 
-async def pre_warm(
-    settings: ClusterSettings, scheduler: Scheduler, on_warming: Callable[[], Awaitable[None]]
-) -> None:
-    """Load the pre-warmed models, high priority first; returns when all are warm or failed.
+class PreWarming:
+    """Loads models by priority, one after another or all at once. A model that fails, or makes
+    no progress for too long, holds up no other: a slow one loads on in the back."""
 
-    Args:
-        on_warming: awaited once the first engine runs and loading begins.
-    """
-    await scheduler.changes.wait_until(
-        lambda: any(engine.state == "running" for engine in scheduler.engines)
-    )
-    await on_warming()
-    models = [scheduler.models[model] for model in settings.pre_warmed_models]
-    if settings.worker.pre_warming.parallel:
-        for model in models:
-            scheduler.loader.load(model)
-    for model in models:
-        await _warm(model, scheduler, settings.worker.pre_warming.timeout_per_model_ms / 1000)
+    def __init__(self, settings: ClusterSettings, models: ModelKeeper, changes: Changes) -> None:
+        self._settings = settings.worker.pre_warming
+        self._models = [models.catalogue[model] for model in settings.pre_warmed_models]
+        self._keeper = models
+        self._changes = changes
+        self._were_warm: set[ModelId] = set()
+        self._gave_up: set[ModelId] = set()
+        self.proposed: list[ModelId] = []
 
+    async def run(
+        self, has_engine: Callable[[], bool], on_begin: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Return when all are warm, failed, or too slow.
 
-async def _warm(model: Model, scheduler: Scheduler, patience_s: float) -> None:
-    """Wait for one model as long as it makes progress; a slow one loads on in the back."""
-    if not model.requested:
-        scheduler.loader.load(model)
-    while model.state == "loading":
-        seen = model.progress
+        Args:
+            has_engine: whether an engine runs that could load them.
+            on_begin: awaited before the first is loaded.
+        """
+        await self._changes.wait_until(has_engine)
+        await on_begin()
+        if self._settings.parallel:
+            async with asyncio.TaskGroup() as tasks:
+                for model in self._models:
+                    tasks.create_task(self._warm(model))
+        else:
+            for model in self._models:
+                await self._warm(model)
 
-        def moved(seen: float | None = seen) -> bool:
-            return model.state != "loading" or model.progress != seen
+    def status(self) -> PreWarmingStatus:
+        self._were_warm.update(model.id for model in self._models if model.state == "warm")
+        failed = self._gave_up | {model.id for model in self._models if model.state == "failed"}
+        return PreWarmingStatus(
+            total=len(self._models),
+            completed=len(self._were_warm),
+            failed=len(failed - self._were_warm),
+            in_progress=[
+                model.id
+                for model in self._models
+                if model.state == "loading" and model.id not in self._were_warm | self._gave_up
+            ],
+            proposed=self.proposed,
+        )
 
+    async def _warm(self, model: Model) -> None:
         try:
-            async with asyncio.timeout(patience_s):
-                await scheduler.changes.wait_until(moved)
-        except TimeoutError:
-            logger.warning("model %s: no progress for %g s", model.id, patience_s)
+            self._keeper.load(model.id)
+        except ClusterError as error:
+            logger.error("model %s is not pre-warmed: %s", model.id, error.message)
+            self._gave_up.add(model.id)
             return
+        patience_s = self._settings.timeout_per_model_ms / 1000
+        while model.state == "loading":
+            seen = model.phase, model.progress
+
+            def moved(seen: tuple[str | None, float | None] = seen) -> bool:
+                return model.state != "loading" or (model.phase, model.progress) != seen
+
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._changes.wait_until(moved)
+            except TimeoutError:
+                logger.warning("model %s: no progress for %g s", model.id, patience_s)
+                model.error = f"no progress for {patience_s:g} s; it goes on in the back"
+                self._gave_up.add(model.id)
+                return
+        if model.state == "warm":
+            self._were_warm.add(model.id)
+        else:
+            self._gave_up.add(model.id)

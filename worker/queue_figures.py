@@ -74,7 +74,7 @@ class QueueFigures:
         self._booked_until = min(self._booked_until, now + _LONGEST_RETRY_S)
         return int(1000 * max(_SHORTEST_RETRY_S, self._booked_until - now))
 
-    def status(self, queued: dict[Priority, int]) -> QueueStatus:
+    def status(self, queued: dict[Priority, int], room: dict[Priority, int]) -> QueueStatus:
         levels = {
             name: LevelStatus(
                 queued=queued.get(name, 0),
@@ -87,7 +87,7 @@ class QueueFigures:
             )
             for name, level in self._levels.items()
         }
-        return QueueStatus(levels=levels, drain_per_s=round(self.drain_per_s, 2))
+        return QueueStatus(levels=levels, room=room, drain_per_s=round(self.drain_per_s, 2))
 
 
 def _percentile_ms(waits_s: deque[float], share: float) -> float:

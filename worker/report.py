@@ -1,14 +1,18 @@
 """The worker's state as controllers and people see it."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Literal
 
 from shared.ids import BootId, WorkerId
-from shared.messages.events import EngineStatus, Hardware, WorkerReport, WorkerState
+from shared.messages.events import BatchStatus, EngineStatus, Hardware, WorkerReport, WorkerState
 from shared.settings import ClusterSettings
+from worker.cpu_use import CpuUse
 from worker.engine_process import EngineProcess
-from worker.footprint import footprint_bytes
 from worker.machine import hardware
+from worker.memory_guard import engine_bytes
+from worker.pre_warming import PreWarming
 from worker.scheduler import Scheduler
 
 _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {
@@ -23,6 +27,8 @@ _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {
 def build_report(
     settings: ClusterSettings,
     scheduler: Scheduler,
+    pre_warming: PreWarming,
+    cpu: CpuUse,
     *,
     worker_id: WorkerId,
     boot_id: BootId,
@@ -31,21 +37,24 @@ def build_report(
     uptime_s: float,
     tasks: int,
 ) -> WorkerReport:
-    engines = [_engine(engine) for engine in scheduler.engines]
-    own_memory = footprint_bytes([os.getpid()])
+    engines = [_engine(engine, cpu) for engine in scheduler.engines]
+    memory = scheduler.guard.status()
     return WorkerReport(
         id=worker_id,
         boot_id=boot_id,
         version=version,
         state=state,
         active_requests=scheduler.running,
-        queued_requests=scheduler.queued,
-        max_batch_size=settings.worker.continuous_batching.max_batch_size * len(engines),
-        max_queue_depth=scheduler.max_queue_depth,
-        queue=scheduler.queue_status,
-        models=[model.status(scheduler.active_on(model.id)) for model in scheduler.models],
+        queued_requests=len(scheduler.admission),
+        max_batch_size=settings.worker.continuous_batching.most_rows * len(engines),
+        max_queue_depth=scheduler.admission.max_depth,
+        queue=scheduler.admission.status(),
+        models=scheduler.model_statuses(),
+        pre_warming=pre_warming.status(),
         engines=engines,
-        memory_bytes=own_memory + sum(engine.memory_bytes for engine in engines),
+        memory_bytes=memory.own_bytes,
+        memory=memory,
+        cpu_cores=round(cpu.cores(os.getpid()) + sum(engine.cpu_cores for engine in engines), 2),
         hardware=_hardware(scheduler.engines),
         labels=settings.worker.labels,
         tokens_per_s=scheduler.throughput.tokens_per_s(),
@@ -57,25 +66,25 @@ def build_report(
     )
 
 
-def _engine(engine: EngineProcess) -> EngineStatus:
-    """Where a footprint omits the device's buffers (CUDA), MLX's own count is the larger."""
-    resident = footprint_bytes([engine.pid]) if engine.pid else 0
-    mlx = engine.measured.active_memory_bytes + engine.measured.cache_memory_bytes
+def _engine(engine: EngineProcess, cpu: CpuUse) -> EngineStatus:
+    measured = engine.measured
     return EngineStatus(
         index=engine.index,
         pid=engine.pid,
         state=_STATES[engine.state],
         restarts=engine.restarts,
-        active_sequences=engine.measured.active_sequences,
-        memory_bytes=max(resident, mlx),
-        kv_bytes=engine.measured.kv_bytes,
-        kv_budget_bytes=engine.measured.kv_budget_bytes,
-        preemptions=engine.measured.preemptions,
-        step_ms=engine.measured.step_ms,
+        active_sequences=measured.active_sequences,
+        memory_bytes=engine_bytes(engine),
+        kv_bytes=measured.kv_bytes,
+        kv_budget_bytes=measured.kv_budget_bytes,
+        preemptions=measured.preemptions,
+        step_ms=measured.step_ms,
         threads=engine.threads,
+        cpu_cores=cpu.cores(engine.pid),
+        batches=[BatchStatus.model_validate(asdict(batch)) for batch in measured.batches],
     )
 
 
-def _hardware(engines: list[EngineProcess]) -> Hardware:
+def _hardware(engines: Sequence[EngineProcess]) -> Hardware:
     started = next((engine.started for engine in engines if engine.started), None)
     return hardware(started.device, started.accelerator) if started else hardware()

@@ -17,6 +17,10 @@ _LOOKAHEAD = 8
 _MAX_OVERTAKEN = 4
 """Of the first so many of a level any may be next, past others that were passed less often."""
 
+_RESERVED_SHARE = 20
+"""Of the whole depth one place in so many is for higher priorities than medium, and as many again
+for higher ones than low: a queue full of them must not shut out what matters most."""
+
 
 class Queued(Protocol):
     @property
@@ -73,9 +77,13 @@ class RequestQueue(Generic[Q]):
         """From the next to the last."""
         return (place.request for level in self._levels for place in level)
 
-    @property
-    def full(self) -> bool:
-        return len(self) >= self.max_depth
+    def room(self, level: Priority) -> int:
+        """How many more requests of a priority find a place."""
+        if self._reject_when_full:
+            reserved = self._level_of(level) * (self.max_depth // _RESERVED_SHARE)
+            return max(0, self.max_depth - reserved - len(self))
+        lower = sum(PRIORITIES.index(r.level) > PRIORITIES.index(level) for r in self)
+        return self.max_depth - len(self) + lower
 
     def push(self, request: Q, now: float) -> Q | None:
         """Put a request behind its equals.
@@ -85,15 +93,13 @@ class RequestQueue(Generic[Q]):
             where there is room for all.
         """
         place = _Place(request, next(self._numbers), now)
-        if self.full:
-            loser = place if self._reject_when_full else self._least(place)
-            if loser is place:
-                return request
-            self.remove(loser.request)
-        else:
-            loser = None
-        self._levels[min(_rank(request), len(self._levels) - 1)].append(place)
-        return loser.request if loser is not None else None
+        if self.room(request.level) == 0:
+            return request
+        loser = self._least() if len(self) >= self.max_depth else None
+        if loser is not None:
+            self.remove(loser)
+        self._levels[self._level_of(request.level)].append(place)
+        return loser
 
     def pop(
         self, admissible: Callable[[Q], bool], kinship: Callable[[Q], int] = lambda _: 0
@@ -135,14 +141,13 @@ class RequestQueue(Generic[Q]):
                     return True
         return False
 
-    def _least(self, newest: _Place[Q]) -> _Place[Q]:
-        """The newest of the lowest priority, `newest` included."""
-        places = [newest, *(place for level in self._levels for place in level)]
-        return max(places, key=lambda place: (_rank(place.request), place.number))
+    def _level_of(self, level: Priority) -> int:
+        return min(PRIORITIES.index(level), len(self._levels) - 1)
 
-
-def _rank(request: Queued) -> int:
-    return PRIORITIES.index(request.level)
+    def _least(self) -> Q:
+        """The newest of the lowest priority."""
+        places = [place for level in self._levels for place in level]
+        return max(places, key=lambda p: (PRIORITIES.index(p.request.level), p.number)).request
 
 
 def _preferred(places: list[_Place[Q]], kinship: Callable[[Q], int]) -> _Place[Q]:

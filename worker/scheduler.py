@@ -7,26 +7,23 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from shared.changes import Changes
 from shared.clock import awake_or_asleep
+from shared.errors import ClusterError, Unavailable
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
-from shared.messages.events import QueueStatus, RequestFailed, RequestFinished
-from shared.messages.prefixes import PrefixIndex
+from shared.messages.events import ModelStatus, RequestFailed, RequestFinished
 from shared.messages.stream import KEEP_ALIVE_S, Done, StreamError
 from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
-from worker.engine_choice import EngineChoice
+from worker.admission import Admission
 from worker.engine_process import EngineProcess
 from worker.inboxes import PROBE_INTERVAL_S
 from worker.link.messages import (
     Cancel,
     Fact,
-    ModelFailed,
-    ModelLoaded,
-    ModelLoading,
     Output,
     PrefillAdvanced,
     SequencePreempted,
@@ -34,78 +31,76 @@ from worker.link.messages import (
     SequenceStarted,
     StepCompleted,
 )
-from worker.model_catalogue import Model, ModelCatalogue
-from worker.model_loader import ModelLoader
+from worker.memory_guard import RETRY_AFTER_MS, MemoryGuard
+from worker.models.catalogue import Model
+from worker.models.keeper import ModelKeeper
 from worker.publisher import Letter, Outgoing
-from worker.queue_figures import QueueFigures
-from worker.request_queue import RequestQueue
 from worker.throughput import Throughput
 
 logger = logging.getLogger(__name__)
 
 KEPT_AFTER_END_S = 30.0
+_PROGRESS_INTERVAL_S = 0.5
 
 
 class Scheduler:
     """Owns every request between its dispatch and its end.
 
     Args:
+        engines: all of this worker; the list may still grow.
         put: hands messages to the publisher.
     """
 
     def __init__(
-        self, worker: WorkerId, settings: ClusterSettings, put: Callable[[Outgoing], None]
+        self,
+        worker: WorkerId,
+        settings: ClusterSettings,
+        engines: Sequence[EngineProcess],
+        put: Callable[[Outgoing], None],
     ) -> None:
         self._worker = worker
         self._put = put
-        queue = settings.worker.request_queue
-        self._queue: RequestQueue[ActiveRequest] = RequestQueue(
-            queue.max_depth,
-            levels=queue.priority_levels,
-            promote_after_s=queue.promote_after_ms / 1000,
-            reject_when_full=queue.reject_when_full,
-        )
-        self._queue_figures = QueueFigures(time.monotonic)
-        self._prefixes = PrefixIndex()  # of what runs
         self._requests: dict[RequestKey, ActiveRequest] = {}
         self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
         self._by_sequence: dict[int, tuple[ActiveRequest, Choice]] = {}
         self._numbers = itertools.count(1)
         self.throughput = Throughput(time.monotonic)
-        self.engines: list[EngineProcess] = []
-        self._choice = EngineChoice(
-            self.engines, settings.worker.continuous_batching.max_batch_size
-        )
-        self.models = ModelCatalogue(settings)
-        self.loader = ModelLoader(self.models, self.engines, self._on_model_failed)
+        self.engines = engines
         self.changes = Changes()
+        self.guard = MemoryGuard(settings.worker.resource_limits, engines)
+        self.models = ModelKeeper(
+            settings,
+            engines,
+            self.guard,
+            self.changes,
+            in_use=self._models_in_use,
+            on_failed=self._on_model_failed,
+        )
+        self.admission = Admission(settings.worker, self.models.catalogue, engines)
         self.completed = 0
         self.failed = 0
 
     # What others ask.
 
     @property
-    def queued(self) -> int:
-        return len(self._queue)
-
-    @property
     def running(self) -> int:
-        return len(self._requests) - len(self._queue)
-
-    @property
-    def queue_status(self) -> QueueStatus:
-        return self._queue_figures.status(Counter(request.level for request in self._queue))
+        return len(self._requests) - len(self.admission)
 
     @property
     def idle(self) -> bool:
         return not self._requests
 
-    @property
-    def max_queue_depth(self) -> int:
-        return self._queue.max_depth
-
-    def active_on(self, model: ModelId) -> int:
-        return sum(request.model == model for request in self._requests.values())
+    def model_statuses(self) -> list[ModelStatus]:
+        """All models of this worker, with who uses them."""
+        now = time.monotonic()
+        present = Counter(request.model for request in self._requests.values())
+        queued = self.admission.queued_by_model()
+        return [
+            model.status(
+                active=present[model.id] - queued[model.id], queued=queued[model.id], now=now
+            )
+            for model in self.models.catalogue
+        ]
 
     def requests(self) -> Iterable[ActiveRequest]:
         return list(self._requests.values())
@@ -118,10 +113,6 @@ class Scheduler:
 
     def accept(self, dispatch: Dispatch, owner: ControllerId) -> Refusal | None:
         """Take a request into the queue, or say why not."""
-        model = self.models.get(dispatch.model)
-        if model is None or model.state == "failed":
-            reason = (model.error if model else None) or f"no model {dispatch.model} here"
-            return Refusal(code="model_unavailable", message=reason)
         if (running := self._requests.get((dispatch.client, dispatch.request_id))) is not None:
             if running.fingerprint != dispatch.request.fingerprint():
                 message = f"another request runs under the id {dispatch.request_id!r}"
@@ -133,31 +124,40 @@ class Scheduler:
                     self.attach(running, inbox)
                 return None
             self.drop(running)
+        try:
+            self._check_memory(dispatch)
+            model = self.models.want(dispatch.model)
+        except Unavailable as error:
+            return Refusal(
+                code=error.code, message=error.message, retry_after_ms=error.retry_after_ms
+            )
         sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
         request = ActiveRequest(dispatch, owner, self._worker, sequences)
         if not self._enqueue(request):
-            message = f"the queue of {self._worker} has no room ({self._queue.max_depth})"
-            retry_after_ms = self._queue_figures.book_retry_ms()
+            message = f"the queue of {self._worker} has no room ({self.admission.max_depth})"
+            retry_after_ms = self.admission.retry_after_ms()
             return Refusal(code="queue_full", message=message, retry_after_ms=retry_after_ms)
-        if model.state == "available":
-            self.loader.load(model)
         self._admit_all()
         if request.engine is None:
             request.status = "queued" if model.state == "warm" else "loading"
             self._send_status(request)
         return None
 
+    def _check_memory(self, dispatch: Dispatch) -> None:
+        """Raises Unavailable when memory is too short for this request."""
+        self.guard.check()
+        if (reason := self.guard.refusal(dispatch.request.level)) is not None:
+            raise Unavailable(reason, code="memory_pressure", retry_after_ms=RETRY_AFTER_MS)
+
     def _enqueue(self, request: ActiveRequest) -> bool:
         """Whether there is room for a request; another one may have to go for it."""
-        loser = self._queue.push(request, request.received_at)
+        loser = self.admission.push(request)
         if loser is request:
-            self._queue_figures.rejected(request.level)
             return False
         self._requests[request.key] = request
         if loser is not None:
-            self._queue_figures.dropped(loser.level)
             message = f"gave way to a request of higher priority in the queue of {self._worker}"
-            retry_after_ms = self._queue_figures.book_retry_ms()
+            retry_after_ms = self.admission.retry_after_ms()
             error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
             self._fail(loser, error, give_back=True)
         return True
@@ -216,11 +216,11 @@ class Scheduler:
                 self._fail(request, StreamError.of("client_gone", message))
 
     def tick(self) -> None:
-        """Deadlines and keep-alives; call it a few times a second."""
+        """Deadlines, keep-alives, promotion; call it a few times a second."""
         now = time.monotonic()
         self._forget_old(now)
-        for risen in self._queue.promote(now):
-            self._queue_figures.promoted(risen.level)
+        self.models.tick()
+        self.admission.promote(now)
         for request in self.requests():
             silent_s = now - request.last_sent_at
             if now >= request.deadline:
@@ -229,6 +229,25 @@ class Scheduler:
                 self._fail(request, StreamError.of("deadline_exceeded", message))
             elif silent_s >= (PROBE_INTERVAL_S if request.inboxes.doubtful else KEEP_ALIVE_S):
                 self._send_status(request)
+            elif request.status == "loading" and silent_s >= _PROGRESS_INTERVAL_S:
+                self._send_loading(request)
+        self._admit_all()  # memory may have become free
+
+    def _send_loading(self, request: ActiveRequest) -> None:
+        """Tell how far the model is, where that has changed."""
+        model = self.models.catalogue[request.model]
+        progress = model.overall_progress
+        if model.state == "warm":
+            request.status, request.progress = "queued", None
+            self._send_status(request)
+        elif progress is not None and round(progress, 2) != request.progress:
+            request.progress = round(progress, 2)
+            self._send_status(request)
+
+    def relieve_memory(self) -> None:
+        """Measure, and give up what memory asks for; call it a few times a second."""
+        self.guard.check()
+        self.guard.relieve(self.models.evict_one)
 
     def _forget_old(self, now: float) -> None:
         for request in list(self._ended.values()):
@@ -240,7 +259,7 @@ class Scheduler:
 
     def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
         """End what ran on a dead engine; without any engine left, also what waits."""
-        self.loader.on_engine_lost(engine, error.message)
+        self.models.loader.on_engine_lost(engine, error.message)
         self.give_back_all(error, engine=engine.index)
         if all(other.state == "failed" for other in self.engines):
             self.give_back_all(error)
@@ -249,6 +268,7 @@ class Scheduler:
 
     def on_fact(self, engine: EngineProcess, fact: Fact) -> None:
         """Take in what an engine reports."""
+        self.models.loader.on_fact(engine, fact)
         match fact:
             case StepCompleted():
                 self._step(engine, fact.outputs)
@@ -267,11 +287,8 @@ class Scheduler:
             case SequenceRefused():
                 if entry := self._by_sequence.get(fact.sequence):
                     self._fail(entry[0], StreamError.of(fact.code, fact.message, fact.param))
-            case ModelLoading() | ModelLoaded() | ModelFailed():
-                self.loader.on_fact(engine, fact)
-                self._admit_all()
             case _:
-                pass  # the others are the engine process's own
+                pass  # the others are of models, or the engine process's own
 
     def _step(self, engine: EngineProcess, outputs: list[Output]) -> None:
         outgoing = Outgoing()
@@ -310,33 +327,24 @@ class Scheduler:
         if outgoing is None:
             self._put(mine)
 
-    def _on_model_failed(self, model: Model, message: str) -> None:
+    def _models_in_use(self) -> Collection[ModelId]:
+        return {request.model for request in self._requests.values()}
+
+    def _on_model_failed(self, model: Model, error: ClusterError) -> None:
+        """Another worker may have it."""
         for request in self.requests():
             if request.model == model.id:
-                self._fail(request, StreamError.of("model_unavailable", message))
+                end = StreamError.of(error.code, error.message, retry_after_ms=error.retry_after_ms)
+                self._fail(request, end, give_back=not request.started)
 
     # Admission.
 
     def _admit_all(self) -> None:
-        while self._choice.any_free:
-            request = self._queue.pop(
-                lambda request: self._engine_for(request) is not None,
-                lambda request: self._prefixes.shared(request.prefixes),
-            )
-            if request is None:
-                return
-            engine = self._engine_for(request)
-            assert engine is not None
-            request.admit(engine.index)
-            self._choice.came(engine.index, len(request.choices), request.session)
-            self._queue_figures.admitted(request.level, request.wait_s)
-            self._prefixes.add(request.prefixes)
+        while self.guard.pressure != "hard" and (admitted := self.admission.next()) is not None:
+            request, engine = admitted
             for choice in request.choices:
                 self._by_sequence[choice.sequence] = (request, choice)
                 engine.send(request.order(choice))
-
-    def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
-        return self._choice.choose(self.models[request.model].engines, request.session)
 
     # Ends.
 
@@ -347,6 +355,7 @@ class Scheduler:
             attempt=request.dispatch.attempt,
             code=error.code,
             message=error.message,
+            retry_after_ms=error.retry_after_ms,
             terminal_sent=not give_back,
         )
         outgoing = Outgoing([(request.owner, event)])
@@ -371,9 +380,9 @@ class Scheduler:
             self._ended.pop(request.key, None)
             self._ended[request.key] = request
         if was_here and request.engine is not None:
-            self._prefixes.remove(request.prefixes)
-        if self._queue.remove(request):
-            self._queue_figures.left()
+            self.admission.forget_prefixes(request)
+            self.models.catalogue[request.model].used_at = time.monotonic()
+        self.admission.leave_queue(request)
         for choice in request.choices:
             self._leave_engine(choice)
 
@@ -381,7 +390,7 @@ class Scheduler:
         if (entry := self._by_sequence.pop(choice.sequence, None)) is not None:
             request, _ = entry
             assert request.engine is not None
-            self._choice.went(request.engine)
+            self.admission.leave_place(request.engine, request.model)
 
     def _cancel_sequences(self, request: ActiveRequest) -> None:
         assert request.engine is not None

@@ -209,6 +209,11 @@ class ContinuousBatching(Section):
     kv_memory_mb: Annotated[int, Field(ge=1)] | None = None
 
     @property
+    def most_rows(self) -> int:
+        """Sequences of a model that an engine decodes at once."""
+        return self.max_batch_size if self.enabled else 1
+
+    @property
     def max_chunk_tokens(self) -> int:
         chunk = self.prefill_chunk_tokens
         return _MAX_CHUNK_TOKENS if chunk == "auto" else chunk

@@ -122,7 +122,7 @@ MACHINE = {
 def test_what_keeps_a_worker_from_serving_has_a_code_and_a_reason(
     fields: dict[str, Any], requires: Requirements | None, code: str | None, reason: str
 ) -> None:
-    obstacle = find_obstacle(view("a", **{**MACHINE, **fields}), DEMO, requires)
+    obstacle = find_obstacle(view("a", **{**MACHINE, **fields}), DEMO, Need([DEMO], requires))
     if code is None:
         assert obstacle is None
     else:
@@ -172,7 +172,7 @@ views = st.builds(
 def test_whoever_is_chosen_can_serve_and_none_is_left_out_without_an_obstacle(
     workers: list[WorkerView], data: st.DataObject
 ) -> None:
-    able = [one for one in workers if find_obstacle(one, DEMO, None) is None]
+    able = [one for one in workers if find_obstacle(one, DEMO, Need([DEMO])) is None]
     try:
         route = choose(Need([DEMO]), workers, tie_break=lambda: data.draw(st.floats(0, 1)))
     except Unavailable:

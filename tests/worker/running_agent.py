@@ -21,7 +21,13 @@ from shared.logs import LogStore
 from shared.messages.codec import decode, encode
 from shared.messages.control import CancelRequest, ControlReply
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply
-from shared.messages.events import RequestEvent, RequestEvents, WorkerEvent, WorkerReport
+from shared.messages.events import (
+    RequestEvent,
+    RequestEvents,
+    RequestFailed,
+    WorkerEvent,
+    WorkerReport,
+)
 from shared.messages.health import WorkerHealth
 from shared.messages.request import InferenceRequest
 from shared.messages.stream import Done, Failed, StreamMessage
@@ -115,6 +121,21 @@ class ClientStream(Heard):
         end = self.ends[0]
         assert isinstance(end, Failed), end
         return end
+
+    async def given_back(self) -> RequestFailed:
+        """What the owner is told of a request that another worker may serve; the client hears
+        nothing of it."""
+
+        def told() -> list[RequestFailed]:
+            mine = self.dispatch.request_id
+            events = (e for e in self._wire.events() if isinstance(e, RequestFailed))
+            return [event for event in events if event.request_id == mine]
+
+        await self.until(lambda _: bool(told()))
+        (failed,) = told()
+        assert not failed.terminal_sent
+        assert self.ends == []
+        return failed
 
 
 class RunningAgent:

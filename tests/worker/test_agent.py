@@ -136,12 +136,16 @@ async def test_a_bad_order_is_answered_with_its_fault(
     assert reply.message
 
 
-async def test_loading_what_is_loaded_is_fine_and_unloading_is_not_served_yet(
+async def test_loading_what_is_loaded_is_fine_and_what_was_unloaded_is_loaded_again(
     agent: RunningAgent,
 ) -> None:
     tiny = ModelId("tiny")
     assert (await agent.control("load", LoadModel(model=tiny))).ok
-    assert (await agent.control("unload", UnloadModel(model=tiny))).code == "not_supported"
+    unloaded = await agent.control("unload", UnloadModel(model=tiny))
+    assert [model.state for model in unloaded.models] == ["available"]
+    await (await agent.start()).done()  # its request loads it
+    listed = await agent.control("models", b"{}")
+    assert [(model.id, model.state) for model in listed.models] == [("tiny", "warm")]
     await (await agent.start()).done()
 
 
@@ -175,9 +179,9 @@ async def test_a_broken_model_fails_its_requests_with_its_path_until_it_is_repai
     weights.write_bytes(b"broken")
     broken = ModelId("broken")
     async with running_agent(nats_server.url, {"tiny": tiny_model, "broken": folder}) as agent:
-        failed = await (await agent.start(model=broken)).failed()
-        assert failed.error.code == "model_unavailable"
-        assert str(folder) in failed.error.message
+        failed = await (await agent.start(model=broken)).given_back()
+        assert failed.code == "model_unavailable"
+        assert str(folder) in failed.message
         assert await agent.refusal_code(model=broken) == "model_unavailable"
         await (await agent.start()).done()
 
@@ -235,7 +239,7 @@ async def test_of_two_engines_only_the_dead_ones_streams_end(
         await agent.until_reported(
             lambda report: [engine.state for engine in report.engines] == ["running"] * 2
         )
-        warm = agent.agent._scheduler.models[ModelId("tiny")]
+        warm = agent.agent._scheduler.models.catalogue[ModelId("tiny")]
         await agent.wire.wait(lambda: warm.engines == {0, 1})
         streams = [await agent.start(max_tokens=_LONG) for _ in range(2)]
         for stream in streams:

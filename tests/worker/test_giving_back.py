@@ -9,7 +9,7 @@ from shared.messages.stream import Failed, StreamError
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
-from worker.link.messages import ModelLoaded, Output, SequenceStarted, StepCompleted
+from worker.link.messages import Output, SequenceStarted, StepCompleted
 from worker.publisher import Outgoing
 from worker.scheduler import Scheduler
 
@@ -30,10 +30,10 @@ class Scheduled:
         self.outgoing: list[Outgoing] = []
         self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
         self.engine.state = "running"
-        self.scheduler = Scheduler(MAC, settings, self.outgoing.append)
-        self.scheduler.engines.append(self.engine)
-        self.scheduler.loader.load(self.scheduler.models[TINY])
-        self.scheduler.on_fact(self.engine, ModelLoaded(TINY, 1024, 0))
+        self.scheduler = Scheduler(MAC, settings, [self.engine], self.outgoing.append)
+        model = self.scheduler.models.catalogue[TINY]
+        model.state, model.requested, model.folder = "warm", True, folder
+        model.engines.add(self.engine.index)
 
     def accept(self, *request_ids: str, **fields: object) -> None:
         """Take them; the engine starts their prefill as far as it has room."""
@@ -103,7 +103,7 @@ def test_what_waits_goes_on_waiting_for_the_next_engine(tiny_model: Path) -> Non
     worker.accept("admitted", "waiting")
     worker.die()
     assert worker.told_owner == {"admitted": False}
-    assert worker.scheduler.queued == 1
+    assert len(worker.scheduler.admission) == 1
 
 
 def test_what_waits_goes_back_when_no_engine_will_come(tiny_model: Path) -> None:

@@ -29,7 +29,8 @@ def test_counts_and_waits_stand_by_priority(figures: QueueFigures) -> None:
     figures.rejected("low")
     figures.dropped("low")
     figures.promoted("medium")
-    status = figures.status({"low": 3})
+    status = figures.status({"low": 3}, {"low": 7})
+    assert status.room == {"low": 7}
     high, medium, low = (status.levels[level] for level in ("high", "medium", "low"))
     assert (high.admitted, high.wait_p50_ms, high.wait_p95_ms) == (100, 51.0, 96.0)
     assert (medium.promoted, medium.wait_p50_ms, medium.queued) == (1, 0.0, 0)

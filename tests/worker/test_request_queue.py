@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shared.messages.request import Priority
+from shared.messages.request import PRIORITIES, Priority
 from worker.request_queue import RequestQueue
 
 _RANK: dict[Priority, int] = {"high": 0, "medium": 1, "low": 2}
@@ -86,7 +86,8 @@ class QueueBesideAList(RuleBasedStateMachine):
     def both_hold_the_same(self) -> None:
         assert list(self.queue) == self.waiting
         assert len(self.queue) == len(self.expected)
-        assert self.queue.full is (len(self.expected) == _MAX_DEPTH)
+        full = len(self.expected) == _MAX_DEPTH
+        assert all((self.queue.room(level) == 0) is full for level in PRIORITIES)
 
     def _insert(self, request: Waiting, rank: int) -> None:
         self.expected.append((request, rank, self.now))
@@ -202,8 +203,24 @@ def test_nobody_is_passed_more_than_a_few_times() -> None:
 
 
 def test_of_many_only_the_first_few_may_be_preferred() -> None:
-    levels: list[Priority] = ["medium"] * 20
+    levels: list[Priority] = ["high"] * 20
     queue, _ = _queue(*levels)
     request = queue.pop(lambda _: True, lambda r: r.number)
     assert request is not None
     assert request.number == 7
+
+
+def test_the_last_places_are_kept_for_higher_priorities() -> None:
+    queue: RequestQueue[Waiting] = RequestQueue(100)
+    rooms = {"low": 90, "medium": 95, "high": 100}
+    for level in ("low", "medium", "high"):
+        taken = 0
+        while queue.push(Waiting(taken, level), 0.0) is None:
+            taken += 1
+        assert len(queue) == rooms[level]
+        assert queue.room(level) == 0
+
+
+def test_a_queue_that_drops_has_room_for_whoever_is_above_somebody() -> None:
+    queue, _ = _queue("low", "medium", "medium", reject_when_full=False)
+    assert [queue.room(level) for level in PRIORITIES] == [3, 1, 0]

@@ -1,23 +1,22 @@
 """Requests on a worker: taken or refused, streamed, and each ended exactly once."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shared import subjects
-from shared.ids import ControllerId, ModelId, WorkerId
+from shared.ids import ControllerId
 from shared.messages.codec import decode, encode
 from shared.messages.dispatch import DispatchBatch, DispatchReply
 from shared.messages.events import RequestFinished
 from shared.messages.request import Priority
-from shared.settings import ClusterSettings
 from tests.models import CONTEXT_TOKENS
-from tests.worker.engine_owner import EngineOwner
-from tests.worker.running_agent import LIMIT_S, RunningAgent
-from worker.publisher import Outgoing
-from worker.scheduler import Scheduler
+from tests.processes import RunningNats
+from tests.worker.running_agent import LIMIT_S, RunningAgent, running_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -237,20 +236,17 @@ async def test_a_higher_attempt_takes_the_place_of_a_lower_one(agent: RunningAge
 # Models.
 
 
-def test_a_model_folder_that_vanished_fails_when_a_restarted_engine_shall_load_it(
-    tiny_model: Path, tmp_path: Path
+async def test_a_model_folder_that_vanished_fails_when_a_restarted_engine_shall_load_it(
+    nats_server: RunningNats, tiny_model: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "vanishing"
     shutil.copytree(tiny_model, folder)
-    settings = ClusterSettings.model_validate(
-        {"skills": {"chat": ["tiny"]}, "models": {"tiny": {"path": str(folder)}}}
-    )
-    outgoing: list[Outgoing] = []
-    scheduler = Scheduler(WorkerId("worker"), settings, outgoing.append)
-    model = scheduler.models[ModelId("tiny")]
-    scheduler.loader.load(model)
-    shutil.rmtree(folder)
-    engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
-    scheduler.loader.on_engine_started(engine)
-    assert model.state == "failed"
-    assert str(folder) in (model.error or "")
+    quick = {"restart_delay_ms": 0}
+    async with running_agent(nats_server.url, {"tiny": folder}, engines=quick) as agent:
+        shutil.rmtree(folder)
+        (engine,) = (await agent.health()).worker.engines
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        await agent.until_reported(lambda report: report.models[0].state == "failed")
+        (model,) = (await agent.health()).worker.models
+        assert str(folder) in (model.error or "")

@@ -61,5 +61,14 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES)
 
 
+def give_back_memory() -> None:
+    """Return to the machine what is kept for later. Waits for the device: to take buffers from
+    under a kernel has crashed Macs."""
+    mx.synchronize()
+    mx.clear_cache()
+    with contextlib.suppress(OSError, AttributeError):  # elsewhere than with glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _info() -> dict[str, Any]:
     return dict(mx.device_info())

@@ -12,7 +12,7 @@ from shared.settings.tree import AdaptiveBatching
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
 from worker.engine.decoding import DecodeGroup, Drawn
-from worker.engine.device import on_gpu
+from worker.engine.device import give_back_memory, on_gpu
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import Progress
@@ -320,7 +320,7 @@ class Engine:
 
     def _load(self) -> None:
         """Load for a while; those who decode wait no longer than for prefill."""
-        self._turned_at = time.monotonic()
+        self._turned_at = None  # a disk may take as long as it likes
         seconds = _LEAST_SHARE * self._max_decode_stall_s
         for fact in self._models.load_some(seconds / 2 if self._sequences else seconds):
             self._send(fact)
@@ -337,8 +337,7 @@ class Engine:
         self._models.limit_kv(order.kv_bytes)
         self._report_preempted()
         if order.give_back:
-            mx.synchronize()
-            mx.clear_cache()
+            give_back_memory()
         self._measured_at = 0.0
 
     def _measure(self) -> None:

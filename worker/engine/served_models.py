@@ -5,12 +5,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import mlx.core as mx
-
 from shared.errors import ModelError
 from shared.ids import ModelId
 from worker.engine.batch import Batch
-from worker.engine.device import free_for_kv_bytes
+from worker.engine.device import free_for_kv_bytes, give_back_memory
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel, Loading
 from worker.engine.row_cache import BLOCK_TOKENS
@@ -86,7 +84,7 @@ class ServedModels:
             yield self._add(model, loading.order.model)
         except ModelError as error:
             self._loading = None
-            mx.clear_cache()
+            give_back_memory()
             yield ModelFailed(loading.order.model, error.message)
 
     def _add(self, model: LoadedModel, model_id: ModelId) -> ModelLoaded:
@@ -116,8 +114,7 @@ class ServedModels:
         self._models.pop(model_id, None)
         if (batch := self.batches.pop(model_id, None)) is not None:
             batch.close()
-        mx.synchronize()
-        mx.clear_cache()
+        give_back_memory()
         self._renew_budget()
 
     # Memory.

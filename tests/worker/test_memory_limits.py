@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.settings.tree import ResourceLimits
-from worker.memory_guard import MB, MemoryLimits, MemoryReading, limits_of, pressure_of
+from worker.memory_limits import MB, MemoryLimits, MemoryReading, limits_of, pressure_of
 
 GB = 1000 * MB
 

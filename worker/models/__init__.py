@@ -1,0 +1,1 @@
+"""Which models a worker has, where their files are, and how they come and go."""

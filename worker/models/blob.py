@@ -1,0 +1,174 @@
+"""One file's content on its way from the hub into the cache.
+
+huggingface_hub 2.x cannot go on with a download that ended: it writes to a file with a random
+name and deletes it (`file_download._download_to_tmp_and_move`), and hf_xet does not keep a part
+of a file either. So contents are fetched here, over plain HTTP, into `blobs/ID.incomplete`, the
+name that `hf cache prune` knows.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from filelock import Timeout
+from huggingface_hub import constants, get_session, hf_hub_url, hf_raise_for_status
+from huggingface_hub.utils import (  # type: ignore[attr-defined]
+    WeakFileLock,
+    build_hf_headers,
+)
+
+from shared.errors import ModelError
+from worker.models.hub import HubFile, Listing
+from worker.models.hub_errors import endpoint, is_unreachable
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+_READ_BYTES = 1024 * 1024
+_WAIT_S = 0.2
+_RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
+_PARTIAL_CONTENT = 206
+_NO_SUCH_RANGE = 416
+
+
+class Blob:
+    """A content, identified by its hash.
+
+    `done_bytes` may be read by another thread than the one that runs `fetch`. It begins at 0
+    also when a part is there already: that is read first, for the checksum.
+    """
+
+    def __init__(self, file: HubFile, listing: Listing, contents: Path, lock: Path) -> None:
+        self.file = file
+        self._url = hf_hub_url(listing.repo, file.name, revision=listing.commit)
+        self._path = contents / file.content_id
+        self._partial = contents / f"{file.content_id}.incomplete"
+        self._lock = lock
+        self._digest = self._new_digest()
+        self.done_bytes = file.size_bytes if self._is_whole() else 0
+
+    @property
+    def path(self) -> Path:
+        """Where the content is, or will be."""
+        return self._path
+
+    @property
+    def missing_bytes(self) -> int:
+        """What must still be sent."""
+        if self._is_whole():
+            return 0
+        return max(0, self.file.size_bytes - _size_bytes(self._partial))
+
+    def fetch(self) -> None:
+        """Fetch what is missing. Processes that want the same content wait for each other.
+
+        Raises:
+            ModelError: what was sent is not what the hub named.
+            Exception: others, for `hub_errors.describe`.
+        """
+        if self._is_whole():
+            return
+        for needed in (self._path.parent, self._lock.parent):
+            needed.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if not self._is_whole():
+                with self._partial.open("a+b") as file:
+                    self._read_partial(file)
+                    self._receive_all(file)
+                self._check()
+                os.replace(self._partial, self._path)
+        self.done_bytes = self.file.size_bytes
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Holds huggingface_hub's lock of this content; progress while waiting is the holder's."""
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(WeakFileLock(self._lock, timeout=_WAIT_S))
+                    break
+                except Timeout:
+                    self.done_bytes = min(_size_bytes(self._partial), self.file.size_bytes)
+            yield
+
+    def _read_partial(self, file: BinaryIO) -> None:
+        """Take what an earlier download left into the checksum."""
+        self._digest, self.done_bytes = self._new_digest(), 0
+        if _size_bytes(self._partial) > self.file.size_bytes:
+            file.truncate(0)
+        file.seek(0)
+        while part := file.read(_READ_BYTES):
+            self._digest.update(part)
+            self.done_bytes += len(part)
+
+    def _receive_all(self, file: BinaryIO) -> None:
+        """Receive until the end, through faults of the network that pass."""
+        failures = 0
+        while self.done_bytes < self.file.size_bytes:
+            before_bytes = self.done_bytes
+            try:
+                self._receive(file)
+            except Exception as error:
+                failures = 0 if self.done_bytes > before_bytes else failures + 1
+                if not is_unreachable(error) or failures >= len(_RETRY_DELAYS_S):
+                    raise
+                time.sleep(_RETRY_DELAYS_S[failures])
+            else:
+                # A proxy may end an answer as if it were whole, so the rest is asked for.
+                if self.done_bytes == before_bytes:
+                    raise self._wrong(f"it ends after {self.done_bytes} bytes")
+
+    def _receive(self, file: BinaryIO) -> None:
+        """One answer, which may end early."""
+        # A compressed answer could not be resumed.
+        headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+        if self.done_bytes:
+            headers["Range"] = f"bytes={self.done_bytes}-"
+        timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with get_session().stream("GET", self._url, headers=headers, timeout=timeout_s) as answer:
+            if answer.status_code == _NO_SUCH_RANGE:
+                raise self._wrong(f"it ends after {self.done_bytes} bytes")
+            hf_raise_for_status(answer)
+            if self.done_bytes and answer.status_code != _PARTIAL_CONTENT:
+                file.truncate(0)
+                self._digest, self.done_bytes = self._new_digest(), 0
+            for part in answer.iter_bytes():
+                if self.done_bytes + len(part) > self.file.size_bytes:
+                    raise self._wrong("more bytes come")
+                file.write(part)
+                file.flush()
+                self._digest.update(part)
+                self.done_bytes += len(part)
+
+    def _check(self) -> None:
+        if self._digest.hexdigest() != self.file.content_id:
+            raise self._wrong("the checksum differs")
+
+    def _wrong(self, what: str) -> ModelError:
+        """Deletes what was fetched, for it is of no use."""
+        self._partial.unlink(missing_ok=True)
+        return ModelError(
+            f"{endpoint()} does not send {self.file.name} as it was announced, with "
+            f"{self.file.size_bytes} bytes and checksum {self.file.content_id[:12]}...: {what}; "
+            "what was fetched of it is deleted. Try again, and check proxies and HF_ENDPOINT"
+        )
+
+    def _new_digest(self) -> "_Hash":
+        """SHA-256, or what git names a blob by (git-scm.com/book, Git Objects)."""
+        if len(self.file.content_id) == hashlib.sha256().digest_size * 2:
+            return hashlib.sha256()
+        return hashlib.sha1(b"blob %d\0" % self.file.size_bytes, usedforsecurity=False)
+
+    def _is_whole(self) -> bool:
+        return self._path.is_file() and _size_bytes(self._path) == self.file.size_bytes
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,105 @@
+"""Which models this worker knows, and what state they are in."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shared.ids import ModelId
+from shared.messages.events import LoadPhase, ModelState, ModelStatus
+from shared.settings.tree import ClusterSettings, ModelSource
+from worker.link.messages import LoadModel
+
+_PART_OF_LOADING = 0.1
+"""Of the way from a hub to being warm: reading from disk is much faster than fetching."""
+
+
+@dataclass(slots=True)
+class Model:
+    """One model of the catalogue.
+
+    Attributes:
+        progress: of `phase`, 0 to 1.
+        error: why it failed, or was not loaded the last time.
+        size_bytes: of its weights; 0 while nobody knows.
+        folder: where its files are, once that is known.
+        fetched: whether its files are being, or were, downloaded for the present load.
+        requested: the engines were told to load it.
+        engines: those that hold it.
+        deaths: how often an engine died while it loaded this.
+        used_at: when it last had a request, on the monotonic clock.
+        failed_at: when it failed, on the same; `transient` where trying again may help.
+    """
+
+    id: ModelId
+    source: ModelSource
+    state: ModelState = "available"
+    phase: LoadPhase | None = None
+    progress: float | None = None
+    error: str | None = None
+    size_bytes: int = 0
+    max_context_tokens: int | None = None
+    folder: Path | None = None
+    fetched: bool = False
+    requested: bool = False
+    engines: set[int] = field(default_factory=set)
+    deaths: int = 0
+    used_at: float = -math.inf
+    failed_at: float = -math.inf
+    transient: bool = False
+
+    @property
+    def overall_progress(self) -> float | None:
+        """How far it is on its way to its first token, from 0 to 1: what waiting clients see."""
+        if self.progress is None or not self.fetched:
+            return self.progress
+        if self.phase == "downloading":
+            return (1 - _PART_OF_LOADING) * self.progress
+        return 1 - _PART_OF_LOADING * (1 - self.progress)
+
+    def status(self, *, active: int, queued: int, now: float) -> ModelStatus:
+        idle = self.state == "warm" and not active and not queued
+        return ModelStatus(
+            id=self.id,
+            state=self.state,
+            phase=self.phase,
+            progress=round(self.progress, 3) if self.progress is not None else None,
+            error=self.error,
+            priority=self.source.priority,
+            pinned=self.source.pinned,
+            size_bytes=self.size_bytes,
+            active_requests=active,
+            queued_requests=queued,
+            idle_s=round(now - self.used_at, 1) if idle else None,
+            max_context_tokens=self.max_context_tokens,
+        )
+
+    def load_order(self) -> LoadModel:
+        """The order that makes an engine load this model, whose files are there."""
+        assert self.folder is not None
+        return LoadModel(
+            model=self.id,
+            path=str(self.folder),
+            max_context_tokens=self.source.max_context_tokens,
+            trust_remote_code=self.source.trust_remote_code,
+        )
+
+
+class ModelCatalogue:
+    """The models that settings name, by id."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        named = [*settings.pre_warmed_models, *settings.served_models]
+        self._models = {
+            model: Model(model, settings.models.get(model) or ModelSource(path=model))
+            for model in dict.fromkeys(named)
+        }
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self._models.values())
+
+    def get(self, model: ModelId) -> Model | None:
+        return self._models.get(model)
+
+    def __getitem__(self, model: ModelId) -> Model:
+        return self._models[model]

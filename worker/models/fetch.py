@@ -1,0 +1,136 @@
+"""The process that fetches a model's files from the hub into its cache.
+
+    python -m worker.models.fetch --repo OWNER/NAME [--revision REVISION] [--code]
+
+It honours what users set for huggingface_hub: HF_ENDPOINT, HF_TOKEN or the token of
+`hf auth login`, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE. On stdout it writes JSON lines:
+
+    {"note": text}                                   something to tell people
+    {"total_bytes": int, "missing_bytes": int}       once: of all files, and still to be sent
+    {"done_bytes": int}                              at most every 0.2 s, of the total
+    {"folder": path}  or  {"error": text}            the last one
+
+It is a process of its own because huggingface_hub is slow to import and blocks, and because
+only a process can be ended at any moment. It ends when its stdin or stdout is closed.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from shared.errors import ModelError
+from worker.models import hub, hub_cache
+from worker.models.blob import Blob
+from worker.models.files import check_config, check_has_weights
+from worker.models.hub_errors import describe, is_unreachable
+
+_AT_ONCE = 4
+_REPORT_S = 0.2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="worker.models.fetch")
+    parser.add_argument("--repo", required=True)
+    parser.add_argument("--revision")
+    parser.add_argument("--code", action="store_true", help="fetch Python files as well")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, not the terminal
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        folder = _fetch(arguments.repo, arguments.revision, code=arguments.code)
+        _say(folder=str(folder))
+        status = 0
+    except Exception as error:
+        _say(error=describe(error, arguments.repo, arguments.revision))
+        status = 1
+    os._exit(status)  # other threads may still wait for the network
+
+
+def _fetch(repo: str, revision: str | None, *, code: bool) -> Path:
+    if revision is not None and (".." in revision or revision.startswith("/")):
+        raise ModelError(f"{revision!r} is no name of a revision")  # nor may it be a path
+    if hub.is_commit(revision):
+        snapshot = hub_cache.complete_snapshot(repo, revision, code=code)
+        if snapshot is not None:
+            return _use(snapshot, repo, code=code)
+    try:
+        listing = hub.ask(repo, revision, code=code)
+    except Exception as error:
+        if not is_unreachable(error):
+            raise
+        snapshot = hub_cache.complete_snapshot(repo, revision, code=code)
+        if snapshot is None:
+            raise
+        _say(note=f"{describe(error, repo, revision)}; using the copy in the cache, {snapshot}")
+        return _use(snapshot, repo, code=code)
+    return _fetch_listed(listing, revision, code=code)
+
+
+def _use(snapshot: Path, repo: str, *, code: bool) -> Path:
+    check_config(snapshot / "config.json", repo, trust_remote_code=code)
+    _say(total_bytes=hub_cache.size_bytes(snapshot, code=code), missing_bytes=0)
+    return snapshot
+
+
+def _fetch_listed(listing: hub.Listing, revision: str | None, *, code: bool) -> Path:
+    check_has_weights((name for name in listing.names if "/" not in name), listing.repo)
+    blobs = hub_cache.blobs(listing)
+    progress = _Progress(blobs.values())
+    _say(total_bytes=progress.total_bytes, missing_bytes=progress.missing_bytes)
+    hub_cache.check_room(progress.missing_bytes)
+    # The small files first: they may show that the weights are not wanted.
+    progress.fetch(blob for blob in blobs.values() if not blob.file.is_weights)
+    if "config.json" in blobs:
+        check_config(blobs["config.json"].path, listing.repo, trust_remote_code=code)
+    progress.fetch(blobs.values())
+    return hub_cache.link(listing, revision, code=code)
+
+
+class _Progress:
+    """Fetches contents, several at once, and says how far they are."""
+
+    def __init__(self, blobs: Iterable[Blob]) -> None:
+        self._blobs = set(blobs)
+        self._pool = ThreadPoolExecutor(_AT_ONCE)
+        self._said_bytes = -1
+        self.total_bytes = sum(blob.file.size_bytes for blob in self._blobs)
+        self.missing_bytes = sum(blob.missing_bytes for blob in self._blobs)
+
+    def fetch(self, blobs: Iterable[Blob]) -> None:
+        """Raises what the first one that fails raises, and leaves the others at it."""
+        pending = {self._pool.submit(blob.fetch) for blob in set(blobs)}
+        while pending:
+            done, pending = wait(pending, timeout=_REPORT_S, return_when=FIRST_EXCEPTION)
+            self._tell()
+            for future in done:
+                future.result()
+
+    def _tell(self) -> None:
+        done_bytes = sum(blob.done_bytes for blob in self._blobs)
+        if done_bytes != self._said_bytes:
+            self._said_bytes = done_bytes
+            _say(done_bytes=done_bytes)
+
+
+def _say(**fields: str | int) -> None:
+    try:
+        print(json.dumps(fields), flush=True)
+    except BrokenPipeError:
+        os._exit(1)  # nobody listens any more
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

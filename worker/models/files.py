@@ -1,0 +1,111 @@
+"""What a model folder holds, judged without MLX and without reading weights."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from shared.errors import ModelError
+from worker.models.reading import read_object
+from worker.models.safetensors import tensor_bytes
+
+WEIGHTS = "model*.safetensors"
+"""What mlx-lm loads (mlx_lm/utils.py, load_model)."""
+_INDEX = "model.safetensors.index.json"
+_MAX_CONFIG_BYTES = 16_000_000
+_MAX_INDEX_BYTES = 100_000_000
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_OTHER_FORMATS = (".gguf", ".npz", ".h5", ".msgpack", ".onnx", ".safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model folder that is whole.
+
+    Attributes:
+        weight_bytes: the bytes of all tensors that mlx-lm would load.
+    """
+
+    folder: Path
+    weight_bytes: int
+
+
+def inspect(folder: Path, *, trust_remote_code: bool) -> ModelFiles:
+    """Look into a model folder. Blocks, for some ms with large models.
+
+    Raises:
+        ModelError: a file is missing, broken, cut short, or would run code that is not
+            trusted; says which file, and what to do.
+    """
+    check_config(folder / "config.json", f"{folder}", trust_remote_code=trust_remote_code)
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {error.strerror}") from None
+    weights = [name for name in sorted(names) if is_weights(name)]
+    check_has_weights(names, f"{folder}")
+    if _INDEX in names:
+        _check_shards(folder, names)
+    return ModelFiles(folder, sum(tensor_bytes(folder / name) for name in weights))
+
+
+def is_weights(name: str) -> bool:
+    return fnmatchcase(name, WEIGHTS)
+
+
+def check_config(path: Path, model: str, *, trust_remote_code: bool) -> None:
+    """Check a config.json. The only code that mlx-lm runs of a model's own is the `model_file`
+    it names; an `auto_map` is for transformers, which ignores it unless told otherwise.
+
+    Raises:
+        ModelError: it is missing or broken, or names code that is not trusted; names `model`.
+    """
+    code = read_object(path, max_bytes=_MAX_CONFIG_BYTES).get("model_file")
+    if code is None:
+        return
+    if not trust_remote_code:
+        raise ModelError(
+            f"{model} brings Python code of its own, which config.json names (model_file: "
+            f"{str(code)[:80]!r}); if you trust it, set trust_remote_code: true for this model "
+            "in cluster.yaml"
+        )
+    if not isinstance(code, str):
+        raise ModelError(f"{model}: model_file in config.json is no file name")
+
+
+def check_has_weights(names: Iterable[str], model: str) -> None:
+    """Check the names of a model's files.
+
+    Raises:
+        ModelError: mlx-lm would find no weights; says what there is instead.
+    """
+    names = sorted(names)
+    if any(is_weights(name) for name in names):
+        return
+    missing = f"{model} has no {WEIGHTS}"
+    advice = "choose a repository that has it, such as one of mlx-community on the hub"
+    pickles = [name for name in names if name.endswith(_PICKLES)]
+    others = [name for name in names if name.endswith(_OTHER_FORMATS)]
+    if others:
+        raise ModelError(f"{missing}; {others[0]} is a format that is not loaded; {advice}")
+    if pickles:
+        raise ModelError(
+            f"{missing}; {pickles[0]} is a pickle, which can run code when it is loaded, so it "
+            f"is not; {advice}"
+        )
+    raise ModelError(f"{missing}, so it has no weights; {advice}")
+
+
+def _check_shards(folder: Path, names: list[str]) -> None:
+    """Raises ModelError when the index of the weights names a file that is not there."""
+    index = read_object(folder / _INDEX, max_bytes=_MAX_INDEX_BYTES)
+    shards = index.get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise ModelError(f"{folder / _INDEX} has no weight_map from tensors to files")
+    missing = sorted(set(shards.values()) - set(names))
+    if missing:
+        raise ModelError(
+            f"{folder / missing[0][:200]} is missing, which {_INDEX} names"
+            f"{f' (and {len(missing) - 1} more)' if len(missing) > 1 else ''}; fetch it again"
+        )

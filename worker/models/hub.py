@@ -1,0 +1,111 @@
+"""What a repository of the Hugging Face hub holds, and which of it a model needs."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.hf_api import RepoSibling
+
+from shared.errors import ModelError
+from worker.models.files import WEIGHTS, is_weights
+from worker.models.hub_errors import endpoint
+
+NOT_NEEDED = ["*/*"]
+_NEEDED = ["*.json", "*.jsonl", "*.jinja", "*.txt", "*.model", "*.tiktoken", WEIGHTS]
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_CONTENT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One file.
+
+    Attributes:
+        content_id: the SHA-256 of a large file, or the git blob id of another: what the hub
+            gives as its ETag, and the cache names it by.
+    """
+
+    name: str
+    size_bytes: int
+    content_id: str
+
+    @property
+    def is_weights(self) -> bool:
+        return is_weights(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a repository has at one commit.
+
+    Attributes:
+        names: of all files.
+        needed: the files that mlx-lm reads.
+    """
+
+    repo: str
+    commit: str
+    names: tuple[str, ...]
+    needed: tuple[HubFile, ...]
+
+
+def needed_patterns(*, code: bool) -> list[str]:
+    """The patterns of what mlx-lm reads; of the top folder only, with `NOT_NEEDED`."""
+    return [*_NEEDED, "*.py"] if code else _NEEDED
+
+
+def needed_names(names: Iterable[str], *, code: bool) -> list[str]:
+    """Those of the names that mlx-lm reads, sorted."""
+    patterns = needed_patterns(code=code)
+    return sorted(
+        name
+        for name in names
+        if "/" not in name and any(fnmatchcase(name, pattern) for pattern in patterns)
+    )
+
+
+def is_commit(revision: str | None) -> bool:
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
+def ask(repo: str, revision: str | None, *, code: bool) -> Listing:
+    """Ask the hub what a repository has.
+
+    Raises:
+        ModelError: what answers is no hub.
+        Exception: others, for `hub_errors.describe`.
+    """
+    try:
+        info = HfApi().model_info(
+            repo, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
+        siblings = {sibling.rfilename: sibling for sibling in info.siblings or []}
+        needed = [_file(siblings[name]) for name in needed_names(siblings, code=code)]
+    except HfHubHTTPError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _no_hub() from None
+    if not is_commit(info.sha):
+        raise _no_hub()
+    return Listing(repo, str(info.sha), tuple(siblings), tuple(needed))
+
+
+def _file(sibling: RepoSibling) -> HubFile:
+    """Raises ValueError when the hub does not name what we need to know."""
+    size_bytes = sibling.lfs.size if sibling.lfs else sibling.size
+    content_id = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
+    if not isinstance(size_bytes, int) or size_bytes < 0:
+        raise ValueError("no size")
+    # It becomes the name of a file, so it must not be a path.
+    if not isinstance(content_id, str) or not _CONTENT_ID.fullmatch(content_id):
+        raise ValueError("no id")
+    return HubFile(sibling.rfilename, size_bytes, content_id)
+
+
+def _no_hub() -> ModelError:
+    return ModelError(
+        f"{endpoint()} answers, but not as a Hugging Face hub does; check HF_ENDPOINT and proxies"
+    )

@@ -1,0 +1,268 @@
+"""Having engines load models, from finding their files to the first token."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from shared.changes import Changes
+from shared.errors import ClusterError, ModelError, Unavailable
+from shared.ids import ModelId
+from shared.messages.events import ModelState
+from shared.settings.tree import ModelLoading
+from worker.engine_process import EngineProcess
+from worker.link.messages import (
+    Fact,
+    ModelFailed,
+    ModelLoaded,
+    Sampling,
+    SequenceRefused,
+    StepCompleted,
+    Submit,
+    UnloadModel,
+)
+from worker.link.messages import ModelLoading as ModelIsLoading
+from worker.models.catalogue import Model, ModelCatalogue
+from worker.models.download import download
+from worker.models.files import inspect
+from worker.models.room import ModelRoom
+from worker.models.sources import local_folder
+
+logger = logging.getLogger(__name__)
+
+_MAX_LOADING_DEATHS = 2
+_TRY_AGAIN_S = 30.0
+_GREEDY = Sampling(0.0, 1.0, 0, 0.0, 1.0, 0.0, 0.0, {}, 0, None)
+
+
+class ModelLoader:
+    """Moves the models of the catalogue from state to state.
+
+    Args:
+        engines: all of this worker; the list may still grow.
+        changes: notified when the state of a model changed.
+        stall_limit_s: a download that makes no progress for so long is given up.
+        on_failed: called with a model that was not loaded, and the error for its requests.
+    """
+
+    def __init__(
+        self,
+        settings: ModelLoading,
+        models: ModelCatalogue,
+        engines: Sequence[EngineProcess],
+        room: ModelRoom,
+        changes: Changes,
+        *,
+        stall_limit_s: float,
+        on_failed: Callable[[Model, ClusterError], None],
+    ) -> None:
+        self._settings = settings
+        self._models = models
+        self._engines = engines
+        self._room = room
+        self._changes = changes
+        self._stall_limit_s = stall_limit_s
+        self._on_failed = on_failed
+        self._ordered: asyncio.Queue[Model] = asyncio.Queue()
+        self._reading: dict[int, ModelId] = {}  # by engine
+        self._trials: dict[int, tuple[EngineProcess, Model]] = {}  # by sequence
+        self._trial_numbers = itertools.count(-1, -1)  # requests count upwards
+
+    async def run(self) -> None:
+        """Find files and give orders, for each model in a task of its own, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._learn_sizes())
+            while True:
+                tasks.create_task(self._find_and_order(await self._ordered.get()))
+
+    # Orders.
+
+    def load(self, model: Model) -> None:
+        """Have all engines load a model; its state tells how that goes."""
+        if model.state in ("loading", "warm"):
+            return
+        model.state, model.phase, model.progress, model.error = "loading", "loading", 0.0, None
+        model.deaths, model.fetched = 0, False
+        self._ordered.put_nowait(model)
+
+    def unload(self, model: Model) -> None:
+        """Have all engines forget a model that nobody uses."""
+        logger.info("model %s is unloaded", model.id, extra={"model": model.id})
+        model.state, model.phase, model.progress = "available", None, None
+        model.requested = False
+        self._room.taken(model)
+        model.engines.clear()
+        for engine in self._engines:
+            engine.send(UnloadModel(model.id))
+        self._changes.notify()
+
+    def tick(self) -> None:
+        """What failed for a reason that may pass may be asked for again after a while."""
+        now = time.monotonic()
+        for model in self._models:
+            if model.state == "failed" and model.transient and now - model.failed_at > _TRY_AGAIN_S:
+                model.state = "available"
+
+    # Files.
+
+    async def _learn_sizes(self) -> None:
+        """Know the sizes of the models on this machine before anybody asks for one."""
+        for model in self._models:
+            try:
+                if (folder := local_folder(model.id, model.source)) is not None:
+                    await self._inspect(model, folder)
+            except ModelError:
+                pass  # told when it is to be loaded
+
+    async def _inspect(self, model: Model, folder: Path) -> None:
+        trust = model.source.trust_remote_code
+        files = await asyncio.to_thread(inspect, folder, trust_remote_code=trust)
+        model.folder, model.size_bytes = files.folder, files.weight_bytes
+
+    async def _find_and_order(self, model: Model) -> None:
+        try:
+            folder = local_folder(model.id, model.source)
+            if folder is None:
+                folder = await self._download(model)
+            await self._inspect(model, folder)
+            await self._room.make_for(model)
+        except Unavailable as error:
+            self._give_up(model, error.message, "available")
+            self._on_failed(model, error)
+            return
+        except ModelError as error:
+            model.transient = model.fetched
+            self._fail(model, error.message)
+            return
+        if model.state != "loading":  # it was unloaded meanwhile
+            self._room.taken(model)
+        else:
+            model.phase, model.progress, model.requested = "loading", 0.0, True
+            self._order(model, self._engines)
+
+    async def _download(self, model: Model) -> Path:
+        model.fetched = True
+        model.phase, model.progress = "downloading", 0.0
+
+        def on_size(total_bytes: int, missing_bytes: int) -> None:
+            self._room.check_ever(model, total_bytes)
+            if missing_bytes and not self._settings.downloads:
+                raise ModelError(
+                    f"{model.id} is not on this machine, and downloads are switched off "
+                    "(worker.model_loading.downloads)"
+                )
+
+        def report(progress: float) -> None:
+            model.progress = progress
+            self._changes.notify()
+
+        return await download(
+            model.source.path,
+            model.source.revision,
+            trust_remote_code=model.source.trust_remote_code,
+            stall_limit_s=self._stall_limit_s,
+            on_size=on_size,
+            report=report,
+        )
+
+    # Engines.
+
+    def on_engine_started(self, engine: EngineProcess) -> None:
+        """Load on a restarted engine what was loaded before."""
+        for model in self._models:
+            if model.requested and model.state != "failed":
+                self._order(model, [engine])
+
+    def on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
+        """Note what is not loaded any more. A model whose loading kills engines must not take
+        the others down with it."""
+        for model in self._models:
+            model.engines.discard(engine.index)
+            if model.state == "warm" and not model.engines:
+                model.state, model.phase, model.progress = "loading", "loading", 0.0
+        for sequence in [s for s, (held_by, _) in self._trials.items() if held_by is engine]:
+            del self._trials[sequence]
+        blamed = self._reading.pop(engine.index, None)
+        if blamed is not None:
+            model = self._models[blamed]
+            model.deaths += 1
+            if model.deaths >= _MAX_LOADING_DEATHS:
+                self._fail(model, f"loading it ended the engine twice: {reason}")
+
+    def on_fact(self, engine: EngineProcess, fact: Fact) -> None:
+        """Take in what an engine reports of a model; other facts are ignored."""
+        match fact:
+            case ModelIsLoading():
+                self._reading[engine.index] = fact.model
+                model = self._models[fact.model]
+                if model.state == "loading":
+                    model.progress = fact.progress
+            case ModelLoaded():
+                self._on_loaded(engine, self._models[fact.model], fact)
+            case ModelFailed():
+                self._reading.pop(engine.index, None)
+                self._fail(self._models[fact.model], fact.message)
+            case StepCompleted() if self._trials:
+                for output in fact.outputs:
+                    if output.finish_reason and (trial := self._trials.pop(output.sequence, None)):
+                        self._on_first_token(*trial)
+            case SequenceRefused():
+                trial = self._trials.pop(fact.sequence, None)
+                if trial is not None and trial[1].requested:
+                    self._fail(trial[1], f"it generates nothing: {fact.message}")
+            case _:
+                pass
+
+    def _order(self, model: Model, engines: Sequence[EngineProcess]) -> None:
+        for engine in engines:
+            engine.send(model.load_order())
+
+    def _on_loaded(self, engine: EngineProcess, model: Model, fact: ModelLoaded) -> None:
+        """The weights are there: have it generate a token, as requests will."""
+        self._room.taken(model)
+        model.max_context_tokens = fact.max_context_tokens
+        if model.state == "loading":
+            model.phase, model.progress = "warming", 0.0
+        sequence = next(self._trial_numbers)
+        self._trials[sequence] = (engine, model)
+        engine.send(_trial(sequence, model.id))
+
+    def _on_first_token(self, engine: EngineProcess, model: Model) -> None:
+        self._reading.pop(engine.index, None)
+        if not model.requested:  # unloaded meanwhile
+            return
+        model.engines.add(engine.index)
+        model.state, model.phase, model.progress, model.error = "warm", None, None, None
+        model.used_at = max(model.used_at, time.monotonic())
+        logger.info("model %s is warm", model.id, extra={"model": model.id})
+
+    def _fail(self, model: Model, message: str) -> None:
+        if model.requested:
+            for engine in self._engines:
+                engine.send(UnloadModel(model.id))
+        self._give_up(model, message, "failed")
+        self._on_failed(model, Unavailable(message, code="model_unavailable"))
+
+    def _give_up(self, model: Model, message: str, state: ModelState) -> None:
+        model.state, model.phase, model.progress, model.error = state, None, None, message
+        model.requested, model.failed_at = False, time.monotonic()
+        self._room.taken(model)
+        model.engines.clear()
+        logger.error("model %s: %s", model.id, message, extra={"model": model.id})
+        self._changes.notify()
+
+
+def _trial(sequence: int, model: ModelId) -> Submit:
+    return Submit(
+        sequence=sequence,
+        model=model,
+        messages=None,
+        text="Hello",
+        token_ids=None,
+        max_tokens=1,
+        stop=[],
+        stop_token_ids=[],
+        sampling=_GREEDY,
+    )

@@ -1,0 +1,124 @@
+"""Room in memory for a model's weights: is there enough, and which idle models go for it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from shared.errors import ModelError, Unavailable
+from worker.memory_guard import RETRY_AFTER_MS, MemoryGuard
+from worker.models.catalogue import Model
+from worker.models.eviction import victims
+
+_MARGIN = 1.02
+_UNLOAD_PATIENCE_S = 10.0
+_LOOK_AGAIN_S = 0.1
+
+
+class ModelRoom:
+    """Args:
+    copies: how many engines hold each model.
+    idle: models that may go, the first one first.
+    unload: has the engines forget one of them.
+    """
+
+    def __init__(
+        self,
+        guard: MemoryGuard,
+        *,
+        copies: int,
+        eviction: bool,
+        idle: Callable[[], Sequence[Model]],
+        unload: Callable[[Model], None],
+    ) -> None:
+        self._guard = guard
+        self._copies = copies
+        self._eviction = eviction
+        self._idle = idle
+        self._unload = unload
+        self._promised: dict[str, int] = {}  # to models on their way
+
+    def check_ever(self, model: Model, size_bytes: int) -> None:
+        """Before anything is fetched.
+
+        Raises:
+            ModelError: the model would not fit if nothing else were there.
+        """
+        limit = self._guard.limits.soft_bytes
+        if self._needed(size_bytes) > limit:
+            raise ModelError(
+                f"{model.id} needs {_gb(self._needed(size_bytes))}{self._each()}; this worker may "
+                f"take {_gb(limit)} in all"
+            )
+
+    def fits(self, model: Model) -> bool:
+        """Whether a model has room without another having to go."""
+        return self._missing(model) <= 0
+
+    def problem(self, model: Model) -> str | None:
+        """Why a model cannot be loaded now, also if idle ones went; None where it can, or its
+        size is not known."""
+        missing = self._missing(model)
+        if missing <= 0 or self._victims(model, missing):
+            return None
+        self._guard.refused()
+        return (
+            f"{model.id} needs {_gb(self._needed(model.size_bytes))}{self._each()} of memory and "
+            f"{_gb(max(0, self._free()))} are free of {_gb(self._guard.limits.soft_bytes)}"
+            + ("" if self._eviction else " (eviction is off)")
+        )
+
+    async def make_for(self, model: Model) -> None:
+        """Have idle models go, as far as needed, and keep the room until `taken`.
+
+        Raises:
+            Unavailable: that does not suffice.
+        """
+        self._guard.check()
+        if (problem := self.problem(model)) is not None:
+            raise Unavailable(problem, code="memory_pressure", retry_after_ms=RETRY_AFTER_MS)
+        if (missing := self._missing(model)) > 0:
+            going = self._victims(model, missing)
+            for victim in going:
+                self._unload(victim)
+                self._guard.evicted()
+            self._promised[model.id] = self._needed(model.size_bytes)
+            await self._wait_for_room(model)
+        self._promised[model.id] = self._needed(model.size_bytes)
+
+    def taken(self, model: Model) -> None:
+        """The model is loaded, or will not be."""
+        self._promised.pop(model.id, None)
+
+    async def _wait_for_room(self, model: Model) -> None:
+        """What engines give back is seen a moment later."""
+        try:
+            async with asyncio.timeout(_UNLOAD_PATIENCE_S):
+                while self._missing(model) > 0:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+                    self._guard.check()
+        except TimeoutError:
+            return  # the allocator keeps some of it, which the model will be given
+
+    def _victims(self, model: Model, missing_bytes: int) -> list[Model]:
+        if not self._eviction:
+            return []
+        per_copy = -(-missing_bytes // self._copies)
+        return victims(self._idle(), per_copy, model.source.priority)
+
+    def _missing(self, model: Model) -> int:
+        return self._needed(model.size_bytes) - self._free(model)
+
+    def _free(self, newcomer: Model | None = None) -> int:
+        promised = sum(
+            size for other, size in self._promised.items() if not newcomer or other != newcomer.id
+        )
+        return self._guard.free_bytes - promised
+
+    def _needed(self, size_bytes: int) -> int:
+        return int(_MARGIN * size_bytes * self._copies)
+
+    def _each(self) -> str:
+        return f" in {self._copies} engines" if self._copies > 1 else ""
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.2f} GB"

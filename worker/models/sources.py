@@ -1,0 +1,32 @@
+"""Where the files of a model are: a folder, the demo model's, or a Hugging Face repository."""
+
+from pathlib import Path
+
+from shared.errors import ModelError
+from shared.ids import ModelId
+from shared.settings.tree import DEMO_MODEL, ModelSource
+from worker import demo_model
+from worker.models.download import is_hub_id
+
+
+def local_folder(model: ModelId, source: ModelSource) -> Path | None:
+    """The folder on this machine; None for a Hugging Face id, whose files are to be fetched.
+
+    Raises:
+        ModelError: the source is neither.
+    """
+    if model == DEMO_MODEL and source.path == DEMO_MODEL:
+        if not demo_model.is_present():
+            raise ModelError("model demo: it is not on this machine; run: worker --fetch demo")
+        return demo_model.folder()
+    path = Path(source.path).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"model {model}: {path} has no config.json, so it is no model folder")
+        return path
+    if path.exists() or source.path.startswith(("/", "~", ".")) or not is_hub_id(source.path):
+        raise ModelError(
+            f"model {model}: {source.path} is no folder, no Hugging Face id (owner/name) and "
+            "no alias under `models` in cluster.yaml"
+        )
+    return None
