@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from shared import subjects
 from shared.bus import Bus, Endpoint, Service
 from shared.errors import BusError
+from shared.folders import data_folder
 from shared.ids import BootId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import encode
@@ -29,6 +30,7 @@ from worker.lease import Lease
 from worker.link.messages import EngineStarted, Fact
 from worker.machine import threads_per_engine
 from worker.pre_warming import PreWarming
+from worker.predictive_warming import PredictiveWarming
 from worker.publisher import Publisher
 from worker.report import build_report
 from worker.scheduler import Scheduler
@@ -66,6 +68,12 @@ class Agent:
         self._engines: list[EngineProcess] = []
         self._scheduler = Scheduler(worker_id, settings, self._engines, self._publisher.put)
         self._pre_warming = PreWarming(settings, self._scheduler.models, self._scheduler.changes)
+        self._predictive = PredictiveWarming(
+            settings.worker.pre_warming.predictive,
+            self._scheduler.models,
+            data_folder() / "use" / f"{worker_id}.json",
+        )
+        self._scheduler.models.on_use.append(self._predictive.used)
         self._cpu = CpuUse()
         self._started_at = time.monotonic()
         self._drain_requested = StopRequest()
@@ -115,6 +123,7 @@ class Agent:
                 tasks.create_task(self._scheduler.models.loader.run()),
                 tasks.create_task(self._logs.run(self._bus)),
                 tasks.create_task(self._warm_up()),
+                tasks.create_task(self._predictive.run()),
             ]
             self._bus.on_reconnect.append(self._announce_state)
             await _first_of(stop, self._drain_requested)
@@ -127,7 +136,7 @@ class Agent:
         return build_report(
             self._settings,
             self._scheduler,
-            self._pre_warming,
+            self._pre_warming.status(self._predictive.proposed),
             self._cpu,
             worker_id=self.id,
             boot_id=self.boot_id,

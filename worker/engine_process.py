@@ -25,6 +25,8 @@ _RESTART_WINDOW_S = 600
 _KEPT_STDERR_LINES = 20
 _STDERR_LINE_BYTES = 1024 * 1024
 _WATCH_S = 0.5
+_OFFLINE = {"HF_HUB_OFFLINE": "1"}
+"""An engine gets models as folders; no library in it has a reason to ask anybody."""
 
 
 class EngineProcess:
@@ -131,7 +133,7 @@ class EngineProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
                 limit=_STDERR_LINE_BYTES,
-                env=environment_with_threads(self.threads),
+                env={**environment_with_threads(self.threads), **_OFFLINE},
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._hung = None

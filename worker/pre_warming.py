@@ -26,7 +26,6 @@ class PreWarming:
         self._changes = changes
         self._were_warm: set[ModelId] = set()
         self._gave_up: set[ModelId] = set()
-        self.proposed: list[ModelId] = []
 
     async def run(
         self, has_engine: Callable[[], bool], on_begin: Callable[[], Awaitable[None]]
@@ -47,7 +46,7 @@ class PreWarming:
             for model in self._models:
                 await self._warm(model)
 
-    def status(self) -> PreWarmingStatus:
+    def status(self, proposed: list[ModelId]) -> PreWarmingStatus:
         self._were_warm.update(model.id for model in self._models if model.state == "warm")
         failed = self._gave_up | {model.id for model in self._models if model.state == "failed"}
         return PreWarmingStatus(
@@ -59,7 +58,7 @@ class PreWarming:
                 for model in self._models
                 if model.state == "loading" and model.id not in self._were_warm | self._gave_up
             ],
-            proposed=self.proposed,
+            proposed=proposed,
         )
 
     async def _warm(self, model: Model) -> None:

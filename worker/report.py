@@ -6,13 +6,19 @@ from dataclasses import asdict
 from typing import Literal
 
 from shared.ids import BootId, WorkerId
-from shared.messages.events import BatchStatus, EngineStatus, Hardware, WorkerReport, WorkerState
+from shared.messages.events import (
+    BatchStatus,
+    EngineStatus,
+    Hardware,
+    PreWarmingStatus,
+    WorkerReport,
+    WorkerState,
+)
 from shared.settings import ClusterSettings
 from worker.cpu_use import CpuUse
 from worker.engine_process import EngineProcess
 from worker.machine import hardware
 from worker.memory_guard import engine_bytes
-from worker.pre_warming import PreWarming
 from worker.scheduler import Scheduler
 
 _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {
@@ -27,7 +33,7 @@ _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {
 def build_report(
     settings: ClusterSettings,
     scheduler: Scheduler,
-    pre_warming: PreWarming,
+    pre_warming: PreWarmingStatus,
     cpu: CpuUse,
     *,
     worker_id: WorkerId,
@@ -50,7 +56,7 @@ def build_report(
         max_queue_depth=scheduler.admission.max_depth,
         queue=scheduler.admission.status(),
         models=scheduler.model_statuses(),
-        pre_warming=pre_warming.status(),
+        pre_warming=pre_warming,
         engines=engines,
         memory_bytes=memory.own_bytes,
         memory=memory,

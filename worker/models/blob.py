@@ -1,9 +1,8 @@
 """One file's content on its way from the hub into the cache.
 
 huggingface_hub 2.x cannot go on with a download that ended: it writes to a file with a random
-name and deletes it (`file_download._download_to_tmp_and_move`), and hf_xet does not keep a part
-of a file either. So contents are fetched here, over plain HTTP, into `blobs/ID.incomplete`, the
-name that `hf cache prune` knows.
+name and deletes it, with hf_xet as well (`file_download._download_to_tmp_and_move`). So contents
+are fetched here, over plain HTTP, into `blobs/ID.incomplete`, a name that `hf cache prune` knows.
 """
 
 import hashlib
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _READ_BYTES = 1024 * 1024
+_MAX_ANSWER_BYTES = 20_000_000_000  # the hub does not send more than 50 GB in one answer
 _WAIT_S = 0.2
 _RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 _PARTIAL_CONTENT = 206
@@ -70,8 +70,11 @@ class Blob:
             ModelError: what was sent is not what the hub named.
             Exception: others, for `hub_errors.describe`.
         """
-        if self._is_whole():
-            return
+        if not self._is_whole():
+            self._fetch_missing()
+        self.done_bytes = self.file.size_bytes
+
+    def _fetch_missing(self) -> None:
         for needed in (self._path.parent, self._lock.parent):
             needed.mkdir(parents=True, exist_ok=True)
         with self._locked():
@@ -81,7 +84,6 @@ class Blob:
                     self._receive_all(file)
                 self._check()
                 os.replace(self._partial, self._path)
-        self.done_bytes = self.file.size_bytes
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -126,8 +128,9 @@ class Blob:
         """One answer, which may end early."""
         # A compressed answer could not be resumed.
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}
-        if self.done_bytes:
-            headers["Range"] = f"bytes={self.done_bytes}-"
+        if self.done_bytes or self.file.size_bytes > _MAX_ANSWER_BYTES:
+            end = min(self.file.size_bytes, self.done_bytes + _MAX_ANSWER_BYTES)
+            headers["Range"] = f"bytes={self.done_bytes}-{end - 1}"
         timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
         with get_session().stream("GET", self._url, headers=headers, timeout=timeout_s) as answer:
             if answer.status_code == _NO_SUCH_RANGE:

@@ -49,8 +49,8 @@ async def download(
     Args:
         revision: a branch, tag or commit; by default `main`.
         trust_remote_code: fetch Python files too; without, a model that needs them is refused.
-        on_size: called once with the bytes of all files and those still missing, before any
-            are fetched. A ModelError that it raises ends the download.
+        on_size: called once, at the begin, with the bytes of all files and those still missing.
+            A ModelError that it raises ends the download.
         report: told how far it is, 0 to 1, a few times a second while it moves.
 
     Returns:
@@ -67,9 +67,17 @@ async def download(
         command.append(f"--revision={revision}")
     if trust_remote_code:
         command.append("--code")
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_MAX_LINE_BYTES, env=_environment()
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,  # its end tells the child that we are gone
+            stdout=PIPE,
+            stderr=PIPE,
+            limit=_MAX_LINE_BYTES,
+            env=_environment(),
+        )
+    except OSError as error:
+        raise ModelError(f"the process that fetches it cannot start: {error.strerror}") from None
     try:
         return await _follow(process, stall_limit_s, on_size, report)
     finally:

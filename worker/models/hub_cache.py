@@ -92,8 +92,8 @@ def link(listing: Listing, revision: str | None, *, code: bool) -> Path:
         found_bytes = path.stat().st_size if path.is_file() else 0
         if found_bytes != file.size_bytes:
             raise ModelError(
-                f"{path} has {found_bytes} bytes, and the hub names {file.size_bytes}; "
-                f"delete it and fetch {listing.repo} again"
+                f"{path} has {found_bytes} of {file.size_bytes} bytes; delete it, if it is there, "
+                f"and fetch {listing.repo} again"
             )
     if not is_commit(revision):
         _write_ref(snapshot.parent.parent / "refs", revision or "main", listing.commit)
@@ -103,6 +103,8 @@ def link(listing: Listing, revision: str | None, *, code: bool) -> Path:
 def _write_ref(refs: Path, revision: str, commit: str) -> None:
     """Only now, so that what an older ref names stays usable without a network until then."""
     path = refs / revision
+    if path.is_file() and path.read_text() == commit:
+        return  # so that a cache that is complete may be read-only
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     scratch.write_text(commit)

@@ -48,7 +48,9 @@ def describe(error: Exception, repo: str, revision: str | None) -> str:
             return f"HF_HUB_OFFLINE is set, and the cache has no complete copy of {repo}"
         case HfHubHTTPError():
             return _describe_answer(error, repo, revision)
-        case httpx2.TransportError() | LocalEntryNotFoundError():
+        case LocalEntryNotFoundError(__cause__=Exception() as cause):
+            return describe(cause, repo, revision)
+        case httpx2.TransportError():
             # Of these the text is the system's: it names no address.
             reason = f": {error}" if isinstance(error, httpx2.ConnectError) else ""
             return (

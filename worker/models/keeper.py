@@ -24,6 +24,7 @@ class ModelKeeper:
     Attributes:
         catalogue: all models this worker knows.
         loader: moves them from state to state.
+        on_use: called with each model that a request is for.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class ModelKeeper:
         self._in_use = in_use
         self._on_failed = on_failed
         self.catalogue = ModelCatalogue(settings)
+        self.on_use: list[Callable[[ModelId], None]] = []
         self._room = ModelRoom(
             guard,
             copies=settings.worker.engines.count,
@@ -74,6 +76,8 @@ class ModelKeeper:
                 raise Unavailable(message, code="model_unavailable")
             self._load(model)
         model.used_at = time.monotonic()
+        for told in self.on_use:
+            told(model_id)
         return model
 
     def load(self, model_id: ModelId) -> Model:
