@@ -20,15 +20,22 @@ _CHAT_TEMPLATE = (
 )
 
 
-def make_tiny_model(folder: Path, *, seed: int = 7, context_tokens: int = CONTEXT_TOKENS) -> Path:
-    """Write a model folder: two layers, float32, one token a byte."""
+def make_tiny_model(
+    folder: Path,
+    *,
+    seed: int = 7,
+    context_tokens: int = CONTEXT_TOKENS,
+    intermediate_size: int = 128,
+) -> Path:
+    """Write a model folder: two layers, float32, one token a byte. A large `intermediate_size`
+    makes it heavy: 1536 bytes each."""
     folder.mkdir(parents=True)
     vocabulary = _write_tokenizer(folder, context_tokens)
     config = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
         "hidden_size": 64,
-        "intermediate_size": 128,
+        "intermediate_size": intermediate_size,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,

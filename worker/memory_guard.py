@@ -28,6 +28,8 @@ from worker.memory_limits import (
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE_S = 1.0
+"""Soft pressure that lasts no longer is that of a long prompt: no model goes for it."""
 _EVICTION_INTERVAL_S = 2.0
 _GIVE_BACK_INTERVAL_S = 2.0
 _WORTH_TELLING = 0.02
@@ -49,6 +51,7 @@ class MemoryGuard:
         self.pressure: MemoryPressure = "none"
         self._evictions = self._refusals = 0
         self._evicted_at = self._gave_back_at = 0.0
+        self._pressed_since = time.monotonic()
         self._told: dict[int | None, int] = {}  # by process: what its KV caches may take
         self._reading = self._read()
         self.limits: MemoryLimits = limits_of(settings, self._reading)
@@ -61,6 +64,8 @@ class MemoryGuard:
             return
         before = self.pressure
         self.pressure = pressure_of(self.limits, self._reading.own_bytes, before)
+        if self.pressure == "none":
+            self._pressed_since = time.monotonic()
         if self.pressure != before:
             logger.warning(
                 "memory pressure: %s; this worker holds %.2f GB, its limits are %.2f and %.2f GB",
@@ -108,8 +113,10 @@ class MemoryGuard:
         if gives_back:
             self._gave_back_at = now
         self._limit_engines(gives_back)
+        lasts = self.pressure == "hard" or now - self._pressed_since > _PATIENCE_S
         # What one gave back is seen a moment later: not all go at once.
-        if self.pressure != "none" and now - self._evicted_at > _EVICTION_INTERVAL_S and evict():
+        waited = now - self._evicted_at > _EVICTION_INTERVAL_S
+        if self.pressure != "none" and lasts and waited and evict():
             self._evicted_at = now
             self.evicted()
 

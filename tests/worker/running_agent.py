@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -225,9 +225,13 @@ class RunningAgent:
 
 @asynccontextmanager
 async def running_agent(
-    nats_url: str, models: dict[str, Path], *, wait: str = "ready", **settings: Any
+    nats_url: str,
+    models: Mapping[str, Path | dict[str, Any]],
+    *,
+    wait: str = "ready",
+    **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
-    """An agent that serves `models`, once its state is `wait`.
+    """An agent that serves `models`, paths or entries of the settings, once its state is `wait`.
 
     `settings` are keys of the settings' section `worker`; `controller` is a section of its own.
     """
@@ -236,7 +240,10 @@ async def running_agent(
         {
             "nats": {"servers": [nats_url]},
             "skills": {"chat": list(models)},
-            "models": {name: {"path": str(path)} for name, path in models.items()},
+            "models": {
+                name: source if isinstance(source, dict) else {"path": str(source)}
+                for name, source in models.items()
+            },
             "controller": {"failover": {"heartbeat_interval_ms": 100}, **controller},
             "worker": settings,
         }

@@ -44,6 +44,8 @@ _LEAST_SHARE = 0.8
 """Prefill gets so much of the stall that is allowed, however long decoding itself takes: else
 prompts would starve where steps are slow."""
 
+_LEAST_LOADING_S = 0.05
+
 Send = Callable[[Fact], None]
 
 
@@ -319,10 +321,10 @@ class Engine:
         self._send(StepCompleted([sequence.cancel()]))
 
     def _load(self) -> None:
-        """Load for a while; those who decode wait no longer than for prefill."""
+        """Load for a while: while others decode, for as long as a step of theirs takes."""
         self._turned_at = None  # a disk may take as long as it likes
-        seconds = _LEAST_SHARE * self._max_decode_stall_s
-        for fact in self._models.load_some(seconds / 2 if self._sequences else seconds):
+        steps_s = sum(group.step_s for group in self._groups())
+        for fact in self._models.load_some(max(_LEAST_LOADING_S, steps_s)):
             self._send(fact)
         self._free_at = time.perf_counter()
 

@@ -224,7 +224,7 @@ class ModelLoader:
         self._room.taken(model)
         model.max_context_tokens = fact.max_context_tokens
         if model.state == "loading":
-            model.phase, model.progress = "warming", 0.0
+            model.phase, model.progress = "warming", 1.0
         sequence = next(self._trial_numbers)
         self._trials[sequence] = (engine, model)
         engine.send(_trial(sequence, model.id))
