@@ -117,14 +117,14 @@ def test_logs_follow_new_lines(tiny_cluster: ClusterProcess) -> None:
 
 
 def test_without_a_server_every_command_says_so() -> None:
-    for arguments in (("run", "x"), ("status",), ("logs",)):
+    for arguments in (("run", "x"), ("status",), ("top",), ("models",), ("logs",)):
         done = run(None, *arguments, "--nats", "nats://127.0.0.1:1")
         assert done.returncode == 1
         assert "cannot reach NATS at nats://127.0.0.1:1" in done.stderr
 
 
 def test_without_a_controller_run_and_status_say_so(nats_server: RunningNats) -> None:
-    for arguments in (("run", "x"), ("status",)):
+    for arguments in (("run", "x"), ("status",), ("top",), ("models",)):
         done = run(nats_server, *arguments)
         assert done.returncode == 1
         assert "is `controller` running?" in done.stderr

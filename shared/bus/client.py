@@ -15,3 +15,10 @@ class Client(NatsClient):
         # publish and subscribe. The command is still buffered, and goes out on reconnecting.
         with contextlib.suppress(OSError, RuntimeError):
             return await super()._flush_pending(force_flush)
+
+    async def close(self) -> None:
+        # With something buffered, closing writes to the closed transport too. It goes nowhere.
+        if not self.is_connected:
+            self._pending, self._pending_data_size = [], 0
+        with contextlib.suppress(OSError, RuntimeError):
+            await super().close()

@@ -12,6 +12,8 @@ _COMMANDS = {
     "run": "Ask one question and stream the answer.",
     "chat": "Talk to a model.",
     "status": "Show controllers, workers and models.",
+    "top": "Watch workers, engines and models.",
+    "models": "List, load and unload models.",
     "logs": "Follow the logs of all processes.",
 }
 _HELP = """Use and look after a cluster of MLX workers.
@@ -21,6 +23,7 @@ _HELP = """Use and look after a cluster of MLX workers.
   cluster run "What is the capital of France?"
   cluster chat
   cluster status
+  cluster top                                  the same, live
 """
 
 

@@ -74,6 +74,16 @@ def read_settings(
     return load_settings(config, merged)
 
 
+def print_error(error: ClusterError, *, as_json: bool) -> None:
+    """One line on stderr."""
+    if as_json:
+        body = {"code": error.code, "message": error.message, "param": error.param}
+        # Names from outside may hold what is no UTF-8.
+        click.echo(json.dumps({"error": body}), err=True)
+    else:
+        click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
+
+
 def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
     """Turn a `ClusterError` into one line on stderr (JSON with --json) and exit status 1.
 
@@ -85,12 +95,7 @@ def reports_errors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except ClusterError as error:
-            if kwargs.get("as_json"):
-                body = {"code": error.code, "message": error.message, "param": error.param}
-                # Names from outside may hold what is no UTF-8.
-                click.echo(json.dumps({"error": body}), err=True)
-            else:
-                click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
+            print_error(error, as_json=bool(kwargs.get("as_json")))
             sys.exit(EXIT_USAGE if error.code == "settings" else EXIT_FAILURE)
 
     return wrapper

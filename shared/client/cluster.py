@@ -7,12 +7,20 @@ from typing import Any
 import orjson
 
 from shared import subjects
-from shared.bus import Bus
+from shared.bus import Bus, Message
 from shared.client.stream import Completion, Stream
 from shared.errors import InvalidRequest, NoResponders, RequestTimedOut, Unavailable
-from shared.ids import LOCAL_CLIENT, ClientName, RequestId, SkillName, is_name, new_request_id
-from shared.messages.codec import decode, shortened
-from shared.messages.control import RequestState
+from shared.ids import (
+    LOCAL_CLIENT,
+    ClientName,
+    RequestId,
+    SkillName,
+    WorkerId,
+    is_name,
+    new_request_id,
+)
+from shared.messages.codec import decode, encode, shortened
+from shared.messages.control import ControlOrder, ControlReply, RequestState
 from shared.messages.health import ClusterHealth
 from shared.messages.request import check_request, parse_request
 from shared.settings.tree import Nats
@@ -128,25 +136,49 @@ class Cluster:
         """The state of the whole cluster.
 
         Raises:
-            Unavailable: no controller answers.
+            Unavailable: no controller answers, or NATS is gone.
         """
-        try:
-            answer = await self.bus.request(subjects.HEALTH_CLUSTER, b"", timeout_s=_ANSWER_WAIT_S)
-        except (NoResponders, RequestTimedOut):
-            raise Unavailable(
-                f"no controller answers at {self.bus.server_url}; is `controller` running?",
-                code="no_controller",
-            ) from None
+        answer = await self._ask(
+            subjects.HEALTH_CLUSTER,
+            b"",
+            f"no controller answers at {self.bus.server_url}; is `controller` running?",
+            code="no_controller",
+        )
         return decode(ClusterHealth, answer.payload)
+
+    async def control(self, worker: WorkerId, order: ControlOrder) -> ControlReply:
+        """Have a worker carry out an order; `ok` of the reply is False where it refuses.
+
+        Raises:
+            InvalidRequest: `worker` is no name of a worker.
+            Unavailable: no such worker answers, or NATS is gone.
+        """
+        if not is_name(worker):
+            raise InvalidRequest(f"no worker has the name {shortened(worker)!r}", param="worker")
+        subject = subjects.worker_control(worker, order.verb)
+        answer = await self._ask(subject, encode(order), f"worker {worker} does not answer")
+        return decode(ControlReply, answer.payload)
 
     async def _query(self, verb: str, request_id: str) -> RequestState:
         subject = subjects.request(self.client, verb)
         query = orjson.dumps({"request_id": request_id})
-        try:
-            answer = await self.bus.request(subject, query, timeout_s=_ANSWER_WAIT_S)
-        except (NoResponders, RequestTimedOut):
-            raise Unavailable(f"no controller knows the request {request_id!r}") from None
+        answer = await self._ask(subject, query, f"no controller knows the request {request_id!r}")
         return decode(RequestState, answer.payload)
+
+    async def _ask(
+        self, subject: str, payload: bytes, unanswered: str, *, code: str | None = None
+    ) -> Message:
+        """The answer to one question.
+
+        Raises:
+            Unavailable: there is none; `unanswered` and `code` say so unless NATS is gone.
+        """
+        try:
+            return await self.bus.request(subject, payload, timeout_s=_ANSWER_WAIT_S)
+        except (NoResponders, RequestTimedOut):
+            if not self.bus.connected:
+                unanswered, code = "the connection to NATS is lost", "disconnected"
+            raise Unavailable(unanswered, code=code) from None
 
 
 def _encode(body: dict[str, Any]) -> bytes:

@@ -187,3 +187,12 @@ async def test_what_is_sent_while_the_connection_breaks_goes_out_with_the_next(
     await recovery.once()
     assert (await asyncio.wait_for(heard.get(), 10)).payload == b"kept"
     await subscription.unsubscribe()
+
+
+async def test_a_bus_without_a_server_closes_with_something_unsent(server: NatsProcess) -> None:
+    bus = await Bus.connect(Nats(servers=[server.url]), name="unsent", wait_s=5)
+    server.kill()
+    await asyncio.wait_for(bus.wait_lost(), 10)
+    await bus.publish("unsent", b"x")
+    await bus.close()
+    assert not bus.connected

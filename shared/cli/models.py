@@ -1,0 +1,192 @@
+"""`cluster models`."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+
+from shared.cli.model_orders import Outcome, having, load, unload
+from shared.cli.options import (
+    json_option,
+    not_empty,
+    reports_errors,
+    settings_options,
+    version_option,
+)
+from shared.cli.progress import LoadDisplay
+from shared.cli.session import with_cluster
+from shared.cli.views.figures import printable
+from shared.cli.views.models import ModelRow, doing, error_lines, model_rows, model_table
+from shared.client import Cluster
+from shared.errors import ModelError
+from shared.ids import ModelId, WorkerId
+from shared.messages.events import ModelStatus
+from shared.messages.health import ClusterHealth
+
+_HELP = """List the models of all workers; load and unload them.
+
+\b
+  cluster models
+  cluster models load qwen3-4b
+  cluster models unload qwen3-4b --worker mac-2
+"""
+
+
+class _ListingGroup(click.Group):
+    """Lists when it is given no subcommand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("--help", "--version")):
+            args = ["ls", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ListingGroup, help=_HELP)
+@version_option("cluster models")
+def command() -> None:
+    pass
+
+
+def _model_and_worker(function: Callable[..., None]) -> Callable[..., None]:
+    worker = click.option("--worker", metavar="ID", callback=not_empty, help="Only this one.")
+    return click.argument("model", callback=not_empty)(worker(function))
+
+
+@command.command("ls")
+@settings_options
+@json_option
+@reports_errors
+def list_models(config: Path | None, nats: str | None, token: str | None, as_json: bool) -> None:
+    """List all models of all workers (what `cluster models` does alone)."""
+    health = with_cluster(config, nats, token, lambda cluster: cluster.health())
+    if as_json:
+        click.echo(orjson.dumps(_as_dict(health)).decode())
+        return
+    rows = sorted(model_rows(health.workers), key=lambda row: (row.model.id, row.worker))
+    if not rows:
+        click.echo("No worker has a model.")
+        return
+    console = Console(highlight=False)
+    for line in [*model_table(rows, console.width), *error_lines(rows, console.width)]:
+        console.print(line, soft_wrap=True)
+
+
+@command.command("load")
+@_model_and_worker
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is warm.")
+@settings_options
+@json_option
+@reports_errors
+def load_model(
+    model: str,
+    worker: str | None,
+    wait: bool,
+    config: Path | None,
+    nats: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Load MODEL on the workers that name it and do not hold it yet."""
+
+    async def work(cluster: Cluster) -> list[Outcome]:
+        rows = having(await cluster.health(), ModelId(model), _worker_id(worker))
+        with LoadDisplay(quiet=as_json) as display:
+
+            async def load_one(row: ModelRow) -> Outcome:
+                def show(status: ModelStatus) -> None:
+                    display.update(row.worker, f"{doing(status)} {model}", status.progress or 0.0)
+
+                return await load(cluster, row, show, wait=wait)
+
+            return await _at_once(rows, load_one)
+
+    try:
+        outcomes = with_cluster(config, nats, token, work)
+    except KeyboardInterrupt:
+        click.echo("The workers go on loading.", err=True)
+        sys.exit(130)
+    _tell(model, outcomes, "could not be loaded", as_json=as_json)
+
+
+@command.command("unload")
+@_model_and_worker
+@settings_options
+@json_option
+@reports_errors
+def unload_model(
+    model: str,
+    worker: str | None,
+    config: Path | None,
+    nats: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    """Unload MODEL from the workers that hold it; refused while requests use it."""
+
+    async def work(cluster: Cluster) -> list[Outcome]:
+        rows = having(await cluster.health(), ModelId(model), _worker_id(worker))
+        if worker is None:
+            rows = [row for row in rows if row.model.state in ("warm", "loading")]
+        return await _at_once(rows, lambda row: unload(cluster, row))
+
+    outcomes = with_cluster(config, nats, token, work)
+    if not outcomes and not as_json:
+        click.echo(f"No worker holds {printable(model)}.")
+    _tell(model, outcomes, "could not be unloaded", as_json=as_json)
+
+
+def _worker_id(name: str | None) -> WorkerId | None:
+    return WorkerId(name) if name is not None else None
+
+
+async def _at_once(
+    rows: Sequence[ModelRow], order: Callable[[ModelRow], Awaitable[Outcome]]
+) -> list[Outcome]:
+    """The outcomes of an order to several workers, in their order."""
+
+    async def one(row: ModelRow) -> Outcome:
+        return await order(row)
+
+    async with asyncio.TaskGroup() as tasks:
+        ordered = [tasks.create_task(one(row)) for row in rows]
+    return [task.result() for task in ordered]
+
+
+def _tell(model: str, outcomes: Sequence[Outcome], failure: str, *, as_json: bool) -> None:
+    """Print what became of an order.
+
+    Raises:
+        ModelError: some worker did not do it; with each worker's reason.
+    """
+    if as_json:
+        workers = [
+            {"worker": o.worker, "ok": o.done is not None, "code": o.code, "message": o.reason}
+            for o in outcomes
+        ]
+        click.echo(orjson.dumps({"model": model, "workers": workers}).decode())
+    else:
+        for outcome in outcomes:
+            if outcome.done is not None:
+                click.echo(printable(f"{outcome.worker}: {model} {outcome.done}"))
+    failed = [outcome for outcome in outcomes if outcome.done is None]
+    if failed:
+        reasons = "; ".join(f"{one.worker}: {one.reason}" for one in failed)
+        raise ModelError(printable(f"{model} {failure}: {reasons}"), code=failed[0].code)
+
+
+def _as_dict(health: ClusterHealth) -> dict[str, Any]:
+    """The part of the health that is about models, with the same names."""
+    workers = [
+        {
+            "id": worker.id,
+            "state": worker.state,
+            "models": [model.model_dump(exclude_none=True) for model in worker.models],
+        }
+        for worker in health.workers
+    ]
+    return {"protocol": health.protocol, "skills": health.skills, "workers": workers}

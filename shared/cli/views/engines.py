@@ -1,0 +1,110 @@
+"""Engines of workers, a line for each batch: an engine with several models has several lines."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from shared.cli.views import figures
+from shared.cli.views.fitted_table import Cell, Column, table
+from shared.messages.events import BatchStatus, EngineStatus, WorkerReport
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """One batch of an engine; None where it has none.
+
+    Attributes:
+        first: of its engine's rows: only that one shows what is the engine's.
+    """
+
+    worker: WorkerReport
+    engine: EngineStatus
+    batch: BatchStatus | None
+    first: bool = True
+
+
+def engine_rows(workers: Iterable[WorkerReport]) -> list[EngineRow]:
+    return [
+        EngineRow(worker, engine, batch, first=number == 0)
+        for worker in workers
+        for engine in worker.engines
+        for number, batch in enumerate(engine.batches or [None])
+    ]
+
+
+def engine_table(rows: Sequence[EngineRow], width: int) -> list[Text]:
+    """A line of titles, then one for each row."""
+    return table(_COLUMNS, rows, width)
+
+
+def _of_engine(cell: Callable[[EngineStatus], Text]) -> Callable[[EngineRow], Cell]:
+    return lambda row: cell(row.engine) if row.first else Text()
+
+
+def _of_batch(cell: Callable[[BatchStatus], Text]) -> Callable[[EngineRow], Cell]:
+    return lambda row: cell(row.batch) if row.batch is not None else Text()
+
+
+def _name(row: EngineRow) -> Text:
+    name = figures.words(row.worker.id, "bold" if row.first else "dim")
+    return name.append(f"/{row.engine.index}")
+
+
+def _rows(row: EngineRow) -> Text:
+    if row.batch is None:
+        return Text(str(row.engine.active_sequences))
+    full = 0 < row.batch.limit <= row.batch.rows
+    return Text(f"{row.batch.rows}/{row.batch.limit}", "yellow" if full else "")
+
+
+def _step(row: EngineRow) -> Text:
+    step_ms = row.engine.step_ms if row.batch is None else row.batch.step_ms
+    return Text(figures.short_time(step_ms)) if step_ms else Text(figures.NOTHING, "dim")
+
+
+def _stability(batch: BatchStatus) -> Text:
+    return Text(f"{batch.stability:.0%}", "yellow" if batch.stability < 0.5 else "")
+
+
+def _last_change(batch: BatchStatus) -> Text:
+    if not batch.changes:
+        return Text()
+    last = batch.changes[-1]
+    return figures.words(
+        f"{last.before}→{last.after} {figures.duration(last.ago_s)} ago at "
+        f"{figures.short_time(last.latency_ms)}: {last.reason}"
+    )
+
+
+def _kv_cache(engine: EngineStatus) -> Text:
+    return Text(figures.share_of_size(engine.kv_bytes, engine.kv_budget_bytes))
+
+
+def _noted(number: int) -> Text:
+    return Text(str(number), "yellow" if number else "dim")
+
+
+_COLUMNS: tuple[Column[EngineRow], ...] = (
+    Column("engine", _name, least=10, keep_end=True),
+    Column("state", _of_engine(lambda engine: figures.state(engine.state))),
+    Column("pid", _of_engine(lambda engine: Text(str(engine.pid or ""))), rank=6, right=True),
+    Column(
+        "model", _of_batch(lambda batch: figures.words(batch.model)), rank=1, least=8, keep_end=True
+    ),
+    Column("rows", _rows, right=True),
+    Column("waiting", _of_batch(lambda batch: _noted(batch.waiting)), rank=7, right=True),
+    Column("step", _step, rank=1, right=True),
+    Column("stable", _of_batch(_stability), rank=3, right=True),
+    Column("kv cache", _of_engine(_kv_cache), rank=2, right=True),
+    Column("preempted", _of_engine(lambda engine: _noted(engine.preemptions)), rank=4, right=True),
+    Column("restarts", _of_engine(lambda engine: _noted(engine.restarts)), rank=5, right=True),
+    Column(
+        "memory", _of_engine(lambda engine: Text(figures.size(engine.memory_bytes))),
+        rank=8, right=True,
+    ),
+    Column(
+        "cores", _of_engine(lambda engine: Text(f"{engine.cpu_cores:.1f}")), rank=9, right=True
+    ),
+    Column("limit changed", _of_batch(_last_change), rank=10, least=20),
+)  # fmt: skip

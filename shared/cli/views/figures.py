@@ -1,0 +1,102 @@
+"""How figures, states and words from outside are written for people.
+
+Sizes are in powers of 1024 (MiB, GiB), as machines' memory is sold and `worker --check` says.
+"""
+
+import re
+
+from rich.text import Text
+
+NOTHING = "-"
+"""Stands where there is no figure."""
+
+_STYLES = {
+    "ready": "green", "warm": "green", "running": "green",
+    "starting": "yellow", "warming": "yellow", "loading": "yellow", "downloading": "yellow",
+    "draining": "yellow", "degraded": "yellow", "restarting": "yellow", "soft": "yellow",
+    "available": "dim",
+    "unhealthy": "red", "failed": "red", "unavailable": "red", "stopped": "red", "hard": "red",
+}  # fmt: skip
+
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)")
+
+_MIB = 2**20
+_GIB = 2**30
+_MINUTE_S = 60
+_HOUR_S = 3600
+_DAY_S = 86400
+
+
+def printable(words: str) -> str:
+    """The words in one line, without what would move a terminal's cursor or change its colours."""
+    words = _ESCAPE_SEQUENCE.sub("", words)
+    return " ".join("".join(c if c.isprintable() else " " for c in words).split())
+
+
+def words(text: str, style: str = "") -> Text:
+    """Words from outside, to be shown as they are."""
+    return Text(printable(text), style=style)
+
+
+def style_of(state: str) -> str:
+    """The colour of a state of a cluster, worker, controller, engine or model, or of a pressure."""
+    return _STYLES.get(state, "")
+
+
+def state(name: str) -> Text:
+    return words(name, style_of(name))
+
+
+def size(count_bytes: int) -> str:
+    """12 MiB, 8.1 GiB, 17 GiB."""
+    unit, name = _unit(count_bytes)
+    return f"{_in_unit(count_bytes, unit)} {name}"
+
+
+def share_of_size(count_bytes: int, limit_bytes: int) -> str:
+    """8.1/14 GiB; without a limit the size alone."""
+    if not limit_bytes:
+        return size(count_bytes)
+    unit, name = _unit(max(count_bytes, limit_bytes))
+    return f"{_in_unit(count_bytes, unit)}/{_in_unit(limit_bytes, unit)} {name}"
+
+
+def duration(seconds: float) -> str:
+    """12s, 3m05s, 1h02m, 2d04h."""
+    whole = max(0, int(seconds))
+    if whole < _MINUTE_S:
+        return f"{whole}s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S}m{whole % _MINUTE_S:02d}s"
+    if whole < _DAY_S:
+        return f"{whole // _HOUR_S}h{whole % _HOUR_S // _MINUTE_S:02d}m"
+    return f"{whole // _DAY_S}d{whole % _DAY_S // _HOUR_S:02d}h"
+
+
+def short_time(milliseconds: float) -> str:
+    """0.8ms, 12ms, 1.2s, 3m05s."""
+    if milliseconds < 9.95:
+        return f"{milliseconds:.1f}ms" if milliseconds else "0ms"
+    if milliseconds < 999.5:
+        return f"{milliseconds:.0f}ms"
+    seconds = milliseconds / 1000
+    return f"{seconds:.1f}s" if seconds < _MINUTE_S - 0.05 else duration(round(seconds))
+
+
+def rate(per_s: float) -> str:
+    """Tokens in a second: 0, 7.5, 134."""
+    return f"{per_s:.1f}" if 0 < per_s < 9.95 else f"{per_s:.0f}"
+
+
+def count(number: int, noun: str) -> str:
+    """1 controller, 2 controllers."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _unit(count_bytes: int) -> tuple[int, str]:
+    return (_GIB, "GiB") if count_bytes >= 999.5 * _MIB else (_MIB, "MiB")
+
+
+def _in_unit(count_bytes: int, unit: int) -> str:
+    value = count_bytes / unit
+    return f"{value:.1f}" if unit == _GIB and value < 9.95 else f"{value:.0f}"

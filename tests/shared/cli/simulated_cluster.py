@@ -1,0 +1,96 @@
+"""A simulated cluster: it answers health and control with what each test gives it."""
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared import subjects
+from shared.bus import Bus, Message
+from shared.ids import WorkerId
+from shared.messages.codec import decode, encode
+from shared.messages.control import CONTROL_ORDERS, ControlOrder, ControlReply, LoadModel
+from shared.messages.events import ModelStatus, WorkerReport
+from tests.shared.cli.reports import cluster
+
+ROOT = Path(__file__).parents[3]
+LIMIT_S = 30
+
+
+class SimulatedCluster:
+    """One controller and its workers.
+
+    Attributes:
+        workers: what the health tells.
+        stages: what a worker says of the model it was told to load, one question after another;
+            the last one stays.
+        refusal: the code and message with which every order to load or unload is refused.
+        silent: workers that answer nothing.
+        orders: those that came, but for questions.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.workers: list[WorkerReport] = []
+        self.stages: dict[WorkerId, list[ModelStatus]] = {}
+        self.refusal: tuple[str, str] | None = None
+        self.silent: set[WorkerId] = set()
+        self.orders: list[tuple[WorkerId, ControlOrder]] = []
+        self.asked = asyncio.Queue[None]()
+
+    async def open(self) -> None:
+        await self._bus.subscribe(subjects.HEALTH_CLUSTER, self._on_health)
+        await self._bus.subscribe("mlx.worker.*.control.*", self._on_control)
+        await self._bus.flush()
+
+    async def _on_health(self, message: Message) -> None:
+        self.asked.put_nowait(None)
+        await self._bus.publish(message.reply, encode(cluster(*self.workers)))
+
+    async def _on_control(self, message: Message) -> None:
+        _, _, worker, _, verb = message.subject.split(".")
+        if worker in self.silent:
+            return
+        order = decode(CONTROL_ORDERS[verb], message.payload)
+        await self._bus.publish(message.reply, encode(self._reply(WorkerId(worker), order)))
+
+    def _reply(self, worker: WorkerId, order: ControlOrder) -> ControlReply:
+        if order.verb == "models":
+            stages = self.stages[worker]
+            status = stages.pop(0) if len(stages) > 1 else stages[0]
+            return ControlReply(worker=worker, ok=True, models=[status])
+        self.orders.append((worker, order))
+        if self.refusal is not None:
+            code, why = self.refusal
+            return ControlReply(worker=worker, ok=False, code=code, message=why)
+        return ControlReply(worker=worker, ok=True)
+
+    @property
+    def loads(self) -> list[WorkerId]:
+        """The workers that were told to load something."""
+        return sorted(worker for worker, order in self.orders if isinstance(order, LoadModel))
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a command."""
+
+    status: int
+    out: str
+    err: str
+
+
+async def run(*arguments: str, columns: int = 80) -> Ran:
+    """`cluster` as a person types it, its output not a terminal."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "shared.cli", *arguments),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "COLUMNS": str(columns)},
+    )
+    out, err = await asyncio.wait_for(process.communicate(), LIMIT_S)
+    assert process.returncode is not None
+    return Ran(process.returncode, out.decode(), err.decode())

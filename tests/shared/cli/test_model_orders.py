@@ -1,0 +1,40 @@
+"""Whether an ordered model is there, still comes, or never will."""
+
+import pytest
+
+from shared.cli.model_orders import is_warm
+from shared.errors import ModelError
+from shared.messages.events import ModelStatus
+from tests.shared.cli.reports import failed, loading, warm
+
+COLD = warm(state="available", idle_s=None)
+
+
+@pytest.mark.parametrize(
+    ("status", "begun", "there"),
+    [
+        (warm(), False, True),
+        (warm(), True, True),
+        (loading(), True, False),
+        (COLD, False, False),  # it waits for its turn
+    ],
+)
+def test_a_model_is_there_or_may_still_come(status: ModelStatus, begun: bool, there: bool) -> None:
+    assert is_warm(status, begun=begun) is there
+
+
+@pytest.mark.parametrize(
+    ("status", "begun", "why"),
+    [
+        (None, False, "does not know the model"),
+        (failed("too large"), True, "too large"),
+        (failed("").model_copy(update={"error": None}), True, "does not say why"),
+        (COLD.model_copy(update={"error": "no room"}), False, "no room"),
+        (COLD, True, "unloaded again"),
+    ],
+)
+def test_a_model_that_will_not_come_is_an_error_with_the_reason(
+    status: ModelStatus | None, begun: bool, why: str
+) -> None:
+    with pytest.raises(ModelError, match=why):
+        is_warm(status, begun=begun)

@@ -1,0 +1,49 @@
+"""What a client can ask and order, besides requests."""
+
+import pytest
+
+from shared import subjects
+from shared.bus import Bus, Message
+from shared.client import Cluster, connect
+from shared.errors import InvalidRequest, Unavailable
+from shared.ids import ModelId, WorkerId
+from shared.messages.codec import decode, encode
+from shared.messages.control import ControlReply, LoadModel
+from tests.processes import NatsProcess
+
+pytestmark = pytest.mark.anyio
+
+MAC = WorkerId("mac-of-test-cluster")
+ORDER = LoadModel(model=ModelId("demo"))
+
+
+async def test_an_order_is_answered_by_its_worker(bus: Bus, cluster: Cluster) -> None:
+    async def refuse(message: Message) -> None:
+        assert decode(LoadModel, message.payload) == ORDER
+        reply = ControlReply(worker=MAC, ok=False, code="unknown_model", message="no demo here")
+        await bus.publish(message.reply, encode(reply))
+
+    subscription = await bus.subscribe(subjects.worker_control(MAC, "load"), refuse)
+    await bus.flush()
+    reply = await cluster.control(MAC, ORDER)
+    assert (reply.ok, reply.code, reply.message) == (False, "unknown_model", "no demo here")
+    await subscription.unsubscribe()
+
+
+async def test_an_order_to_nobody_is_unavailable(cluster: Cluster) -> None:
+    with pytest.raises(Unavailable, match="worker nobody does not answer"):
+        await cluster.control(WorkerId("nobody"), ORDER)
+
+
+@pytest.mark.parametrize("name", ["", "*", "a.b", ">", "a b"])
+async def test_an_order_to_no_name_is_refused(cluster: Cluster, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="no worker has the name"):
+        await cluster.control(WorkerId(name), ORDER)
+
+
+async def test_without_nats_nobody_else_is_blamed(server: NatsProcess) -> None:
+    async with connect(server.url) as cluster:
+        server.kill()
+        with pytest.raises(Unavailable, match="the connection to NATS is lost") as caught:
+            await cluster.health()
+        assert caught.value.code == "disconnected"
