@@ -18,6 +18,9 @@ import psutil
 from benchmarks.measures import Run, StreamClock, cpu_seconds
 from shared.client import Cluster
 
+_WHOLE_BATCHES = {"CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "false"}
+"""Peers decode all rows at once, however long a step takes: so do we beside them."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
@@ -34,12 +37,13 @@ def local_cluster(
     model: str | None = None,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[LocalCluster]:
-    """Start one on a free port, and end it; `settings` are environment variables."""
+    """Start one on a free port, and end it; `settings` are environment variables. Batches are as
+    large as `max_batch_size` says, unless they turn adaptive batching on."""
     command = [str(Path(sysconfig.get_path("scripts")) / "cluster"), "up", "--json"]
     command += ["--nats-port", "0", "--workers", str(workers)]
     command += ["--model", model] if model else []
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **settings}
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **_WHOLE_BATCHES, **settings}
     )
     try:
         assert process.stdout is not None

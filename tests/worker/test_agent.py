@@ -270,6 +270,33 @@ async def test_past_the_restart_limit_a_worker_is_unhealthy_until_an_engine_runs
         await (await agent.start()).done()
 
 
+async def test_an_engine_killed_ten_times_in_a_row_fails_its_streams_at_once_and_comes_back(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    async with running_agent(
+        nats_server.url,
+        {"tiny": tiny_model},
+        engines={"max_restarts": 3, **_QUICK},
+        controller={"circuit_breaker": {"recovery_timeout_ms": 300}},
+    ) as agent:
+        for kills in range(1, 11):
+            stream = await agent.start(max_tokens=_LONG)
+            await stream.started()
+            seen = len(agent.reports())
+            _kill_engine(agent)
+            assert (await stream.failed()).error.code == "engine_crashed"
+            await agent.until_reported(
+                lambda report, kills=kills: (
+                    report.engines[0].restarts == kills  # type: ignore[misc]
+                    and report.state == "ready"
+                    and report.models[0].state == "warm"
+                )
+            )
+            states = {report.state for _, report in agent.reports()[seen:]}
+            assert ("unhealthy" in states) is (kills > 3)
+        await (await agent.start()).done()
+
+
 async def test_what_waits_for_an_engine_that_will_not_come_back_goes_back_to_its_owner(
     nats_server: RunningNats, tiny_model: Path
 ) -> None:

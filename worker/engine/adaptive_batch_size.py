@@ -49,6 +49,15 @@ class Change:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Descent:
+    """Where a way down began: at this limit, with so many rows, which may be fewer, and so slow."""
+
+    limit: int
+    rows: int
+    latency_s: float
+
+
 class AdaptiveBatchSize:
     """The limit on the rows of one model. Belongs to the engine thread.
 
@@ -76,7 +85,7 @@ class AdaptiveBatchSize:
         self._tried_up = False
         self._pause_s = _FIRST_PAUSE_S
         self._no_more_until = 0.0
-        self._descent: Change | None = None  # the first change of the present way down
+        self._descent: _Descent | None = None  # the present one
         self._floor, self._floor_until = least, 0.0
 
     @property
@@ -98,7 +107,7 @@ class AdaptiveBatchSize:
 
     def _judge(self, rows: int, waiting: int, now: float) -> None:
         before = self.limit
-        self._move(*self._wanted(rows, waiting, now), now)
+        self._move(*self._wanted(rows, waiting, now), rows, now)
         self._in_band.append(self.limit == before)
 
     def _wanted(self, rows: int, waiting: int, now: float) -> tuple[int, Reason]:
@@ -108,8 +117,8 @@ class AdaptiveBatchSize:
         floor = self._floor if now < self._floor_until else self._least
         if self._came_down_in_vain(rows):
             assert self._descent is not None
-            self._floor, self._floor_until = self._descent.before, now + _FLOOR_S
-            return self._floor, "did not help"
+            self._floor, self._floor_until = self._descent.rows, now + _FLOOR_S
+            return self._descent.limit, "did not help"
         if self.latency_s > settings.degradation_multiplier * target_s:
             return min(self.limit, max(floor, int(rows * _CUT))), "far too slow"
         if self.latency_s > target_s + tolerance_s:
@@ -124,18 +133,18 @@ class AdaptiveBatchSize:
 
     def _came_down_in_vain(self, rows: int) -> bool:
         """Whether a third of the rows went, and steps are hardly faster."""
-        first = self._descent
-        if first is None or rows < self.limit or self.limit > _JUDGED_AT * first.before:
+        top = self._descent
+        if top is None or rows < self.limit or rows > _JUDGED_AT * top.rows:
             return False
-        fell = 1 - self.latency_s / first.latency_s
-        return fell < _HELPS * (1 - self.limit / first.before)
+        fell = 1 - self.latency_s / top.latency_s
+        return fell < _HELPS * (1 - rows / top.rows)
 
-    def _move(self, limit: int, reason: Reason, now: float) -> None:
+    def _move(self, limit: int, reason: Reason, rows: int, now: float) -> None:
         if limit == self.limit:
             return
         change = Change(now, self.limit, limit, self.latency_s, reason)
         if limit < self.limit:
-            self._descent = self._descent or change
+            self._descent = self._descent or _Descent(self.limit, rows, self.latency_s)
             if self._tried_up:
                 self._no_more_until = now + self._pause_s
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

@@ -10,16 +10,17 @@ from worker.models.download import is_hub_id
 
 
 def local_folder(model: ModelId, source: ModelSource) -> Path | None:
-    """The folder on this machine; None for a Hugging Face id, whose files are to be fetched.
+    """The folder on this machine; None for a Hugging Face id, whose files are to be fetched. The
+    path `demo` is the built-in model's, under any alias.
 
     Raises:
         ModelError: the source is neither.
     """
-    if model == DEMO_MODEL and source.path == DEMO_MODEL:
+    path = Path(source.path).expanduser()
+    if source.path == DEMO_MODEL and not path.is_dir():
         if not demo_model.is_present():
             raise ModelError("model demo: it is not on this machine; run: worker --fetch demo")
         return demo_model.folder()
-    path = Path(source.path).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"model {model}: {path} has no config.json, so it is no model folder")
