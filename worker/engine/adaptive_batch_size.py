@@ -4,8 +4,9 @@ An exponential moving average of the step's latency is held in a band around the
 adding and taking away rows, a few at a time; far above the band half of them go at once. Three
 rules keep it from swinging: nothing is judged before the last change has taken effect; more
 rows are tried only while others wait, and after a try that failed only later, twice as late
-each time; and fewer rows stay only where they made steps faster: where the model itself takes
-longer than the target, a small batch would cost throughput for nothing.
+each time; and where not even the fewest rows would reach the target, because the model itself
+takes longer or the machine is busy, a small batch would cost throughput for little: there the
+size goes, for a minute or longer, to where half of a step's time is that of its rows.
 """
 
 from collections import deque
@@ -14,14 +15,13 @@ from typing import Any, Literal
 
 from shared.settings.tree import AdaptiveBatching
 
-Reason = Literal["room", "slow", "far too slow", "did not help"]
+Reason = Literal["room", "slow", "far too slow", "out of reach"]
 
 _CUT = 0.5
 _JUDGED_AT = 2 / 3
-_HELPS = 0.25
-"""A descent is judged when so much of the rows is left; it helps when the latency has fallen by
-so much of what the rows fell, in proportion."""
-_FLOOR_S = 60.0
+"""Whether a descent can reach the target is judged when so much of the rows is left."""
+_FIRST_FLOOR_S = 60.0
+_LONGEST_FLOOR_S = 600.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 120.0
 _KEPT_CHANGES = 16
@@ -87,6 +87,7 @@ class AdaptiveBatchSize:
         self._no_more_until = 0.0
         self._descent: _Descent | None = None  # the present one
         self._floor, self._floor_until = least, 0.0
+        self._floor_s = _FIRST_FLOOR_S
 
     @property
     def stability(self) -> float:
@@ -115,10 +116,17 @@ class AdaptiveBatchSize:
         settings = self._settings
         target_s, tolerance_s = settings.target_step_latency_ms / 1000, settings.tolerance_ms / 1000
         floor = self._floor if now < self._floor_until else self._least
-        if self._came_down_in_vain(rows):
-            assert self._descent is not None
-            self._floor, self._floor_until = self._descent.rows, now + _FLOOR_S
-            return self._descent.limit, "did not help"
+        if self.latency_s > target_s + tolerance_s:
+            if (knee := self._out_of_reach(rows, target_s + tolerance_s)) is not None:
+                self._floor, self._floor_until = knee, now + self._floor_s
+                self._floor_s = min(2 * self._floor_s, _LONGEST_FLOOR_S)
+                return min(knee, self._most), "out of reach"
+            if rows <= self._least and self._descent is None:
+                return self._most, "out of reach"  # nothing is known of more rows
+            if rows <= floor:
+                return self.limit, "slow"  # fewer is not possible: no reason to keep others out
+        else:
+            self._floor_s = _FIRST_FLOOR_S
         if self.latency_s > settings.degradation_multiplier * target_s:
             return min(self.limit, max(floor, int(rows * _CUT))), "far too slow"
         if self.latency_s > target_s + tolerance_s:
@@ -131,13 +139,20 @@ class AdaptiveBatchSize:
             return min(self._most, self.limit + more), "room"
         return self.limit, "room"
 
-    def _came_down_in_vain(self, rows: int) -> bool:
-        """Whether a third of the rows went, and steps are hardly faster."""
+    def _out_of_reach(self, rows: int, wanted_s: float) -> int | None:
+        """How many rows are right where the line through the begin of the present descent and
+        this point says that not even the fewest rows are fast enough; None where they are, or
+        the points lie too close together to say."""
         top = self._descent
         if top is None or rows < self.limit or rows > _JUDGED_AT * top.rows:
-            return False
-        fell = 1 - self.latency_s / top.latency_s
-        return fell < _HELPS * (1 - rows / top.rows)
+            return None
+        row_s = max(0.0, (top.latency_s - self.latency_s) / (top.rows - rows))
+        fixed_s = self.latency_s - row_s * rows
+        if fixed_s + row_s * self._least <= wanted_s:
+            return None
+        if row_s * top.rows <= fixed_s:
+            return top.limit
+        return max(self._least, round(fixed_s / row_s))
 
     def _move(self, limit: int, reason: Reason, rows: int, now: float) -> None:
         if limit == self.limit:

@@ -2,6 +2,7 @@
 seconds, more or less."""
 
 import random
+import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +86,46 @@ def test_where_fewer_rows_make_no_step_faster_they_come_back() -> None:
     machine = _machine(0.19, 0.0002)
     machine.run(300)
     assert machine.size.limit == _MOST
-    assert {change.reason for change in machine.size.changes} >= {"slow", "did not help"}
+    assert {change.reason for change in machine.size.changes} >= {"slow", "out of reach"}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize(("fixed_s", "each_s", "knee"), [(0.2, 0.02, 10), (0.3, 0.05, 6)])
+def test_where_the_target_is_out_of_reach_it_goes_to_where_rows_take_half_of_the_time(
+    fixed_s: float, each_s: float, knee: int, noise: float
+) -> None:
+    machine = _machine(fixed_s, each_s, noise=noise)
+    machine.run(60)
+    limits = []
+    for _ in range(5):
+        began_at = machine.now
+        for _ in range(12):
+            machine.run(5)
+            limits.append(machine.size.limit)
+        assert machine.changes_since(began_at) <= 10
+    assert knee / 2 <= statistics.median(limits) <= 2 * knee
+
+
+def test_a_target_out_of_reach_is_found_to_be_so_from_below_too() -> None:
+    machine = _machine(0.2, 0.002, start=1)
+    machine.run(60)
+    assert machine.size.limit > _MOST / 2
+
+
+def test_one_row_that_is_too_slow_keeps_no_others_out() -> None:
+    machine = _machine(0.3, 0.001)
+    machine.run(30, clients=1)
+    assert machine.size.limit == _MOST
+    machine.run(60)
+    assert machine.size.limit == _MOST
+
+
+def test_a_busy_machine_that_becomes_free_gives_all_rows_back() -> None:
+    machine = _machine(0.5, 0.05)
+    machine.run(60)
+    machine.fixed_s, machine.each_s = 0.02, 0.01
+    machine.run(30)
+    assert machine.in_band
 
 
 def test_fast_steps_let_it_have_all_rows() -> None:
