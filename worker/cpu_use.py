@@ -23,7 +23,7 @@ class CpuUse:
         now, used_s = time.monotonic(), times.user + times.system
         at, before_s, cores = self._seen.get(pid, (now, used_s, 0.0))
         if now - at >= _LEAST_INTERVAL_S:
-            cores = round((used_s - before_s) / (now - at), 2)
+            cores = round(max(0.0, used_s - before_s) / (now - at), 2)
         elif pid in self._seen:
             return cores
         self._seen[pid] = now, used_s, cores

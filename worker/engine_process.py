@@ -25,6 +25,7 @@ _RESTART_WINDOW_S = 600
 _KEPT_STDERR_LINES = 20
 _STDERR_LINE_BYTES = 1024 * 1024
 _WATCH_S = 0.5
+_NOTHING = EngineMeasured(0, 0, 0, 0, 0, 0, 0.0)
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 """An engine gets models as folders; no library in it has a reason to ask anybody."""
 
@@ -54,7 +55,7 @@ class EngineProcess:
         self.state: EngineState = "starting"
         self.restarts = 0
         self.started: EngineStarted | None = None
-        self.measured = EngineMeasured(0, 0, 0, 0, 0, 0, 0.0)
+        self.measured = _NOTHING
         self._settings = settings
         self._arguments = arguments
         self._retry_after_failure_s = retry_after_failure_s
@@ -84,7 +85,7 @@ class EngineProcess:
             reason = await self._run_once()
             if self._stopping:
                 break
-            self.started, self._writer = None, None
+            self.started, self._writer, self.measured = None, None, _NOTHING
             logger.error("engine %d ended: %s", self.index, reason, extra={"engine": self.index})
             self.state = "restarting" if self._may_restart() else "failed"
             self._on_lost(self, reason)

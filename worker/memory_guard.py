@@ -74,11 +74,14 @@ class MemoryGuard:
             )  # fmt: skip
 
     @property
+    def most_bytes(self) -> int:
+        """What this worker may take in all without pressure."""
+        return self.limits.soft_bytes if self._settings.enabled else self._reading.total_bytes
+
+    @property
     def free_bytes(self) -> int:
-        """What may be taken up to the soft limit; negative when there is too much already."""
-        if not self._settings.enabled:
-            return self._reading.total_bytes
-        return self.limits.soft_bytes - self._reading.own_bytes + self._spare_bytes
+        """What may be taken besides; negative when there is too much already."""
+        return self.most_bytes - self._reading.own_bytes + self._spare_bytes
 
     def refusal(self, level: Priority) -> str | None:
         """Why a new request is not taken now; None where it is."""

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-import orjson
-
 from shared.errors import ClusterError
 from shared.ids import ModelId
 from shared.settings.tree import PredictiveWarming as Settings
@@ -54,15 +52,16 @@ class PredictiveWarming:
             while True:
                 await asyncio.sleep(self._settings.interval_s)
                 self.look_ahead()
-                await asyncio.to_thread(self._write)
+                await asyncio.to_thread(self._write, self._forecast.to_json())
         finally:
-            self._write()
+            self._write(self._forecast.to_json())
 
     def look_ahead(self) -> None:
         """Propose, and load the first that has room without another having to go: one at a
         time, as what is loaded changes the room."""
         catalogue = self._models.catalogue
-        cold = [model.id for model in catalogue if model.state == "available"]
+        # One with a time to live goes when its operator said so.
+        cold = [m.id for m in catalogue if m.state == "available" and m.source.ttl_s is None]
         self.proposed = self._forecast.propose(
             cold, self._clock(), least_per_h=self._settings.min_requests_per_h
         )
@@ -77,18 +76,18 @@ class PredictiveWarming:
 
     def _read(self) -> UsageForecast:
         try:
-            return UsageForecast.from_json(orjson.loads(self._kept.read_bytes()))
+            return UsageForecast.from_json(self._kept.read_bytes())
         except FileNotFoundError:
             return UsageForecast()
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (OSError, ValueError) as error:
             logger.warning("%s is not used: %r", self._kept, error)
             return UsageForecast()
 
-    def _write(self) -> None:
+    def _write(self, history: bytes) -> None:
         new = self._kept.with_suffix(".new")
         try:
             self._kept.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(orjson.dumps(self._forecast.to_json()))
+            new.write_bytes(history)
             new.replace(self._kept)
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._kept, error)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import orjson
 from rich.console import Console
+from rich.text import Text
 
 from shared.cli.options import json_option, reports_errors, settings_options, version_option
 from shared.cli.session import with_cluster
@@ -76,12 +77,24 @@ def command(
         sys.exit(130)
 
 
+class _Waiting:
+    """What a stream waits for, as of each time it is shown."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __rich__(self) -> Text:
+        progress = self._stream.progress
+        share = f" {progress:.0%}" if progress is not None else ""
+        return Text(f"{self._stream.status or ''}{share}", style="dim")
+
+
 async def print_stream(stream: Stream, spoken: list[str]) -> None:
     """Print an answer as it comes, add its pieces to `spoken`, and show on stderr what it cost."""
     console = Console(stderr=True)
     started = time.monotonic()
     async with stream:
-        with console.status("") as spinner:
+        with console.status(_Waiting(stream)) as spinner:
             async for chunk in stream:
                 if chunk.text:
                     spinner.stop()

@@ -340,6 +340,7 @@ class ClusterSettings(BaseSettings):
             return []
         if settings.models is None:
             preferred = dict.fromkeys(models[0] for models in self.skills.values())
-            return self.worker.models or list(preferred)
+            return list(dict.fromkeys(self.worker.models or preferred))
         rank = {"high": 0, "medium": 1, "low": 2}
-        return [entry.model for entry in sorted(settings.models, key=lambda m: rank[m.priority])]
+        by_priority = sorted(settings.models, key=lambda entry: rank[entry.priority])
+        return list(dict.fromkeys(entry.model for entry in by_priority))

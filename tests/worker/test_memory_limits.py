@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.settings.tree import ResourceLimits
-from worker.memory_limits import MB, MemoryLimits, MemoryReading, limits_of, pressure_of
+from worker.memory_limits import (
+    MB,
+    MemoryLimits,
+    MemoryReading,
+    kv_allowances,
+    limits_of,
+    pressure_of,
+)
 
 GB = 1000 * MB
 
@@ -74,3 +81,67 @@ def test_above_a_limit_there_is_always_pressure_and_well_below_none(own: int, be
         assert pressure != "none"
     elif own <= 0.95 * limits.soft_bytes:
         assert pressure == "none"
+
+
+# What KV caches may take.
+
+_BYTES = st.integers(0, 600 * GB)
+
+
+@st.composite
+def _holdings(draw: st.DrawFn) -> tuple[MemoryLimits, int, list[int], int]:
+    """Limits, what a worker holds, its KV caches among that, and what it can give back."""
+    soft, hard = sorted((draw(_BYTES), draw(_BYTES)))
+    held = draw(st.lists(st.integers(0, 60 * GB), max_size=8))
+    spare, others = draw(_BYTES), draw(_BYTES)
+    return MemoryLimits(soft, hard), sum(held) + spare + others, held, spare
+
+
+@given(_holdings())
+def test_kv_caches_may_never_take_more_together_than_brings_all_between_the_limits(
+    holdings: tuple[MemoryLimits, int, list[int], int],
+) -> None:
+    limits, own, held, spare = holdings
+    allowances = kv_allowances(limits, own, held, spare)
+    others = own - spare - sum(held)
+    assert len(allowances) == len(held)
+    assert all(allowed >= 0 for allowed in allowances)
+    assert sum(allowances) <= max(0, (limits.soft_bytes + limits.hard_bytes) // 2 - others)
+
+
+@given(_holdings())
+def test_nothing_gives_way_while_all_fits_and_otherwise_all_in_proportion(
+    holdings: tuple[MemoryLimits, int, list[int], int],
+) -> None:
+    limits, own, held, spare = holdings
+    allowances = kv_allowances(limits, own, held, spare)
+    if own - spare <= (limits.soft_bytes + limits.hard_bytes) // 2:
+        more = {allowed - each for allowed, each in zip(allowances, held, strict=True)}
+        assert all(each >= 0 for each in more) and len(more) <= 1
+    else:
+        wanted, allowed = sum(held), sum(allowances)
+        assert allowed <= wanted
+        for each, share in zip(held, allowances, strict=True):
+            assert share == pytest.approx(each * allowed / max(1, wanted), abs=len(held))
+
+
+@pytest.mark.parametrize(
+    ("own_gb", "held_gb", "spare_gb", "allowed_gb"),
+    [
+        (5, [1, 3], 0, [3, 5]),  # 4 GB are free up to 9
+        (9, [1, 3], 0, [1, 3]),
+        (10, [1, 3], 1, [1, 3]),  # what is kept for later is given back first
+        (11, [1, 3], 0, [0.5, 1.5]),
+        (20, [1, 3], 0, [0, 0]),
+        (20, [0, 0], 0, [0, 0]),
+        (5, [], 0, []),
+        (20, [], 0, []),
+    ],
+)
+def test_kv_caches_share_what_is_free_and_what_is_short(
+    own_gb: int, held_gb: list[int], spare_gb: int, allowed_gb: list[float]
+) -> None:
+    held = [each * GB for each in held_gb]
+    limits = MemoryLimits(8 * GB, 10 * GB)
+    allowances = kv_allowances(limits, own_gb * GB, held, spare_gb * GB)
+    assert allowances == [each * GB for each in allowed_gb]

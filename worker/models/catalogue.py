@@ -51,7 +51,11 @@ class Model:
     @property
     def overall_progress(self) -> float | None:
         """How far it is on its way to its first token, from 0 to 1: what waiting clients see."""
-        if self.progress is None or not self.fetched:
+        if self.progress is None:
+            return None
+        if self.phase == "warming":
+            return 1.0
+        if not self.fetched:
             return self.progress
         if self.phase == "downloading":
             return (1 - _PART_OF_LOADING) * self.progress

@@ -47,13 +47,13 @@ def expired(idle: Iterable[Model], now: float) -> list[Model]:
 
 
 def _needed(chosen: list[Model], spare_bytes: int) -> list[Model]:
-    """Without those that a later, larger one made needless."""
-    needed = []
-    for model in chosen:
+    """Without those that a larger one made needless; of these the last to go stay first."""
+    needed: list[Model] = []
+    for model in reversed(chosen):
         if model.size_bytes <= spare_bytes:
             spare_bytes -= model.size_bytes
         else:
-            needed.append(model)
+            needed.insert(0, model)
     return needed
 
 

@@ -6,11 +6,11 @@ days in which the newest weighs a third.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, NaiveDatetime, Strict
 
 from shared.ids import ModelId
 
@@ -21,8 +21,11 @@ _HOURS = 24
 _MOST_DAYS_AWAY = 30
 
 
-@dataclass(slots=True)
-class _Use:
+Requests = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Hours = Annotated[list[Requests], Field(min_length=_HOURS, max_length=_HOURS)]
+
+
+class _Use(BaseModel):
     """Of one model.
 
     Attributes:
@@ -31,10 +34,12 @@ class _Use:
         today: requests of the day that is not over.
     """
 
-    recent: float = 0.0
-    at: datetime | None = None
-    by_hour: list[float] = field(default_factory=lambda: [0.0] * _HOURS)
-    today: Counter[int] = field(default_factory=Counter)
+    model_config = ConfigDict(strict=True)
+
+    recent: Requests
+    at: Annotated[NaiveDatetime, Strict(False)] | None
+    by_hour: Hours
+    today: Hours
 
     def decayed(self, now: datetime) -> float:
         if self.at is None:
@@ -43,29 +48,42 @@ class _Use:
         return float(self.recent * 0.5 ** (age / _HALF_LIFE))
 
 
+class _History(BaseModel):
+    """What is kept over a restart.
+
+    Attributes:
+        day: the present one, counted as `date.toordinal` does.
+        days: that are in the averages.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    day: Annotated[int, Field(ge=1, le=date.max.toordinal())] | None
+    days: Annotated[int, Field(ge=0, le=10**6)]
+    models: dict[ModelId, _Use]
+
+
 class UsageForecast:
     """Counts requests by model and time. All times are local and may jump."""
 
-    def __init__(self) -> None:
-        self._uses: dict[ModelId, _Use] = {}
-        self._day: int | None = None
-        self._days = 0  # that are in the averages
+    def __init__(self, history: _History | None = None) -> None:
+        self._history = history or _History(day=None, days=0, models={})
 
     def used(self, model: ModelId, now: datetime) -> None:
         """A request came for a model."""
         self._begin_day(now)
-        use = self._uses.setdefault(model, _Use())
+        use = self._history.models.setdefault(model, _unused())
         use.recent, use.at = use.decayed(now) + 1, now
         use.today[now.hour] += 1
 
     def expected_per_h(self, model: ModelId, now: datetime) -> float:
         """Requests to expect in the next hour."""
         self._begin_day(now)
-        use = self._uses.get(model)
+        use = self._history.models.get(model)
         if use is None:
             return 0.0
         rate = use.decayed(now) * math.log(2) / (_HALF_LIFE / timedelta(hours=1))
-        usual = use.by_hour[(now + _AHEAD).hour] if self._days else 0.0
+        usual = use.by_hour[(now + _AHEAD).hour] if self._history.days else 0.0
         return max(rate, usual)
 
     def propose(
@@ -78,49 +96,31 @@ class UsageForecast:
 
     def _begin_day(self, now: datetime) -> None:
         """Put the days that are over into the averages; days without any request count too."""
-        today = now.toordinal()
-        if self._day is None or today < self._day:  # the first, or the clock went back
-            self._day = today
-            return
-        for _ in range(min(today - self._day, _MOST_DAYS_AWAY)):
-            weight = _WEIGHT_OF_NEW_DAY if self._days else 1.0
-            for use in self._uses.values():
+        history, today = self._history, now.toordinal()
+        if history.day is None:
+            history.day = today
+        # A clock that went back begins its day anew.
+        for _ in range(min(today - history.day, _MOST_DAYS_AWAY)):
+            weight = _WEIGHT_OF_NEW_DAY if history.days else 1.0
+            for use in history.models.values():
                 use.by_hour = [
-                    (1 - weight) * usual + weight * use.today[hour]
-                    for hour, usual in enumerate(use.by_hour)
+                    (1 - weight) * usual + weight * new
+                    for usual, new in zip(use.by_hour, use.today, strict=True)
                 ]
-                use.today.clear()
-            self._days += 1
-        self._day = today
+                use.today = [0.0] * _HOURS
+            history.days += 1
+        history.day = today
 
     # Keeping it over a restart.
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "day": self._day,
-            "days": self._days,
-            "models": {
-                model: {
-                    "recent": use.recent,
-                    "at": use.at.isoformat() if use.at else None,
-                    "by_hour": use.by_hour,
-                    "today": [use.today[hour] for hour in range(_HOURS)],
-                }
-                for model, use in self._uses.items()
-            },
-        }
+    def to_json(self) -> bytes:
+        return self._history.model_dump_json().encode()
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> "UsageForecast":
-        """Raises KeyError, TypeError or ValueError when these are not the words of `to_json`."""
-        forecast = cls()
-        forecast._day = int(kept["day"]) if kept["day"] is not None else None
-        forecast._days = int(kept["days"])
-        for model, fields in kept["models"].items():
-            by_hour = [float(count) for count in fields["by_hour"]]
-            if len(by_hour) != _HOURS or len(fields["today"]) != _HOURS:
-                raise ValueError(f"a day has {_HOURS} hours")
-            at = datetime.fromisoformat(fields["at"]) if fields["at"] else None
-            today = Counter({hour: int(count) for hour, count in enumerate(fields["today"])})
-            forecast._uses[ModelId(model)] = _Use(float(fields["recent"]), at, by_hour, today)
-        return forecast
+    def from_json(cls, kept: bytes) -> "UsageForecast":
+        """Raises ValueError when these are not the words of `to_json`."""
+        return cls(_History.model_validate_json(kept))
+
+
+def _unused() -> _Use:
+    return _Use(recent=0.0, at=None, by_hour=[0.0] * _HOURS, today=[0.0] * _HOURS)

@@ -121,8 +121,8 @@ class ModelKeeper:
         self.loader.tick()
 
     def has_room_for(self, model: Model) -> bool:
-        """Whether a model fits without another having to go."""
-        return self._room.fits(model)
+        """Whether a model is known to fit without another having to go."""
+        return model.size_bytes > 0 and self._room.fits(model)
 
     def _known(self, model_id: ModelId) -> Model:
         model = self.catalogue.get(model_id)

@@ -66,7 +66,7 @@ class ModelLoader:
         self._stall_limit_s = stall_limit_s
         self._on_failed = on_failed
         self._ordered: asyncio.Queue[Model] = asyncio.Queue()
-        self._reading: dict[int, ModelId] = {}  # by engine
+        self._reading: dict[int, tuple[ModelId, float]] = {}  # by engine: what, and how far
         self._trials: dict[int, tuple[EngineProcess, Model]] = {}  # by sequence
         self._trial_numbers = itertools.count(-1, -1)  # requests count upwards
 
@@ -186,7 +186,7 @@ class ModelLoader:
             del self._trials[sequence]
         blamed = self._reading.pop(engine.index, None)
         if blamed is not None:
-            model = self._models[blamed]
+            model = self._models[blamed[0]]
             model.deaths += 1
             if model.deaths >= _MAX_LOADING_DEATHS:
                 self._fail(model, f"loading it ended the engine twice: {reason}")
@@ -195,10 +195,10 @@ class ModelLoader:
         """Take in what an engine reports of a model; other facts are ignored."""
         match fact:
             case ModelIsLoading():
-                self._reading[engine.index] = fact.model
+                self._reading[engine.index] = fact.model, fact.progress
                 model = self._models[fact.model]
-                if model.state == "loading":
-                    model.progress = fact.progress
+                if model.phase == "loading":
+                    model.progress = min(p for m, p in self._reading.values() if m == fact.model)
             case ModelLoaded():
                 self._on_loaded(engine, self._models[fact.model], fact)
             case ModelFailed():
@@ -224,7 +224,7 @@ class ModelLoader:
         self._room.taken(model)
         model.max_context_tokens = fact.max_context_tokens
         if model.state == "loading":
-            model.phase, model.progress = "warming", 1.0
+            model.phase, model.progress = "warming", 0.0
         sequence = next(self._trial_numbers)
         self._trials[sequence] = (engine, model)
         engine.send(_trial(sequence, model.id))

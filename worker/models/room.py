@@ -42,7 +42,7 @@ class ModelRoom:
         Raises:
             ModelError: the model would not fit if nothing else were there.
         """
-        limit = self._guard.limits.soft_bytes
+        limit = self._guard.most_bytes
         if self._needed(size_bytes) > limit:
             raise ModelError(
                 f"{model.id} needs {_gb(self._needed(size_bytes))}{self._each()}; this worker may "
@@ -62,7 +62,7 @@ class ModelRoom:
         self._guard.refused()
         return (
             f"{model.id} needs {_gb(self._needed(model.size_bytes))}{self._each()} of memory and "
-            f"{_gb(max(0, self._free()))} are free of {_gb(self._guard.limits.soft_bytes)}"
+            f"{_gb(max(0, self._free()))} are free of {_gb(self._guard.most_bytes)}"
             + ("" if self._eviction else " (eviction is off)")
         )
 

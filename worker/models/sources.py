@@ -16,16 +16,20 @@ def local_folder(model: ModelId, source: ModelSource) -> Path | None:
     Raises:
         ModelError: the source is neither.
     """
-    path = Path(source.path).expanduser()
-    if source.path == DEMO_MODEL and not path.is_dir():
+    try:
+        path = Path(source.path).expanduser()
+        is_folder, exists = path.is_dir(), path.exists()
+        if is_folder and not (path / "config.json").is_file():
+            raise ModelError(f"model {model}: {path} has no config.json, so it is no model folder")
+    except (OSError, RuntimeError, ValueError) as error:  # no such user, too long, a zero byte
+        raise ModelError(f"model {model}: {source.path!r} is no usable path: {error}") from None
+    if is_folder:
+        return path
+    if source.path == DEMO_MODEL:
         if not demo_model.is_present():
             raise ModelError("model demo: it is not on this machine; run: worker --fetch demo")
         return demo_model.folder()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"model {model}: {path} has no config.json, so it is no model folder")
-        return path
-    if path.exists() or source.path.startswith(("/", "~", ".")) or not is_hub_id(source.path):
+    if exists or source.path.startswith(("/", "~", ".")) or not is_hub_id(source.path):
         raise ModelError(
             f"model {model}: {source.path} is no folder, no Hugging Face id (owner/name) and "
             "no alias under `models` in cluster.yaml"

@@ -1,5 +1,6 @@
 """Whose turn it is: shares of device time, and who has to wait for whom."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -103,3 +104,63 @@ def test_groups_of_one_size_and_speed_take_turns() -> None:
     order = _run(Turns(), groups, 9)
     assert [group.steps for group in groups] == [3, 3, 3]
     assert order[:3] == order[3:6] == order[6:]
+
+
+# Who took a long time at once.
+
+_DEBT_S = 0.5
+
+
+def _others_until_next(turns: Turns, waiting: _Group, groups: list[_Group]) -> float:
+    """For how long the others have the device before it is this one's turn."""
+    waited_s = 0.0
+    while (group := turns.next(groups)) is not waiting:
+        turns.took(group, group.step_s)
+        waited_s += group.step_s
+    return waited_s
+
+
+@given(st.floats(0, 1000), st.floats(0.001, 0.4))
+def test_who_took_very_long_at_once_waits_no_longer_than_the_longest_debt(
+    took_s: float, step_s: float
+) -> None:
+    turns = Turns(longest_debt_s=_DEBT_S)
+    long, short = _Group(4, took_s), _Group(4, step_s)
+    _run(turns, [long], 1)
+    waited_s = _others_until_next(turns, long, [long, short])
+    assert waited_s <= min(took_s, _DEBT_S) * 1.001 + step_s
+    assert waited_s >= min(took_s, _DEBT_S) * 0.999 - step_s
+
+
+def test_a_debt_does_not_grow_when_more_is_taken_before_the_others_had_theirs() -> None:
+    turns = Turns(longest_debt_s=_DEBT_S)
+    long, short = _Group(4), _Group(4, 0.01)
+    turns.next([long, short])
+    for _ in range(100):
+        turns.took(long, 3.0)
+    assert _others_until_next(turns, long, [long, short]) == pytest.approx(_DEBT_S, abs=0.02)
+
+
+def test_without_a_longest_debt_the_others_have_as_much_first() -> None:
+    turns = Turns()
+    long, short = _Group(4, 30.0), _Group(4, 0.1)
+    _run(turns, [long], 1)
+    assert _others_until_next(turns, long, [long, short]) == pytest.approx(30.0, abs=0.2)
+
+
+_STEP_TIMES = st.lists(st.floats(0.001, _DEBT_S), min_size=1, max_size=8)
+
+
+@given(_STEP_TIMES, _STEP_TIMES, st.integers(1, 64))
+def test_two_of_equal_weight_share_equally_whatever_their_steps_take(
+    some_s: list[float], others_s: list[float], rows: int
+) -> None:
+    turns = Turns(longest_debt_s=_DEBT_S)
+    one, other = _Group(rows), _Group(rows)
+    times_s = {id(one): itertools.cycle(some_s), id(other): itertools.cycle(others_s)}
+    for _ in range(1000):
+        group = turns.next([one, other])
+        step_s = next(times_s[id(group)])
+        turns.took(group, step_s)
+        group.used_s += step_s
+        assert abs(one.used_s - other.used_s) <= max(*some_s, *others_s) * 1.001

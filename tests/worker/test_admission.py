@@ -1,0 +1,287 @@
+"""From the queue to the engines: who is next, where it goes, and how many an engine gets."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from shared.ids import ModelId
+from shared.messages.request import PRIORITIES, Priority
+from shared.settings import ClusterSettings
+from tests.worker.recording_engine import RecordingEngine
+from tests.worker.values import MAC, OWNER, TINY, dispatched
+from worker.active_request import ActiveRequest
+from worker.admission import Admission
+from worker.models.catalogue import ModelCatalogue
+
+_DEMO = ModelId("demo")
+_MOST = 32
+
+
+class Admitting:
+    """Admission to engines that run and hold both models."""
+
+    def __init__(self, engines: int = 1, *, batching: Any = None, **queue: Any) -> None:
+        settings = ClusterSettings.model_validate(
+            {
+                "skills": {"chat": [TINY, _DEMO]},
+                "worker": {
+                    "continuous_batching": {"max_batch_size": _MOST, **(batching or {})},
+                    "request_queue": {"max_depth": 1000, **queue},
+                },
+            }
+        )
+        self.engines = [RecordingEngine(index) for index in range(engines)]
+        self.catalogue = ModelCatalogue(settings)
+        for model in self.catalogue:
+            model.engines.update(range(engines))
+        self.admission = Admission(settings.worker, self.catalogue, self.engines)
+        self._numbers = itertools.count(1)
+
+    def push(
+        self,
+        priority: Priority = "medium",
+        *,
+        model: ModelId = TINY,
+        choices: int = 1,
+        **fields: Any,
+    ) -> ActiveRequest:
+        """One more waits; `fields` are those of the request."""
+        request = self.request(priority, model=model, choices=choices, **fields)
+        assert self.admission.push(request) is None
+        return request
+
+    def request(
+        self, priority: Priority, *, model: ModelId = TINY, choices: int = 1, **fields: Any
+    ) -> ActiveRequest:
+        sequences = list(itertools.islice(self._numbers, choices))
+        dispatch = dispatched(str(sequences[0]), priority=priority, n=choices, **fields)
+        dispatch = dispatch.model_copy(update={"model": model})
+        return ActiveRequest(dispatch, OWNER, MAC, sequences)
+
+    def admit(self) -> list[ActiveRequest]:
+        """All for whom there is a place now, in order."""
+        admitted = []
+        while (chosen := self.admission.next()) is not None:
+            request, engine = chosen
+            assert request.engine == engine.index
+            admitted.append(request)
+        return admitted
+
+    def end(self, request: ActiveRequest) -> None:
+        """As the scheduler does when one that was admitted ends."""
+        assert request.engine is not None
+        self.admission.forget_prefixes(request)
+        self.admission.leave_queue(request)
+        for _ in request.choices:
+            self.admission.leave_place(request.engine, request.model)
+
+
+def _places(worker: Admitting, priority: Priority = "medium", model: ModelId = TINY) -> int:
+    """How many more of a kind are admitted while many of them wait."""
+    requests = [worker.push(priority, model=model) for _ in range(_MOST + 20)]
+    admitted = worker.admit()
+    assert admitted == requests[: len(admitted)]
+    for request in requests[len(admitted) :]:
+        worker.admission.leave_queue(request)
+    return len(admitted)
+
+
+# How many.
+
+
+@pytest.mark.parametrize(
+    ("limit", "places"), [(1, 3), (2, 4), (4, 6), (8, 10), (12, 15), (16, 20), (30, 32), (32, 32)]
+)
+def test_an_engine_gets_what_may_decode_at_once_and_a_few_more(limit: int, places: int) -> None:
+    worker = Admitting()
+    worker.engines[0].measures(limits={_DEMO: 1, TINY: limit})
+    assert _places(worker) == places
+
+
+def test_before_anything_is_measured_it_gets_a_whole_batch() -> None:
+    assert _places(Admitting()) == _MOST
+
+
+def test_without_batching_it_gets_one_at_a_time() -> None:
+    worker = Admitting(batching={"enabled": False})
+    first, second = worker.push(), worker.push("high")
+    assert worker.admit() == [second]
+    assert worker.admit() == []
+    worker.end(second)
+    assert worker.admit() == [first]
+
+
+def test_urgent_ones_are_let_in_up_to_a_whole_batch() -> None:
+    worker = Admitting()
+    worker.engines[0].measures(limits={TINY: 4})
+    assert _places(worker) == 6
+    assert _places(worker, "low") == 0
+    assert _places(worker, "high") == _MOST - 6
+    assert _places(worker) == 0
+
+
+def test_one_that_rose_in_the_queue_is_not_urgent() -> None:
+    worker = Admitting(promote_after_ms=1000)
+    worker.engines[0].measures(limits={TINY: 4})
+    assert _places(worker) == 6
+    medium = worker.push()
+    worker.admission.promote(medium.received_at + 1)
+    urgent = worker.push("high")
+    assert worker.admit() == [urgent]
+    assert list(worker.admission.queued_by_model().elements()) == [TINY]
+
+
+def test_a_limit_that_fell_lets_nobody_in_until_enough_have_left() -> None:
+    worker = Admitting()
+    requests = [worker.push() for _ in range(10)]
+    assert worker.admit() == requests
+    worker.engines[0].measures(limits={TINY: 2})
+    waiting = worker.push()
+    for number, request in enumerate(requests[:7], start=1):
+        worker.end(request)
+        assert worker.admit() == ([waiting] if number == 7 else [])
+
+
+def test_a_request_has_a_place_for_each_of_its_choices() -> None:
+    worker = Admitting()
+    worker.engines[0].measures(limits={TINY: 4})
+    four = worker.push(choices=4)
+    assert worker.admit() == [four]
+    assert _places(worker) == 2
+    worker.end(four)
+    assert _places(worker) == 4
+
+
+# Several models and engines.
+
+
+def test_each_model_has_places_of_its_own() -> None:
+    worker = Admitting()
+    worker.engines[0].measures(limits={TINY: 1, _DEMO: 8})
+    assert (_places(worker, model=TINY), _places(worker, model=_DEMO)) == (3, 10)
+    assert (_places(worker, model=TINY), _places(worker, model=_DEMO)) == (0, 0)
+
+
+def test_one_whose_model_has_no_place_holds_up_no_other() -> None:
+    worker = Admitting()
+    worker.catalogue[TINY].engines.clear()
+    held_up = worker.push("high", model=TINY)
+    others = [worker.push(model=_DEMO), worker.push("low", model=_DEMO)]
+    assert worker.admit() == others
+    worker.catalogue[TINY].engines.add(0)
+    assert worker.admit() == [held_up]
+
+
+def test_each_engine_has_places_of_its_own_and_they_fill_evenly() -> None:
+    worker = Admitting(engines=2)
+    worker.engines[0].measures(limits={TINY: 1})
+    worker.engines[1].measures(limits={TINY: 4})
+    requests = [worker.push() for _ in range(20)]
+    assert [request.engine for request in worker.admit()] == [0, 1, 0, 1, 0, 1, 1, 1, 1]
+    assert {request.engine for request in requests[9:]} == {None}
+
+
+def test_one_that_restarts_gets_nothing() -> None:
+    worker = Admitting(engines=2)
+    worker.engines[0].state = "restarting"
+    worker.push()
+    assert [request.engine for request in worker.admit()] == [1]
+
+
+def test_a_session_goes_where_it_was_while_there_is_a_place() -> None:
+    worker = Admitting(engines=2)
+    worker.push()
+    first = worker.push(session_id="talk")
+    worker.admit()
+    assert first.engine == 1
+    worker.push()
+    again = worker.push(session_id="talk")
+    worker.admit()
+    assert again.engine == 1
+    worker.engines[1].measures(limits={TINY: 1})
+    for _ in range(3):
+        worker.push(session_id="talk")
+    assert [request.engine for request in worker.admit()] == [1, 0, 0]
+
+
+# In which order.
+
+
+def test_the_highest_priority_is_next_and_equals_keep_their_order() -> None:
+    worker = Admitting()
+    levels: list[Priority] = ["low", "medium", "high", "low", "medium", "high"]
+    requests = [worker.push(level) for level in levels]
+    assert worker.admit() == [requests[number] for number in (2, 5, 1, 4, 0, 3)]
+
+
+def test_one_that_begins_like_what_runs_goes_before_its_equals_until_that_has_ended() -> None:
+    worker = Admitting(batching={"max_batch_size": 2})
+    running, other = worker.push(prompt="alike"), worker.push(prompt="else")
+    assert worker.admit() == [running, other]
+    waiting = [worker.push(prompt=prompt) for prompt in ("new", "alike", "newer", "alike")]
+    worker.end(other)
+    assert worker.admit() == [waiting[1]]
+    worker.end(running)
+    worker.end(waiting[1])
+    assert worker.admit() == [waiting[0], waiting[2]]
+
+
+# What is counted.
+
+
+def test_those_who_come_wait_and_go_are_counted_by_priority() -> None:
+    worker = Admitting(max_depth=4, promote_after_ms=1000)
+    worker.engines[0].measures(limits={TINY: 1})
+    running = [worker.push("low") for _ in range(3)]
+    worker.admit()
+    levels: list[Priority] = ["medium", "low", "low", "medium"]
+    waiting = [worker.push(level) for level in levels]
+    late = worker.request("high")
+    assert worker.admission.push(late) is late
+    worker.admission.promote(waiting[-1].received_at + 1)
+    status = worker.admission.status()
+    high, medium, low = (status.levels[level] for level in PRIORITIES)
+    assert (high.queued, high.rejected, high.admitted) == (0, 1, 0)
+    assert (medium.queued, medium.promoted, medium.admitted) == (2, 2, 0)
+    assert (low.queued, low.promoted, low.admitted) == (2, 2, 3)
+    assert status.room == dict.fromkeys(PRIORITIES, 0)
+    assert status.drain_per_s > 0
+    assert (len(worker.admission), worker.admission.max_depth) == (4, 4)
+    for request in running:
+        worker.end(request)
+    worker.admit()
+    assert worker.admission.status().levels["medium"].admitted == 2
+    assert worker.admission.status().room == dict.fromkeys(PRIORITIES, 3)
+
+
+def test_told_to_drop_it_says_whom_and_counts_it() -> None:
+    worker = Admitting(max_depth=1, reject_when_full=False)
+    low, high = worker.push("low"), worker.request("high")
+    assert worker.admission.push(high) is low
+    assert worker.admission.status().levels["low"].dropped == 1
+    assert worker.admit() == [high]
+
+
+def test_those_who_wait_are_told_apart_by_their_models() -> None:
+    worker = Admitting()
+    worker.push(model=TINY)
+    worker.admit()
+    for model in (TINY, _DEMO, _DEMO):
+        worker.push(model=model)
+    assert worker.admission.queued_by_model() == {TINY: 1, _DEMO: 2}
+
+
+# What leaves.
+
+
+def test_one_that_ends_while_it_waits_leaves_the_queue_and_others_leave_nothing() -> None:
+    worker = Admitting(max_depth=2)
+    first, second = worker.push(), worker.push()
+    worker.admission.leave_queue(worker.request("medium"))
+    assert len(worker.admission) == 2
+    worker.admission.leave_queue(first)
+    worker.admission.leave_queue(first)
+    assert len(worker.admission) == 1
+    worker.push()
+    assert worker.admit()[0] is second

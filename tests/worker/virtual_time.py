@@ -1,0 +1,31 @@
+"""An event loop whose time passes only when nothing else is to be done: no test waits for it."""
+
+import asyncio
+import selectors
+
+_Ready = list[tuple[selectors.SelectorKey, int]]
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Instead of waiting, sets the clock to when the next timer is due."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> _Ready:
+        if timeout is None or timeout <= 0:  # nothing but other threads can go on; or all can
+            return super().select(timeout)
+        ready = super().select(0)
+        if not ready:
+            self.now += timeout
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Here `asyncio.sleep` returns once all tasks wait, in the order of their timers."""
+
+    def __init__(self) -> None:
+        self._virtual = _JumpingSelector()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.now
