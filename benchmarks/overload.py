@@ -2,7 +2,8 @@
 
     python -m benchmarks.overload [--factor 4] [--seconds 60] [--repeats 1]
 
-One worker with default settings, but a queue of as many requests as it serves in four seconds.
+One worker with default settings, but a queue of as many requests as it serves in a second, where
+the newest of the lowest priority goes (`reject_when_full: false`), so that priorities decide.
 First a request alone (median of nine), then what a closed loop of many clients gets served in a
 second; then requests come at random (Poisson) at that rate times the factor, a tenth with high
 priority. Every request must end once: with its answer or with its error. Beside the high ones
@@ -35,7 +36,7 @@ _CALIBRATION_CLIENTS = 24
 _CALIBRATION_S = 20.0
 _REST_S = 5.0
 _ALONE = 9
-_QUEUE_S = 4.0
+_QUEUE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -65,8 +66,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--factor", type=float, default=4)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--depth", type=int, help="of the queue; default: four seconds' work")
-    parser.add_argument("--drop", action="store_true", help="reject_when_full: false")
+    parser.add_argument("--depth", type=int, help="of the queue; default: a second's work")
+    parser.add_argument("--reject", action="store_true", help="reject_when_full: true")
     arguments = parser.parse_args()
     adaptive = {"CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "true"}
     with local_cluster(settings=adaptive) as local:
@@ -74,7 +75,7 @@ def main() -> None:
     depth = arguments.depth or math.ceil(_QUEUE_S * capacity)
     queue = {
         "CLUSTER__WORKER__REQUEST_QUEUE__MAX_DEPTH": str(depth),
-        "CLUSTER__WORKER__REQUEST_QUEUE__REJECT_WHEN_FULL": json.dumps(not arguments.drop),
+        "CLUSTER__WORKER__REQUEST_QUEUE__REJECT_WHEN_FULL": json.dumps(arguments.reject),
     }
     with local_cluster(settings={**adaptive, **queue}) as local:
         rate = arguments.factor * capacity

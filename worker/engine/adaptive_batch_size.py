@@ -17,6 +17,7 @@ from shared.settings.tree import AdaptiveBatching
 
 Reason = Literal["room", "slow", "far too slow", "out of reach"]
 
+_START = 8
 _CUT = 0.5
 _JUDGED_AT = 2 / 3
 """Whether a descent can reach the target is judged when so much of the rows is left."""
@@ -63,7 +64,7 @@ class AdaptiveBatchSize:
 
     Args:
         least, most: the limit stays between them.
-        start: where it begins; by default with the most.
+        start: where it begins; by default with a few, as the first burst would be slow for long.
 
     Attributes:
         limit: rows that may decode at once.
@@ -72,14 +73,15 @@ class AdaptiveBatchSize:
     """
 
     def __init__(
-        self, settings: AdaptiveBatching, least: int, most: int, start: int | None = None
+        self, settings: AdaptiveBatching, least: int, most: int, start: int = _START
     ) -> None:
         self._settings = settings
         self._least = least
         self._most = most
-        self.limit = min(max(most if start is None else start, least), most)
+        self.limit = min(max(start, least), most)
         self.latency_s = 0.0
         self.changes: deque[Change] = deque(maxlen=_KEPT_CHANGES)
+        self._rows = 0.0  # on average, since the last change
         self._steps = 0
         self._in_band: deque[bool] = deque(maxlen=_KEPT_JUDGEMENTS)
         self._tried_up = False
@@ -101,10 +103,12 @@ class AdaptiveBatchSize:
         alpha = self._settings.ema_alpha
         usual = self.latency_s or latency_s
         self.latency_s = usual + alpha * (latency_s - usual)
+        usual_rows = self._rows or rows
+        self._rows = usual_rows + alpha * (rows - usual_rows)
         self._steps += 1
         if self._steps >= self._settings.adjustment_interval:
             self._steps = 0
-            self._judge(rows, waiting, now)
+            self._judge(round(self._rows), waiting, now)
 
     def _judge(self, rows: int, waiting: int, now: float) -> None:
         before = self.limit
@@ -170,4 +174,4 @@ class AdaptiveBatchSize:
         self._tried_up = reason == "room"
         self.changes.append(change)
         self.limit = limit
-        self.latency_s = 0.0
+        self.latency_s = self._rows = 0.0

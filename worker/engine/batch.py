@@ -21,9 +21,12 @@ from worker.engine.prompt import PreparedSequence
 from worker.engine.turns import Turns
 from worker.link.messages import BatchMeasured
 
-_STRETCH = (4.0, 40.0, 160.0)
-"""By priority: a prompt is due after so many times the time it takes alone. Short ones go before
-long ones, and high priority before low, but not for ever."""
+_STRETCH = 40.0
+"""A prompt is due after so many times the time it takes alone: short ones go before long ones,
+but not for ever."""
+
+_HEAD_START_S = 10.0
+"""And so much later for each priority below high: such a prompt goes before what comes later."""
 
 _MIN_CHUNK_TOKENS = 8
 _WORTH_SHARING = 4
@@ -74,8 +77,8 @@ class Batch:
         """Queue a sequence for prefill."""
         now = time.monotonic()
         alone_s = self._model.prefill_speed.seconds(len(prepared.all_ids))
-        stretch = _STRETCH[min(prepared.order.priority, len(_STRETCH) - 1)]
-        self._pending.append(Pending(prepared, now, now + stretch * alone_s))
+        due_at = now + _STRETCH * alone_s + _HEAD_START_S * prepared.order.priority
+        self._pending.append(Pending(prepared, now, due_at))
 
     def remove(self, sequence: int) -> None:
         """Generate no more of a sequence; unknown ones are ignored."""
