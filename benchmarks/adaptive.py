@@ -1,12 +1,14 @@
 """The adaptive batch size under a load that changes: does it reach its target, and stay?
 
-    python -m benchmarks.adaptive [--target 100] [--seconds 90]
+    python -m benchmarks.adaptive [--factor 2.5] [--seconds 90]
 
-One worker, more clients than rows, in a closed loop of short prompts and answers of 60 tokens.
-Three phases of the same length: the batch comes down from its maximum; a competing program takes
-both cores for a while, so that it comes down further; that ends, and it rises to its target from
-below. Of each phase: when the average step latency came within the tolerance for good, or was as
-near as the next row would allow, and how often the size changed a minute afterwards.
+One worker whose engine has one thread, more clients than rows, in a closed loop of short prompts
+and answers of 60 tokens. The target is so many times what a step of one row takes, as measured
+first; the tolerance a fifth of it. Three phases of the same length: from the start; beside other
+programs that take a part of the machine, so that steps are slower and the batch must come down;
+without them again, so that it must rise. Of each phase: when the average step first was within the
+tolerance, and of the time after the first 30 seconds the rows, the step, how long it was within the
+tolerance, and how often the size changed a minute.
 Writes results/adaptive.json.
 """
 
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import math
 import subprocess
 import sys
 import time
@@ -22,13 +25,14 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.loads import mixed_prompts
 from benchmarks.local_cluster import local_cluster
-from benchmarks.measures import print_table, save
+from benchmarks.measures import print_table, save, spread
 from shared.client import Cluster, connect
 from worker.machine import available_cores
 
 _CLIENTS = 40
 _MAX_TOKENS = 60
 _LOOK_S = 0.5
+_TOLERANCE = 0.2
 _SETTLING_S = 30.0
 
 
@@ -42,22 +46,33 @@ class Sample:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", type=float, default=100, help="ms a step")
+    parser.add_argument("--factor", type=float, default=2.5, help="target, in steps of one row")
     parser.add_argument("--seconds", type=float, default=90, help="of each phase")
     arguments = parser.parse_args()
+    threads = {"CLUSTER__WORKER__ENGINES__THREADS": "1"}
+    with local_cluster(settings=threads) as local:
+        alone_ms = asyncio.run(_step_alone_ms(local.url))
+    target_ms = arguments.factor * alone_ms
     settings = {
         "CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "true",
-        "CLUSTER__WORKER__ADAPTIVE_BATCHING__TARGET_STEP_LATENCY_MS": str(arguments.target),
+        "CLUSTER__WORKER__ADAPTIVE_BATCHING__TARGET_STEP_LATENCY_MS": f"{target_ms:.1f}",
+        "CLUSTER__WORKER__ADAPTIVE_BATCHING__TOLERANCE_MS": f"{_TOLERANCE * target_ms:.1f}",
     }
-    with local_cluster(settings=settings) as local:
+    with local_cluster(settings={**threads, **settings}) as local:
         phases = asyncio.run(_phases(local.url, arguments.seconds))
-    rows = [_row(name, samples, arguments.target) for name, samples in phases.items()]
     print_table(
-        f"target {arguments.target:g} ms a step, {_CLIENTS} clients",
-        ("phase", "rows", "median step, ms", "settled after, s", "changes a minute then"),
-        rows,
+        f"one row {alone_ms:.0f} ms a step, target {target_ms:.0f} ms, {_CLIENTS} clients",
+        ("phase", "reached after, s", "rows", "step, ms", "within", "changes a minute"),
+        [_row(name, samples, target_ms) for name, samples in phases.items()],
     )
     save("adaptive", {name: [asdict(s) for s in samples] for name, samples in phases.items()})
+
+
+async def _step_alone_ms(url: str) -> float:
+    async with connect(url) as cluster:
+        (prompt,) = mixed_prompts(1, 30, 30)
+        answer = await cluster.generate(prompt=prompt, max_tokens=_MAX_TOKENS, temperature=0)
+        return answer.timings.decode_ms / (answer.usage.completion_tokens - 1)
 
 
 async def _phases(url: str, seconds: float) -> dict[str, list[Sample]]:
@@ -68,9 +83,9 @@ async def _phases(url: str, seconds: float) -> dict[str, list[Sample]]:
             tasks.create_task(_client(cluster, prompts[number % len(prompts)]))
             for number in range(_CLIENTS)
         ]
-        phases["from above"] = await _watch(cluster, seconds)
-        with _competitor():
-            phases["beside another program"] = await _watch(cluster, seconds)
+        phases["from the start"] = await _watch(cluster, seconds)
+        with _other_programs():
+            phases["from above, beside others"] = await _watch(cluster, seconds)
         phases["from below"] = await _watch(cluster, seconds)
         for client in clients:
             client.cancel()
@@ -78,10 +93,10 @@ async def _phases(url: str, seconds: float) -> dict[str, list[Sample]]:
 
 
 @contextlib.contextmanager
-def _competitor() -> Iterator[None]:
-    """One busy loop a core."""
+def _other_programs() -> Iterator[None]:
+    """Two busy loops a core, in sessions of their own, or Linux gives them one share together."""
     command = [sys.executable, "-c", "while True: pass"]
-    busy = [subprocess.Popen(command) for _ in range(available_cores())]
+    busy = [subprocess.Popen(command, start_new_session=True) for _ in range(2 * available_cores())]
     try:
         yield
     finally:
@@ -97,37 +112,37 @@ async def _client(cluster: Cluster, prompt: list[int]) -> None:
 
 async def _watch(cluster: Cluster, seconds: float) -> list[Sample]:
     started = time.perf_counter()
-    samples = []
+    samples: list[Sample] = []
     while (now := time.perf_counter() - started) < seconds:
-        (batch,) = (await cluster.health()).workers[0].engines[0].batches
-        samples.append(Sample(now, batch.limit, batch.rows, batch.step_ms))
+        batches = (await cluster.health()).workers[0].engines[0].batches
+        # At first the engine has not told yet.
+        samples.extend(Sample(now, b.limit, b.rows, b.step_ms) for b in batches)
         await asyncio.sleep(_LOOK_S)
     return samples
 
 
 def _row(name: str, samples: list[Sample], target_ms: float) -> tuple[str, ...]:
+    reached_s = next((s.at_s for s in samples if _within(s, target_ms)), math.inf)
     last = [sample for sample in samples if sample.at_s >= _SETTLING_S]
-    limits = sorted(sample.limit for sample in last)
-    steps = sorted(sample.step_ms for sample in last)
+    limits = spread(sample.limit for sample in last)
+    steps = spread(sample.step_ms for sample in last)
+    within = sum(_within(sample, target_ms) for sample in last) / len(last)
     changes = sum(one.limit != other.limit for one, other in itertools.pairwise(last))
     minutes = (last[-1].at_s - last[0].at_s) / 60
     return (
         name,
-        f"{limits[len(limits) // 2]} ({limits[0]}-{limits[-1]})",
-        f"{steps[len(steps) // 2]:.0f} ({steps[0]:.0f}-{steps[-1]:.0f})",
-        f"{_settled_s(samples):.1f}",
+        f"{reached_s:.1f}",
+        f"{limits['median']:g} ({limits['min']:g}-{limits['max']:g})",
+        f"{steps['median']:.0f} ({steps['min']:.0f}-{steps['max']:.0f})",
+        f"{within:.0%}",
         f"{changes / minutes:.1f}",
     )
 
 
-def _settled_s(samples: list[Sample]) -> float:
-    """When the size came within a fifth, and at least two rows, of what it is in the second
-    half, and did not leave it before that half."""
-    half = samples[len(samples) // 2 :]
-    usual = sorted(sample.limit for sample in half)[len(half) // 2]
-    near = max(2, usual // 5)
-    outside = [s.at_s for s in samples[: len(samples) // 2] if abs(s.limit - usual) > near]
-    return max(outside, default=0.0)
+def _within(sample: Sample, target_ms: float) -> bool:
+    """Whether the average step of a full batch is within the tolerance."""
+    full = sample.rows >= sample.limit - 1
+    return full and abs(sample.step_ms - target_ms) <= _TOLERANCE * target_ms
 
 
 if __name__ == "__main__":
