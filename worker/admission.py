@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from shared.ids import ModelId
 from shared.messages.events import QueueStatus
 from shared.messages.prefixes import PrefixIndex
-from shared.messages.request import PRIORITIES
+from shared.messages.request import PRIORITIES, Priority
 from shared.settings.tree import Worker
 from worker.active_request import ActiveRequest
 from worker.engine_choice import EngineChoice
@@ -61,13 +61,19 @@ class Admission:
 
     # Waiting.
 
+    def rejects(self, level: Priority) -> bool:
+        """Whether there is no place for one more request of a priority; if so, it is counted."""
+        if self._queue.room(level) > 0:
+            return False
+        self._figures.rejected(level)
+        return True
+
     def push(self, request: ActiveRequest) -> ActiveRequest | None:
-        """Have a request wait; returns the one for whom there is no place then: this one, or
-        one of lower priority."""
+        """Have a request wait for which there is room; returns the one of lower priority that
+        had to go for it."""
         loser = self._queue.push(request, request.received_at)
-        if loser is request:
-            self._figures.rejected(request.level)
-        elif loser is not None:
+        assert loser is not request
+        if loser is not None:
             self._figures.dropped(loser.level)
         return loser
 

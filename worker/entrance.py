@@ -6,7 +6,7 @@ from collections.abc import Callable
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.errors import ClusterError, DecodeError
-from shared.ids import BootId, RequestId, WorkerId
+from shared.ids import BootId, ModelId, RequestId, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import (
     CONTROL_ORDERS,
@@ -26,7 +26,6 @@ from shared.messages.control import (
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import WorkerState
-from worker.models.catalogue import Model
 from worker.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -143,11 +142,13 @@ class Entrance:
             case AttachStream():
                 return self._attach(order)
             case LoadModel():
-                return self._about_models(self._scheduler.models.load(order.model))
+                self._scheduler.models.load(order.model)
+                return self._about_models(order.model)
             case UnloadModel():
-                return self._about_models(self._scheduler.models.unload(order.model))
+                self._scheduler.models.unload(order.model)
+                return self._about_models(order.model)
             case ListModels():
-                return self._about_models(None)
+                return self._about_models(order.model)
             case DrainWorker():
                 self._drain()
                 return ControlReply(worker=self._id, ok=True)
@@ -161,10 +162,16 @@ class Entrance:
         self._scheduler.attach(request, order.inbox)
         return ControlReply(worker=self._id, ok=True)
 
-    def _about_models(self, one: Model | None) -> ControlReply:
-        """The state of one model, or of all."""
+    def _about_models(self, one: ModelId | None) -> ControlReply:
+        """The state of one model, or of all.
+
+        Raises:
+            RequestError: that one is not here.
+        """
+        if one is not None:
+            self._scheduler.models.check_known(one)
         statuses = self._scheduler.model_statuses()
-        models = [status for status in statuses if one is None or status.id == one.id]
+        models = [status for status in statuses if one in (None, status.id)]
         return ControlReply(worker=self._id, ok=True, models=models)
 
     def _list(self, order: ListRequests) -> ControlReply:

@@ -15,6 +15,7 @@ from shared.errors import ClusterError, Unavailable
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
 from shared.messages.events import ModelStatus, RequestFailed, RequestFinished
+from shared.messages.request import Priority
 from shared.messages.stream import KEEP_ALIVE_S, Done, StreamError
 from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
@@ -125,7 +126,8 @@ class Scheduler:
                 return None
             self.drop(running)
         try:
-            self._check_memory(dispatch)
+            self.models.check_served(dispatch.model)
+            self._check_room(dispatch.request.level)
             model = self.models.want(dispatch.model)
         except Unavailable as error:
             return Refusal(
@@ -133,34 +135,33 @@ class Scheduler:
             )
         sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
         request = ActiveRequest(dispatch, owner, self._worker, sequences)
-        if not self._enqueue(request):
-            message = f"the queue of {self._worker} has no room ({self.admission.max_depth})"
-            retry_after_ms = self.admission.retry_after_ms()
-            return Refusal(code="queue_full", message=message, retry_after_ms=retry_after_ms)
+        self._enqueue(request)
         self._admit_all()
         if request.engine is None:
             request.status = "queued" if model.state == "warm" else "loading"
             self._send_status(request)
         return None
 
-    def _check_memory(self, dispatch: Dispatch) -> None:
-        """Raises Unavailable when memory is too short for this request."""
+    def _check_room(self, level: Priority) -> None:
+        """Raises Unavailable when memory is too short for a new request, or the queue is full."""
         self.guard.check()
-        if (reason := self.guard.refusal(dispatch.request.level)) is not None:
+        if (reason := self.guard.refusal(level)) is not None:
             raise Unavailable(reason, code="memory_pressure", retry_after_ms=RETRY_AFTER_MS)
+        if self.admission.rejects(level):
+            raise Unavailable(
+                f"the queue of {self._worker} has no room ({self.admission.max_depth})",
+                code="queue_full",
+                retry_after_ms=self.admission.retry_after_ms(),
+            )
 
-    def _enqueue(self, request: ActiveRequest) -> bool:
-        """Whether there is room for a request; another one may have to go for it."""
-        loser = self.admission.push(request)
-        if loser is request:
-            return False
+    def _enqueue(self, request: ActiveRequest) -> None:
+        """Have a request wait; another one may have to go for it."""
         self._requests[request.key] = request
-        if loser is not None:
+        if (loser := self.admission.push(request)) is not None:
             message = f"gave way to a request of higher priority in the queue of {self._worker}"
             retry_after_ms = self.admission.retry_after_ms()
             error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
             self._fail(loser, error, give_back=True)
-        return True
 
     def cancel(self, key: RequestKey, attempt: int, *, silent: bool) -> bool:
         """End a request as its client asked; False when it is not here.

@@ -90,7 +90,10 @@ class UnloadModel(Internal):
 
 
 class ListModels(Internal):
+    """All models of the worker, or one."""
+
     verb: Literal["models"] = "models"
+    model: ModelId | None = None
 
 
 class DrainWorker(Internal):

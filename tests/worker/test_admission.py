@@ -237,8 +237,7 @@ def test_those_who_come_wait_and_go_are_counted_by_priority() -> None:
     worker.admit()
     levels: list[Priority] = ["medium", "low", "low", "medium"]
     waiting = [worker.push(level) for level in levels]
-    late = worker.request("high")
-    assert worker.admission.push(late) is late
+    assert worker.admission.rejects("high")
     worker.admission.promote(waiting[-1].received_at + 1)
     status = worker.admission.status()
     high, medium, low = (status.levels[level] for level in PRIORITIES)
@@ -258,8 +257,11 @@ def test_those_who_come_wait_and_go_are_counted_by_priority() -> None:
 def test_told_to_drop_it_says_whom_and_counts_it() -> None:
     worker = Admitting(max_depth=1, reject_when_full=False)
     low, high = worker.push("low"), worker.request("high")
+    assert worker.admission.rejects("low")
+    assert not worker.admission.rejects("high")
     assert worker.admission.push(high) is low
-    assert worker.admission.status().levels["low"].dropped == 1
+    counts = worker.admission.status().levels["low"]
+    assert (counts.dropped, counts.rejected) == (1, 1)
     assert worker.admit() == [high]
 
 

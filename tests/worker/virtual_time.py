@@ -6,7 +6,7 @@ import selectors
 _Ready = list[tuple[selectors.SelectorKey, int]]
 
 
-class _JumpingSelector(selectors.SelectSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """Instead of waiting, sets the clock to when the next timer is due."""
 
     now = 0.0

@@ -59,21 +59,29 @@ class ModelKeeper:
             on_failed=on_failed,
         )
 
-    def want(self, model_id: ModelId) -> Model:
-        """A request is for this model: load it where that is needed and allowed.
+    def check_served(self, model_id: ModelId) -> None:
+        """Whether a request for this model may come in.
 
         Raises:
-            Unavailable: it is not here, failed, or cannot be loaded now.
+            Unavailable: it is not here, failed, or is not loaded for requests.
         """
         model = self.catalogue.get(model_id)
         if model is None:
             raise Unavailable(f"no model {model_id} here", code="model_unavailable")
         if model.state == "failed":
             raise Unavailable(f"{model_id}: {model.error}", code="model_unavailable")
+        if model.state == "available" and not self._settings.on_demand:
+            message = f"{model_id} is not loaded, and loading on demand is off"
+            raise Unavailable(message, code="model_unavailable")
+
+    def want(self, model_id: ModelId) -> Model:
+        """A request is for this model, which was checked: load it where that is needed.
+
+        Raises:
+            Unavailable: it cannot be loaded now.
+        """
+        model = self.catalogue[model_id]
         if model.state == "available":
-            if not self._settings.on_demand:
-                message = f"{model_id} is not loaded, and loading on demand is off"
-                raise Unavailable(message, code="model_unavailable")
             self._load(model)
         model.used_at = time.monotonic()
         for told in self.on_use:
@@ -87,7 +95,7 @@ class ModelKeeper:
             RequestError: it is not here.
             Unavailable: there is no room.
         """
-        model = self._known(model_id)
+        model = self.check_known(model_id)
         if model.state in ("available", "failed"):
             self._load(model)
         return model
@@ -99,7 +107,7 @@ class ModelKeeper:
             RequestError: it is not here.
             Unavailable: requests use it.
         """
-        model = self._known(model_id)
+        model = self.check_known(model_id)
         if model_id in self._in_use():
             message = f"{model_id} is in use; unload it when its requests have ended"
             raise Unavailable(message, code="model_in_use")
@@ -124,7 +132,12 @@ class ModelKeeper:
         """Whether a model is known to fit without another having to go."""
         return model.size_bytes > 0 and self._room.fits(model)
 
-    def _known(self, model_id: ModelId) -> Model:
+    def check_known(self, model_id: ModelId) -> Model:
+        """The model of that name.
+
+        Raises:
+            RequestError: it is not here; says which are.
+        """
         model = self.catalogue.get(model_id)
         if model is None:
             known = ", ".join(model.id for model in self.catalogue)
