@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from controller.registry import WorkerView
 from shared.errors import Unavailable
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import ModelState, WorkerReport
+from shared.messages.events import MEMORY_RETRY_AFTER_MS, ModelState, WorkerReport, refuses
 from shared.messages.request import Priority, Requirements
 
 _UNKNOWN_RETRY_MS = 1000
 _LONGEST_RETRY_MS = 60_000
-_MEMORY_RETRY_MS = 2000
 _READINESS: dict[ModelState, int] = {"warm": 0, "loading": 1, "available": 2}
 
 
@@ -91,11 +90,10 @@ def find_obstacle(view: WorkerView, model: ModelId, need: Need) -> Obstacle | No
 
 
 def _short_of_memory(report: WorkerReport, level: Priority) -> Obstacle | None:
-    pressure = report.memory.pressure
-    if pressure == "none" or (pressure == "soft" and level != "low"):
+    if not refuses(report.memory.pressure, level):
         return None
     reason = f"is short of memory ({report.memory.own_bytes / 1e9:.2f} GB held)"
-    return Obstacle("memory_pressure", reason, _MEMORY_RETRY_MS)
+    return Obstacle("memory_pressure", reason, MEMORY_RETRY_AFTER_MS)
 
 
 def _full(view: WorkerView, level: Priority) -> Obstacle | None:

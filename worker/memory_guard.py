@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-from shared.messages.events import MemoryPressure, MemoryStatus
+from shared.messages.events import MemoryPressure, MemoryStatus, refuses
 from shared.messages.request import Priority
 from shared.settings.tree import ResourceLimits
 from worker.engine_process import EngineProcess
@@ -33,7 +33,6 @@ _PATIENCE_S = 1.0
 _EVICTION_INTERVAL_S = 2.0
 _GIVE_BACK_INTERVAL_S = 2.0
 _WORTH_TELLING = 0.02
-RETRY_AFTER_MS = 2000
 
 
 class MemoryGuard:
@@ -85,7 +84,7 @@ class MemoryGuard:
 
     def refusal(self, level: Priority) -> str | None:
         """Why a new request is not taken now; None where it is."""
-        if self.pressure == "none" or (self.pressure == "soft" and level != "low"):
+        if not refuses(self.pressure, level):
             return None
         self.refused()
         which = "everything new" if self.pressure == "hard" else "low priority"

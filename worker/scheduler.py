@@ -14,7 +14,12 @@ from shared.clock import awake_or_asleep
 from shared.errors import ClusterError, Unavailable
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
-from shared.messages.events import ModelStatus, RequestFailed, RequestFinished
+from shared.messages.events import (
+    MEMORY_RETRY_AFTER_MS,
+    ModelStatus,
+    RequestFailed,
+    RequestFinished,
+)
 from shared.messages.request import Priority
 from shared.messages.stream import KEEP_ALIVE_S, Done, StreamError
 from shared.settings.tree import ClusterSettings
@@ -32,7 +37,7 @@ from worker.link.messages import (
     SequenceStarted,
     StepCompleted,
 )
-from worker.memory_guard import RETRY_AFTER_MS, MemoryGuard
+from worker.memory_guard import MemoryGuard
 from worker.models.catalogue import Model
 from worker.models.keeper import ModelKeeper
 from worker.publisher import Letter, Outgoing
@@ -146,7 +151,7 @@ class Scheduler:
         """Raises Unavailable when memory is too short for a new request, or the queue is full."""
         self.guard.check()
         if (reason := self.guard.refusal(level)) is not None:
-            raise Unavailable(reason, code="memory_pressure", retry_after_ms=RETRY_AFTER_MS)
+            raise Unavailable(reason, code="memory_pressure", retry_after_ms=MEMORY_RETRY_AFTER_MS)
         if self.admission.rejects(level):
             raise Unavailable(
                 f"the queue of {self._worker} has no room ({self.admission.max_depth})",

@@ -161,6 +161,15 @@ class MemoryStatus(Part):
     refusals: Count = 0
 
 
+MEMORY_RETRY_AFTER_MS = 2000
+"""When somebody who was refused for want of memory may come again."""
+
+
+def refuses(pressure: MemoryPressure, level: Priority) -> bool:
+    """Whether memory is too short for a new request of this priority."""
+    return pressure == "hard" or (pressure == "soft" and level == "low")
+
+
 class PreWarmingStatus(Part):
     """How far the models are that are loaded before anybody asks for them.
 

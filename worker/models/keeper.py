@@ -9,7 +9,7 @@ from shared.errors import ClusterError, RequestError, Unavailable
 from shared.ids import ModelId
 from shared.settings import ClusterSettings
 from worker.engine_process import EngineProcess
-from worker.memory_guard import RETRY_AFTER_MS, MemoryGuard
+from worker.memory_guard import MemoryGuard
 from worker.models.catalogue import Model, ModelCatalogue
 from worker.models.eviction import expired, idle_models
 from worker.models.loader import ModelLoader
@@ -39,7 +39,6 @@ class ModelKeeper:
     ) -> None:
         self._settings = settings.worker.model_loading
         self._in_use = in_use
-        self._on_failed = on_failed
         self.catalogue = ModelCatalogue(settings)
         self.on_use: list[Callable[[ModelId], None]] = []
         self._room = ModelRoom(
@@ -146,9 +145,11 @@ class ModelKeeper:
         return model
 
     def _load(self, model: Model) -> None:
-        if (problem := self._room.problem(model)) is not None:
-            model.error = problem
-            raise Unavailable(problem, code="memory_pressure", retry_after_ms=RETRY_AFTER_MS)
+        try:
+            self._room.check(model)
+        except Unavailable as error:
+            model.error = error.message
+            raise
         self.loader.load(model)
 
     def _unload(self, model: Model) -> None:

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from shared.errors import ModelError, Unavailable
-from worker.memory_guard import RETRY_AFTER_MS, MemoryGuard
+from shared.messages.events import MEMORY_RETRY_AFTER_MS
+from worker.memory_guard import MemoryGuard
 from worker.models.catalogue import Model
 from worker.models.eviction import victims
 
@@ -53,17 +54,22 @@ class ModelRoom:
         """Whether a model has room without another having to go."""
         return self._missing(model) <= 0
 
-    def problem(self, model: Model) -> str | None:
-        """Why a model cannot be loaded now, also if idle ones went; None where it can, or its
-        size is not known."""
+    def check(self, model: Model) -> None:
+        """Whether a model can be loaded now, if idle ones go; also where its size is not known.
+
+        Raises:
+            Unavailable: it cannot; says its size and what is free.
+        """
         missing = self._missing(model)
         if missing <= 0 or self._victims(model, missing):
-            return None
+            return
         self._guard.refused()
-        return (
+        raise Unavailable(
             f"{model.id} needs {_gb(self._needed(model.size_bytes))}{self._each()} of memory and "
             f"{_gb(max(0, self._free()))} are free of {_gb(self._guard.most_bytes)}"
-            + ("" if self._eviction else " (eviction is off)")
+            + ("" if self._eviction else " (eviction is off)"),
+            code="memory_pressure",
+            retry_after_ms=MEMORY_RETRY_AFTER_MS,
         )
 
     async def make_for(self, model: Model) -> None:
@@ -73,16 +79,14 @@ class ModelRoom:
             Unavailable: that does not suffice.
         """
         self._guard.check()
-        if (problem := self.problem(model)) is not None:
-            raise Unavailable(problem, code="memory_pressure", retry_after_ms=RETRY_AFTER_MS)
-        if (missing := self._missing(model)) > 0:
-            going = self._victims(model, missing)
-            for victim in going:
+        self.check(model)
+        missing = self._missing(model)
+        self._promised[model.id] = self._needed(model.size_bytes)
+        if missing > 0:
+            for victim in self._victims(model, missing):
                 self._unload(victim)
                 self._guard.evicted()
-            self._promised[model.id] = self._needed(model.size_bytes)
             await self._wait_for_room(model)
-        self._promised[model.id] = self._needed(model.size_bytes)
 
     def taken(self, model: Model) -> None:
         """The model is loaded, or will not be."""
