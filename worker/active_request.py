@@ -7,7 +7,7 @@ from functools import cached_property
 from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import TokensEmitted
+from shared.messages.events import RequestFailed, RequestFinished, TokensEmitted
 from shared.messages.prefixes import PrefixChain, prefix_chain
 from shared.messages.request import PRIORITIES, Priority
 from shared.messages.stream import (
@@ -236,6 +236,26 @@ class ActiveRequest:
             token_ids=output.token_ids,
             text_sent=choice.text_length,
             logprobs_sent=choice.tokens if output.logprobs is not None else 0,
+        )
+
+    def finished_event(self) -> RequestFinished:
+        """What the owner is told of the end."""
+        return RequestFinished(
+            request_id=self.dispatch.request_id,
+            client=self.dispatch.client,
+            attempt=self.dispatch.attempt,
+        )
+
+    def failed_event(self, error: StreamError, *, terminal_sent: bool) -> RequestFailed:
+        """What the owner is told of the end; without a terminal message, it gets it back."""
+        return RequestFailed(
+            request_id=self.dispatch.request_id,
+            client=self.dispatch.client,
+            attempt=self.dispatch.attempt,
+            code=error.code,
+            message=error.message,
+            retry_after_ms=error.retry_after_ms,
+            terminal_sent=terminal_sent,
         )
 
     def state_message(self) -> StreamMessage | None:

@@ -6,7 +6,6 @@ Facts from engines come in, messages for the publisher go out; nothing here awai
 import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from shared.changes import Changes
@@ -17,16 +16,13 @@ from shared.messages.dispatch import Dispatch, Refusal
 from shared.messages.events import (
     MEMORY_RETRY_AFTER_MS,
     ModelStatus,
-    RequestFailed,
-    RequestFinished,
 )
 from shared.messages.request import Priority
-from shared.messages.stream import KEEP_ALIVE_S, Done, StreamError
+from shared.messages.stream import Done, StreamError
 from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
 from worker.admission import Admission
 from worker.engine_process import EngineProcess
-from worker.inboxes import PROBE_INTERVAL_S
 from worker.link.messages import (
     Cancel,
     Fact,
@@ -41,12 +37,11 @@ from worker.memory_guard import MemoryGuard
 from worker.models.catalogue import Model
 from worker.models.keeper import ModelKeeper
 from worker.publisher import Letter, Outgoing
+from worker.request_table import RequestTable
+from worker.stream_status import StreamStatus
 from worker.throughput import Throughput
 
 logger = logging.getLogger(__name__)
-
-KEPT_AFTER_END_S = 30.0
-_PROGRESS_INTERVAL_S = 0.5
 
 
 class Scheduler:
@@ -66,9 +61,7 @@ class Scheduler:
     ) -> None:
         self._worker = worker
         self._put = put
-        self._requests: dict[RequestKey, ActiveRequest] = {}
-        self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
-        self._by_sequence: dict[int, tuple[ActiveRequest, Choice]] = {}
+        self._requests = RequestTable()
         self._numbers = itertools.count(1)
         self.throughput = Throughput(time.monotonic)
         self.engines = engines
@@ -83,6 +76,7 @@ class Scheduler:
             on_failed=self._on_model_failed,
         )
         self.admission = Admission(settings.worker, self.models.catalogue, engines)
+        self._status = StreamStatus(self.models.catalogue, put)
         self.completed = 0
         self.failed = 0
 
@@ -99,7 +93,7 @@ class Scheduler:
     def model_statuses(self) -> list[ModelStatus]:
         """All models of this worker, with who uses them."""
         now = time.monotonic()
-        present = Counter(request.model for request in self._requests.values())
+        present = self._requests.by_model()
         queued = self.admission.queued_by_model()
         return [
             model.status(
@@ -109,11 +103,11 @@ class Scheduler:
         ]
 
     def requests(self) -> Iterable[ActiveRequest]:
-        return list(self._requests.values())
+        return self._requests
 
     def find(self, key: RequestKey) -> ActiveRequest | None:
         """A request that runs here, or ended here not long ago."""
-        return self._requests.get(key) or self._ended.get(key)
+        return self._requests.find(key)
 
     # Intake.
 
@@ -144,7 +138,7 @@ class Scheduler:
         self._admit_all()
         if request.engine is None:
             request.status = "queued" if model.state == "warm" else "loading"
-            self._send_status(request)
+            self._status.send(request)
         return None
 
     def _check_room(self, level: Priority) -> None:
@@ -161,7 +155,7 @@ class Scheduler:
 
     def _enqueue(self, request: ActiveRequest) -> None:
         """Have a request wait; another one may have to go for it."""
-        self._requests[request.key] = request
+        self._requests.add(request)
         if (loser := self.admission.push(request)) is not None:
             message = f"gave way to a request of higher priority in the queue of {self._worker}"
             retry_after_ms = self.admission.retry_after_ms()
@@ -191,31 +185,32 @@ class Scheduler:
         more to anybody."""
         request.fenced = True
         self._end(request, cancel=True)
-        self._ended.pop(request.key, None)
+        self._requests.forget(request)
         self._admit_all()
 
-    def give_back_all(self, error: StreamError, *, engine: int | None = None) -> None:
-        """End every request, or every one on an engine: its client gets the error, or, where
-        nothing was generated yet, its owner gets it back for another worker."""
-        for request in self.requests():
-            if engine is None or request.engine == engine:
+    def give_back_all(
+        self, error: StreamError, *, engine: int | None = None, model: ModelId | None = None
+    ) -> None:
+        """End every request, or every one on an engine or of a model: its client gets the error,
+        or, where nothing was generated yet, its owner gets it back for another worker."""
+        for request in self._requests:
+            if engine in (None, request.engine) and model in (None, request.model):
                 self._fail(request, error, give_back=not request.started)
 
     def resend(self, request: ActiveRequest, inbox: str, choice: int | None, index: int) -> None:
         """Say again to one inbox what was said from a token index on."""
-        said = request.replay(choice, index)
-        self._put(Outgoing(letters=[Letter(request, message, (inbox,)) for message in said]))
+        self._status.replay(request, inbox, choice, index)
 
     def attach(self, request: ActiveRequest, inbox: str) -> None:
         """Send a stream to one more inbox, from the start."""
         if request.end is None:
             request.inboxes.add(inbox, awake_or_asleep())
-        self.resend(request, inbox, None, 0)
+        self._status.replay(request, inbox, None, 0)
 
     def on_missed(self, inbox: str) -> None:
         """Nobody listens to an inbox: end the streams that nobody else listens to."""
         now = awake_or_asleep()
-        for request in self.requests():
+        for request in self._requests:
             request.inboxes.on_missed(inbox, now)
             if not request.inboxes:
                 message = "nobody listened to the stream any more"
@@ -224,42 +219,22 @@ class Scheduler:
     def tick(self) -> None:
         """Deadlines, keep-alives, promotion; call it a few times a second."""
         now = time.monotonic()
-        self._forget_old(now)
+        self._requests.forget_old(now)
         self.models.tick()
         self.admission.promote(now)
-        for request in self.requests():
-            silent_s = now - request.last_sent_at
+        for request in self._requests:
             if now >= request.deadline:
                 timeout_ms = request.dispatch.request.timeout_ms
                 message = f"timeout_ms of {timeout_ms} passed while {request.status}"
                 self._fail(request, StreamError.of("deadline_exceeded", message))
-            elif silent_s >= (PROBE_INTERVAL_S if request.inboxes.doubtful else KEEP_ALIVE_S):
-                self._send_status(request)
-            elif request.status == "loading" and silent_s >= _PROGRESS_INTERVAL_S:
-                self._send_loading(request)
+            else:
+                self._status.renew(request, now)
         self._admit_all()  # memory may have become free
-
-    def _send_loading(self, request: ActiveRequest) -> None:
-        """Tell how far the model is, where that has changed."""
-        model = self.models.catalogue[request.model]
-        progress = model.overall_progress
-        if model.state == "warm":
-            request.status, request.progress = "queued", None
-            self._send_status(request)
-        elif progress is not None and round(progress, 2) != request.progress:
-            request.progress = round(progress, 2)
-            self._send_status(request)
 
     def relieve_memory(self) -> None:
         """Measure, and give up what memory asks for; call it a few times a second."""
         self.guard.check()
         self.guard.relieve(self.models.evict_one)
-
-    def _forget_old(self, now: float) -> None:
-        for request in list(self._ended.values()):
-            if now - request.ended_at <= KEPT_AFTER_END_S:
-                return
-            del self._ended[request.key]
 
     # Engines.
 
@@ -279,19 +254,19 @@ class Scheduler:
             case StepCompleted():
                 self._step(engine, fact.outputs)
             case SequenceStarted():
-                if entry := self._by_sequence.get(fact.sequence):
+                if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
                     request.start_choice(choice, fact.prompt_tokens, fact.cached_tokens)
             case PrefillAdvanced():
-                if entry := self._by_sequence.get(fact.sequence):
+                if entry := self._requests.of_sequence(fact.sequence):
                     entry[0].progress = round(fact.done / fact.total, 3)
-                    self._send_status(entry[0])
+                    self._status.send(entry[0])
             case SequencePreempted():
-                if entry := self._by_sequence.get(fact.sequence):
+                if entry := self._requests.of_sequence(fact.sequence):
                     entry[0].preempt()
-                    self._send_status(entry[0])
+                    self._status.send(entry[0])
             case SequenceRefused():
-                if entry := self._by_sequence.get(fact.sequence):
+                if entry := self._requests.of_sequence(fact.sequence):
                     self._fail(entry[0], StreamError.of(fact.code, fact.message, fact.param))
             case _:
                 pass  # the others are of models, or the engine process's own
@@ -299,7 +274,7 @@ class Scheduler:
     def _step(self, engine: EngineProcess, outputs: list[Output]) -> None:
         outgoing = Outgoing()
         for output in outputs:
-            if entry := self._by_sequence.get(output.sequence):
+            if entry := self._requests.of_sequence(output.sequence):
                 self._advance(*entry, output, outgoing)
         self._put(outgoing)
         self.throughput.add(engine.index, sum(len(output.token_ids) for output in outputs))
@@ -323,7 +298,7 @@ class Scheduler:
             mine.letters.append(Letter.to_all(request, message))
             request.last_sent_at = time.monotonic()
             if isinstance(message, Done):
-                mine.events.append((request.owner, _finished(request)))
+                mine.events.append((request.owner, request.finished_event()))
                 self._end(request)
                 self.completed += 1
                 logger.info(
@@ -334,36 +309,26 @@ class Scheduler:
             self._put(mine)
 
     def _models_in_use(self) -> Collection[ModelId]:
-        return {request.model for request in self._requests.values()}
+        return self._requests.by_model().keys()
 
     def _on_model_failed(self, model: Model, error: ClusterError) -> None:
         """Another worker may have it."""
-        for request in self.requests():
-            if request.model == model.id:
-                end = StreamError.of(error.code, error.message, retry_after_ms=error.retry_after_ms)
-                self._fail(request, end, give_back=not request.started)
+        end = StreamError.of(error.code, error.message, retry_after_ms=error.retry_after_ms)
+        self.give_back_all(end, model=model.id)
 
     # Admission.
 
     def _admit_all(self) -> None:
         while self.guard.pressure != "hard" and (admitted := self.admission.next()) is not None:
             request, engine = admitted
+            self._requests.enter_engine(request)
             for choice in request.choices:
-                self._by_sequence[choice.sequence] = (request, choice)
                 engine.send(request.order(choice))
 
     # Ends.
 
     def _fail(self, request: ActiveRequest, error: StreamError, *, give_back: bool = False) -> None:
-        event = RequestFailed(
-            request_id=request.dispatch.request_id,
-            client=request.dispatch.client,
-            attempt=request.dispatch.attempt,
-            code=error.code,
-            message=error.message,
-            retry_after_ms=error.retry_after_ms,
-            terminal_sent=not give_back,
-        )
+        event = request.failed_event(error, terminal_sent=not give_back)
         outgoing = Outgoing([(request.owner, event)])
         if not give_back:
             outgoing.letters.append(Letter.to_all(request, request.fail(error)))
@@ -381,11 +346,7 @@ class Scheduler:
         self.changes.notify()
         if cancel and request.engine is not None:
             self._cancel_sequences(request)
-        was_here = self._requests.pop(request.key, None) is not None
-        if was_here and request.end is not None:
-            self._ended.pop(request.key, None)
-            self._ended[request.key] = request
-        if was_here and request.engine is not None:
+        if self._requests.end(request) and request.engine is not None:
             self.admission.forget_prefixes(request)
             self.models.catalogue[request.model].used_at = time.monotonic()
         self.admission.leave_queue(request)
@@ -393,8 +354,7 @@ class Scheduler:
             self._leave_engine(choice)
 
     def _leave_engine(self, choice: Choice) -> None:
-        if (entry := self._by_sequence.pop(choice.sequence, None)) is not None:
-            request, _ = entry
+        if (request := self._requests.leave_engine(choice)) is not None:
             assert request.engine is not None
             self.admission.leave_place(request.engine, request.model)
 
@@ -403,19 +363,6 @@ class Scheduler:
         for choice in request.unfinished:
             self.engines[request.engine].send(Cancel(choice.sequence))
 
-    def _send_status(self, request: ActiveRequest) -> None:
-        message = request.state_message()
-        request.last_sent_at = time.monotonic()
-        if message is not None:
-            self._put(Outgoing(letters=[Letter.to_all(request, message)]))
-
 
 def _cancelled(choice: Choice) -> Output:
     return Output(choice.sequence, choice.tokens, [], "", "cancelled")
-
-
-def _finished(request: ActiveRequest) -> RequestFinished:
-    dispatch = request.dispatch
-    return RequestFinished(
-        request_id=dispatch.request_id, client=dispatch.client, attempt=dispatch.attempt
-    )

@@ -84,11 +84,12 @@ async def test_some_time_after_its_end_a_stream_is_forgotten(slow: RunningAgent)
         await stream.listener.ended()
         late = await Listener.open(slow.wire.bus)
         scheduler = slow.agent._scheduler
-        for ended in scheduler._ended.values():
+        kept = scheduler._requests._ended
+        for ended in kept.values():
             ended.ended_at -= 29
         scheduler.tick()
         assert (await late.ask(slow.id, request_id=stream.id)).state == "finished"
-        for ended in scheduler._ended.values():
+        for ended in kept.values():
             ended.ended_at -= 1
         scheduler.tick()
         assert (await late.ask(slow.id, request_id=stream.id)).state == "unknown"

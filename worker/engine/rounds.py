@@ -1,0 +1,193 @@
+"""Steps of all models on one device: the groups of rows by turns, and prefill between them."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shared.ids import ModelId
+from worker.engine.batch import Batch
+from worker.engine.decoding import DecodeGroup, Drawn
+from worker.engine.prefill import Progress
+from worker.engine.prompt import PreparedSequence
+from worker.engine.sequence import Sequence
+from worker.engine.turns import Turns
+from worker.link.messages import Fact, PrefillAdvanced, SequencePreempted, StepCompleted
+
+_LEAST_SHARE = 0.8
+"""Prefill gets so much of the stall that is allowed, however long decoding itself takes: else
+prompts would starve where steps are slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that the device was asked for."""
+
+    batch: Batch
+    group: DecodeGroup
+    drawn: Drawn
+    began_at: float
+
+
+class Rounds:
+    """Belongs to the engine thread.
+
+    Args:
+        batches: of the models, as they come and go.
+        send: takes what was generated, and how far prompts are.
+        max_decode_stall_s: how long those who decode may wait for their next token.
+        overlaps: ask the device for the next step before this one's tokens are read.
+    """
+
+    def __init__(
+        self,
+        batches: Mapping[ModelId, Batch],
+        send: Callable[[Fact], None],
+        *,
+        max_decode_stall_s: float,
+        overlaps: bool,
+    ) -> None:
+        self._batches = batches
+        self._send = send
+        self._max_decode_stall_s = max_decode_stall_s
+        self._overlaps = overlaps
+        self._turns = Turns(longest_debt_s=max_decode_stall_s)
+        self._sequences: dict[int, Sequence] = {}
+        self._ahead: _Step | None = None
+        self._free_at = 0.0  # when the device had nothing more to do, as far as is known
+
+    def __len__(self) -> int:
+        """Sequences that have not ended."""
+        return len(self._sequences)
+
+    @property
+    def step_times(self) -> list[float]:
+        """Of each group of rows, in seconds."""
+        return [group.step_s for group in self._groups()]
+
+    # Sequences.
+
+    def add(self, sequence: Sequence, prepared: PreparedSequence) -> None:
+        self._sequences[sequence.id] = sequence
+        self._batches[sequence.model].add(prepared)
+
+    def remove(self, sequence_id: int) -> Sequence | None:
+        """Take one out that has not ended; None when there is no such one."""
+        if (sequence := self._sequences.pop(sequence_id, None)) is not None:
+            self._batches[sequence.model].remove(sequence_id)
+            self._batches[sequence.model].retire()
+        return sequence
+
+    def remove_all_of(self, model: ModelId) -> list[Sequence]:
+        """Take out those of a model, and a step of it that was not read."""
+        removed = [sequence for sequence in self._sequences.values() if sequence.model == model]
+        for sequence in removed:
+            self.remove(sequence.id)
+        if self._ahead is not None and self._ahead.batch is self._batches.get(model):
+            self._ahead = None
+        return removed
+
+    # Steps.
+
+    def step(self) -> None:
+        """A step of the group whose turn it is, and some prefill if that may be now. While a GPU
+        computes, the tokens it has brought before are sent."""
+        steps = [self._ahead] if self._ahead else []
+        self._ahead = None
+        if (step := self._draw()) is not None:
+            steps.append(step)
+        prefill_next = self._may_prefill()
+        if self._overlaps and step is not None and not step.drawn.has_fresh and not prefill_next:
+            self._ahead = steps.pop()  # read while the next step is computed
+        self._read(steps)
+        if prefill_next:
+            self._prefill()
+        for batch in self._batches.values():
+            batch.retire()
+        if not self._sequences:
+            self._ahead = None
+
+    def paused(self) -> None:
+        """The device did something else until now."""
+        self._free_at = time.perf_counter()
+
+    def report_preempted(self) -> None:
+        """Tell which sequences had to give way."""
+        for batch in self._batches.values():
+            for sequence in batch.preempted:
+                self._send(SequencePreempted(sequence))
+            batch.preempted.clear()
+
+    def _draw(self) -> _Step | None:
+        """Ask the device for the next tokens of one group, if there is any."""
+        while batches := [batch for batch in self._batches.values() if batch.groups]:
+            batch = self._turns.next(batches)
+            group = batch.turns.next(batch.groups)
+            has_rows = batch.make_room(group)
+            self.report_preempted()
+            if has_rows:
+                began_at = time.perf_counter()  # on a CPU most of the step is done when it is asked
+                return _Step(batch, group, group.draw(), began_at)
+        return None
+
+    def _read(self, steps: list[_Step]) -> None:
+        """Wait for the tokens of steps and send them."""
+        while steps:
+            step = steps.pop(0)
+            tokens = step.drawn.read()
+            now = time.perf_counter()
+            seconds = now - max(step.began_at, self._free_at)
+            self._free_at = now
+            step.batch.took(step.group, seconds)
+            self._turns.took(step.batch, step.group.step_s)
+            outputs = [
+                self._sequences[token.sequence].advance(token)
+                for token in tokens
+                if token.sequence in self._sequences  # else cancelled, its last one on its way
+            ]
+            if outputs:
+                self._send(StepCompleted(outputs))
+            for output in outputs:
+                if output.finish_reason is not None:
+                    sequence = self._sequences.pop(output.sequence)
+                    self._batches[sequence.model].remove(sequence.id)
+
+    def _groups(self) -> list[DecodeGroup]:
+        return [group for batch in self._batches.values() for group in batch.groups]
+
+    # Prefill.
+
+    def _may_prefill(self) -> bool:
+        """Once every group has stepped since the last time: so none waits for two of them."""
+        stepped = all(group.stepped for group in self._groups())
+        return stepped and self._next_to_prefill() is not None
+
+    def _next_to_prefill(self) -> Batch | None:
+        """Of the models with prompts the one that had the least of the device."""
+        batches = [batch for batch in self._batches.values() if batch.next_due is not None]
+        return self._turns.next(batches) if batches else None
+
+    def _prefill(self) -> None:
+        """Prefill for as long as those who decode may wait."""
+        groups = self._groups()
+        stall_s = self._max_decode_stall_s
+        allowed_s = max(stall_s - sum(self.step_times), _LEAST_SHARE * stall_s)
+        began_at = time.perf_counter()
+        until = began_at + allowed_s
+        batch = self._next_to_prefill()
+        while batch is not None:
+            self._report(batch.prefill(until - began_at))
+            now = time.perf_counter()
+            self._turns.took(batch, now - began_at)
+            self._free_at = began_at = now
+            batch = self._next_to_prefill()
+            if not groups and self._groups():
+                break  # whoever has waited alone gets its first token before the next prompt
+            if batch is not None and not batch.prefill_pays(until - now):
+                break
+        for group in self._groups():
+            group.stepped = False
+
+    def _report(self, progress: list[Progress]) -> None:
+        for prefill in progress:
+            if prefill.done < prefill.total - 1:
+                self._send(PrefillAdvanced(prefill.sequence, prefill.done, prefill.total))
