@@ -75,8 +75,9 @@ class EngineProcess:
         return self._process.pid if self._process else None
 
     def send(self, order: Order) -> None:
-        """Give an order; lost without a word when the engine is dead, as `on_lost` tells."""
-        if self._writer is not None:
+        """Give an order; lost without a word when the engine is dead, as `on_lost` tells, or
+        was stopped."""
+        if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encode_frame(order))
 
     async def run(self) -> None:

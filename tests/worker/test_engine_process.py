@@ -13,7 +13,14 @@ import pytest
 from tests.processes import wait_until_gone
 from tests.worker.engine_owner import TINY, EngineOwner, owned_engine
 from worker.engine_process import EngineState
-from worker.link.messages import EngineAlive, EngineStarted, LoadModel, ModelFailed, ModelLoaded
+from worker.link.messages import (
+    Cancel,
+    EngineAlive,
+    EngineStarted,
+    LoadModel,
+    ModelFailed,
+    ModelLoaded,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +89,22 @@ async def test_a_killed_engine_is_reported_with_its_signal_and_started_again(
         assert (_state(owner), owner.process.restarts) == ("running", 1)
         await _load(owner, tiny_model)
         assert await owner.generate(2) == before
+
+
+async def test_orders_to_an_engine_that_dies_or_was_stopped_are_lost_without_a_word() -> None:
+    async with owned_engine(restart_delay_ms=10) as owner:
+        await owner.wait_fact(EngineStarted)
+        _kill(owner)
+        while not owner.losses:
+            owner.process.send(Cancel(1))
+            await asyncio.sleep(0)
+        await owner.wait_fact(EngineStarted, 2)
+        stopping = asyncio.create_task(owner.process.stop())
+        while _state(owner) != "stopped":
+            owner.process.send(Cancel(1))
+            await asyncio.sleep(0)
+        owner.process.send(Cancel(1))
+        await stopping
 
 
 async def test_past_its_restart_limit_an_engine_has_failed_until_the_next_attempt() -> None:
