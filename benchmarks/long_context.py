@@ -27,7 +27,7 @@ from benchmarks.plain_mlx_lm import PlainProcess
 from worker import demo_model
 from worker.link.messages import EngineMeasured, Sampling, StepCompleted
 
-_MAX_TOKENS = 48
+_MAX_TOKENS = 96
 _ENDLESS = 2000
 
 

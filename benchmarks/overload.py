@@ -1,6 +1,6 @@
 """Four times what the worker can serve, a tenth of it urgent: what becomes of whom?
 
-    python -m benchmarks.overload [--factor 4] [--seconds 60] [--repeats 1]
+    python -m benchmarks.overload [--factor 4] [--seconds 60] [--depth N] [--reject]
 
 One worker with default settings, but a queue of as many requests as it serves in a second, where
 the newest of the lowest priority goes (`reject_when_full: false`), so that priorities decide.

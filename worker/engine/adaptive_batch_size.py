@@ -6,7 +6,9 @@ rules keep it from swinging: nothing is judged before the last change has taken 
 rows are tried only while others wait, and after a try that failed only later, twice as late
 each time; and where not even the fewest rows would reach the target, because the model itself
 takes longer or the machine is busy, a small batch would cost throughput for little: there the
-size goes, for a minute or longer, to where half of a step's time is that of its rows.
+size goes, for a minute or longer, to where half of a step's time is that of its rows. Where
+the target leaves room for hardly more than one row, those are taken that together make a step a
+quarter longer.
 """
 
 from collections import deque
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.settings.tree import AdaptiveBatching
+from worker.engine.row_cost import RowCost
 
 Reason = Literal["room", "slow", "far too slow", "out of reach"]
 
@@ -25,6 +28,9 @@ _FIRST_FLOOR_S = 60.0
 _LONGEST_FLOOR_S = 600.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 120.0
+_WORTH = 1.25
+"""Rows that together make the shortest step so much longer are worth it, whatever the target."""
+_TRY_S = 5.0
 _KEPT_CHANGES = 16
 _KEPT_JUDGEMENTS = 60
 
@@ -87,6 +93,7 @@ class AdaptiveBatchSize:
         self._tried_up = False
         self._pause_s = _FIRST_PAUSE_S
         self._no_more_until = 0.0
+        self._row_cost = RowCost()
         self._descent: _Descent | None = None  # the present one
         self._floor, self._floor_until = least, 0.0
         self._floor_s = _FIRST_FLOOR_S
@@ -105,6 +112,7 @@ class AdaptiveBatchSize:
         self.latency_s = usual + alpha * (latency_s - usual)
         usual_rows = self._rows or rows
         self._rows = usual_rows + alpha * (rows - usual_rows)
+        self._row_cost.stepped(rows, latency_s)
         self._steps += 1
         if self._steps >= self._settings.adjustment_interval:
             self._steps = 0
@@ -118,7 +126,8 @@ class AdaptiveBatchSize:
     def _wanted(self, rows: int, waiting: int, now: float) -> tuple[int, Reason]:
         """The limit that is right now, and why; the present one where nothing is wrong."""
         settings = self._settings
-        target_s, tolerance_s = settings.target_step_latency_ms / 1000, settings.tolerance_ms / 1000
+        tolerance_s = settings.tolerance_ms / 1000
+        target_s = self._target_s(rows, tolerance_s)
         floor = self._floor if now < self._floor_until else self._least
         if self.latency_s > target_s + tolerance_s:
             if (knee := self._out_of_reach(rows, target_s + tolerance_s)) is not None:
@@ -136,12 +145,32 @@ class AdaptiveBatchSize:
         if self.latency_s > target_s + tolerance_s:
             fewer = max(floor, rows - settings.max_adjustment_step)
             return min(self.limit, fewer), "slow"
-        has_room = self.latency_s < target_s - tolerance_s
-        if has_room and waiting and rows >= self.limit and now >= self._no_more_until:
-            carefully = self._pause_s > _FIRST_PAUSE_S  # the last try went too far
-            more = 1 if carefully else settings.max_adjustment_step
-            return min(self._most, self.limit + more), "room"
+        if waiting and rows >= self.limit and now >= self._no_more_until:
+            return min(self._most, self.limit + self._room(target_s, now)), "room"
         return self.limit, "room"
+
+    def _target_s(self, rows: int, tolerance_s: float) -> float:
+        """The target of the settings, or somewhat more where that has room for hardly a row."""
+        target_s = self._settings.target_step_latency_ms / 1000
+        if (row_s := self._row_cost.seconds) is None:
+            return target_s
+        shortest_s = self.latency_s - row_s * (rows - self._least)
+        return max(target_s, _WORTH * min(shortest_s, target_s + tolerance_s))
+
+    def _room(self, target_s: float, now: float) -> int:
+        """How many rows more to try: some below the band, within it only those that are known to
+        stay below the target, and not at once after another change."""
+        settings = self._settings
+        carefully = self._pause_s > _FIRST_PAUSE_S  # the last try went too far
+        most = 1 if carefully else settings.max_adjustment_step
+        if self.latency_s < (settings.target_step_latency_ms - settings.tolerance_ms) / 1000:
+            return most
+        row_s = self._row_cost.seconds
+        changed_at = self.changes[-1].at if self.changes else 0.0
+        if row_s is None or self.latency_s > target_s or now - changed_at < _TRY_S:
+            return 0
+        room_s = target_s - self.latency_s
+        return most if most * row_s <= room_s else int(room_s / row_s)
 
     def _out_of_reach(self, rows: int, wanted_s: float) -> int | None:
         """How many rows are right where the line through the begin of the present descent and

@@ -183,3 +183,36 @@ def test_the_limit_keeps_to_its_bounds_whatever_comes() -> None:
     for number in range(5000):
         size.stepped(chance.choice([0.001, 0.1, 10.0]), chance.randint(1, 9), 1, number / 10)
         assert 3 <= size.limit <= 9
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.2])
+def test_after_a_hiccup_of_the_machine_the_rows_come_back_that_the_target_allows(
+    noise: float,
+) -> None:
+    """One row alone is in the band already; the others do not make a step much longer."""
+    machine = _machine(0.085, 0.004, 8, noise)
+    machine.run(30)
+    machine.fixed_s = 0.4
+    machine.run(5)
+    machine.fixed_s = 0.085
+    machine.run(60)
+    for _ in range(10):
+        machine.run(30)
+        assert machine.size.limit >= 3
+        assert machine.step_s(machine.size.limit) <= 1.25 * 0.12 + 0.02
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.2])
+@pytest.mark.parametrize("start", [8, _MOST])
+@pytest.mark.parametrize("fixed_s", [0.09, 0.1, 0.11, 0.115])
+def test_where_the_target_is_just_reached_with_one_row_a_few_more_are_worth_it(
+    fixed_s: float, start: int, noise: float
+) -> None:
+    machine = _machine(fixed_s, 0.004, start, noise)
+    machine.run(60)
+    for _ in range(5):
+        began_at = machine.now
+        machine.run(60)
+        assert machine.size.limit >= 3
+        assert machine.step_s(machine.size.limit) <= 1.25 * machine.step_s(1) + 0.02 + 1e-9
+        assert machine.changes_since(began_at) <= 10
