@@ -152,9 +152,9 @@ class AdaptiveBatchSize:
     def _target_s(self, rows: int, tolerance_s: float) -> float:
         """The target of the settings, or somewhat more where that has room for hardly a row."""
         target_s = self._settings.target_step_latency_ms / 1000
-        if (row_s := self._row_cost.seconds) is None:
+        shortest_s = self._row_cost.predict(self.latency_s, max(1, rows), self._least)
+        if shortest_s is None:
             return target_s
-        shortest_s = self.latency_s - row_s * (rows - self._least)
         return max(target_s, _WORTH * min(shortest_s, target_s + tolerance_s))
 
     def _room(self, target_s: float, now: float) -> int:
@@ -162,15 +162,18 @@ class AdaptiveBatchSize:
         stay below the target, and not at once after another change."""
         settings = self._settings
         carefully = self._pause_s > _FIRST_PAUSE_S  # the last try went too far
-        most = 1 if carefully else settings.max_adjustment_step
+        more = 1 if carefully else settings.max_adjustment_step
         if self.latency_s < (settings.target_step_latency_ms - settings.tolerance_ms) / 1000:
-            return most
-        row_s = self._row_cost.seconds
-        changed_at = self.changes[-1].at if self.changes else 0.0
-        if row_s is None or self.latency_s > target_s or now - changed_at < _TRY_S:
+            return more
+        if self.changes and now - self.changes[-1].at < _TRY_S:
             return 0
-        room_s = target_s - self.latency_s
-        return most if most * row_s <= room_s else int(room_s / row_s)
+        while more and not self._is_known_to_fit(self.limit + more, target_s):
+            more -= 1
+        return more
+
+    def _is_known_to_fit(self, rows: int, target_s: float) -> bool:
+        predicted_s = self._row_cost.predict(self.latency_s, self.limit, rows)
+        return predicted_s is not None and predicted_s <= target_s
 
     def _out_of_reach(self, rows: int, wanted_s: float) -> int | None:
         """How many rows are right where the line through the begin of the present descent and

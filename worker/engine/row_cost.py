@@ -6,29 +6,42 @@ _OUTLIER = 1.0
 
 
 class RowCost:
-    """Least squares over the differences between one step and the next, the older the less.
+    """The line `fixed + each * rows` through the steps before and after rows came or went.
 
-    A machine that becomes slower or faster meanwhile spoils one difference, which is cut to the
-    length of a step; a line through the steps themselves would suffer as long as it remembers.
-
-    Attributes:
-        seconds: what one row adds to a step; None until it is known. It stays while rows neither
-            come nor go.
+    Least squares over the differences between one step and the next, the older the less: a
+    machine that becomes slower meanwhile spoils one difference, which is cut to the length of a
+    step, where a line through the steps themselves would suffer as long as it remembers. Only
+    the line's shape is used, as such a machine is slower for any number of rows.
     """
 
     def __init__(self) -> None:
-        self.seconds: float | None = None
         self._last: tuple[int, float] | None = None
         self._squares = self._products = 0.0
+        self._weight = self._rows = self._latency_s = 0.0  # sums
+        self._line: tuple[float, float] | None = None
 
     def stepped(self, rows: int, latency_s: float) -> None:
         """Take in the next step."""
         last, self._last = self._last, (rows, latency_s)
         if last is None or last[0] == rows:
             return
+        kept = 1 - _FORGETTING
         more, most_s = rows - last[0], _OUTLIER * last[1]
         longer_s = min(max(latency_s - last[1], -most_s), most_s)
-        self._squares = (1 - _FORGETTING) * self._squares + more * more
-        self._products = (1 - _FORGETTING) * self._products + more * longer_s
+        self._squares = kept * self._squares + more * more
+        self._products = kept * self._products + more * longer_s
+        self._weight = kept * self._weight + 2
+        self._rows = kept * self._rows + rows + last[0]
+        self._latency_s = kept * self._latency_s + latency_s + last[1]
         if self._squares >= _LEAST_SQUARES and self._products > 0:
-            self.seconds = self._products / self._squares
+            each_s = self._products / self._squares
+            fixed_s = (self._latency_s - each_s * self._rows) / self._weight
+            self._line = max(0.0, fixed_s), each_s
+
+    def predict(self, latency_s: float, rows: int, other: int) -> float | None:
+        """How long a step of `other` rows takes where one of `rows` takes `latency_s`; None
+        until that is known."""
+        if self._line is None:
+            return None
+        fixed_s, each_s = self._line
+        return latency_s * (fixed_s + each_s * other) / (fixed_s + each_s * rows)
