@@ -6,9 +6,8 @@ rules keep it from swinging: nothing is judged before the last change has taken 
 rows are tried only while others wait, and after a try that failed only later, twice as late
 each time; and where not even the fewest rows would reach the target, because the model itself
 takes longer or the machine is busy, a small batch would cost throughput for little: there the
-size goes, for a minute or longer, to where half of a step's time is that of its rows. Where
-the target leaves room for hardly more than one row, those are taken that together make a step a
-quarter longer.
+size goes, for a minute or longer, to where half of a step's time is that of its rows. Within the
+band it grows only by what is known to fit, so that one noisy moment does not keep it small.
 """
 
 from collections import deque
@@ -28,9 +27,9 @@ _FIRST_FLOOR_S = 60.0
 _LONGEST_FLOOR_S = 600.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 120.0
-_WORTH = 1.25
-"""Rows that together make the shortest step so much longer are worth it, whatever the target."""
+_FEW, _FEW_STRETCH = 4, 1.2
 _TRY_S = 5.0
+"""Within the band rows are added at most so often."""
 _KEPT_CHANGES = 16
 _KEPT_JUDGEMENTS = 60
 
@@ -126,8 +125,7 @@ class AdaptiveBatchSize:
     def _wanted(self, rows: int, waiting: int, now: float) -> tuple[int, Reason]:
         """The limit that is right now, and why; the present one where nothing is wrong."""
         settings = self._settings
-        tolerance_s = settings.tolerance_ms / 1000
-        target_s = self._target_s(rows, tolerance_s)
+        target_s, tolerance_s = settings.target_step_latency_ms / 1000, settings.tolerance_ms / 1000
         floor = self._floor if now < self._floor_until else self._least
         if self.latency_s > target_s + tolerance_s:
             if (knee := self._out_of_reach(rows, target_s + tolerance_s)) is not None:
@@ -142,28 +140,26 @@ class AdaptiveBatchSize:
             self._floor_s = _FIRST_FLOOR_S
         if self.latency_s > settings.degradation_multiplier * target_s:
             return min(self.limit, max(floor, int(rows * _CUT))), "far too slow"
-        if self.latency_s > target_s + tolerance_s:
+        if self.latency_s > self._stretched(target_s + tolerance_s, rows):
             fewer = max(floor, rows - settings.max_adjustment_step)
             return min(self.limit, fewer), "slow"
         if waiting and rows >= self.limit and now >= self._no_more_until:
-            return min(self._most, self.limit + self._room(target_s, now)), "room"
+            return min(self._most, self.limit + self._room(target_s, tolerance_s, now)), "room"
         return self.limit, "room"
 
-    def _target_s(self, rows: int, tolerance_s: float) -> float:
-        """The target of the settings, or somewhat more where that has room for hardly a row."""
-        target_s = self._settings.target_step_latency_ms / 1000
-        shortest_s = self._row_cost.predict(self.latency_s, max(1, rows), self._least)
-        if shortest_s is None:
-            return target_s
-        return max(target_s, _WORTH * min(shortest_s, target_s + tolerance_s))
+    def _stretched(self, longest_s: float, rows: int) -> float:
+        """The longest step that is accepted: somewhat more for a few rows where one row alone
+        would hardly be faster, as with fewer of them the throughput is lost."""
+        alone = self._row_cost.predict(1.0, max(1, rows), 1)
+        cheap = alone is not None and alone * _FEW_STRETCH >= 1
+        return _FEW_STRETCH * longest_s if cheap and rows <= _FEW else longest_s
 
-    def _room(self, target_s: float, now: float) -> int:
+    def _room(self, target_s: float, tolerance_s: float, now: float) -> int:
         """How many rows more to try: some below the band, within it only those that are known to
         stay below the target, and not at once after another change."""
-        settings = self._settings
         carefully = self._pause_s > _FIRST_PAUSE_S  # the last try went too far
-        more = 1 if carefully else settings.max_adjustment_step
-        if self.latency_s < (settings.target_step_latency_ms - settings.tolerance_ms) / 1000:
+        more = 1 if carefully else self._settings.max_adjustment_step
+        if self.latency_s < target_s - tolerance_s:
             return more
         if self.changes and now - self.changes[-1].at < _TRY_S:
             return 0
@@ -173,7 +169,7 @@ class AdaptiveBatchSize:
 
     def _is_known_to_fit(self, rows: int, target_s: float) -> bool:
         predicted_s = self._row_cost.predict(self.latency_s, self.limit, rows)
-        return predicted_s is not None and predicted_s <= target_s
+        return predicted_s is not None and predicted_s <= self._stretched(target_s, rows)
 
     def _out_of_reach(self, rows: int, wanted_s: float) -> int | None:
         """How many rows are right where the line through the begin of the present descent and

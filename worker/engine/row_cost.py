@@ -1,5 +1,7 @@
 """How much longer each row makes a step, from how steps change when rows come and go."""
 
+import math
+
 _FORGETTING = 1 / 100
 _LEAST_SQUARES = 8
 _OUTLIER = 1.0
@@ -11,12 +13,13 @@ class RowCost:
     Least squares over the differences between one step and the next, the older the less: a
     machine that becomes slower meanwhile spoils one difference, which is cut to the length of a
     step, where a line through the steps themselves would suffer as long as it remembers. Only
-    the line's shape is used, as such a machine is slower for any number of rows.
+    the line's shape is used, as such a machine is slower for any number of rows. A row counts
+    for its cost and the standard error of that: what is not certain makes nothing look cheap.
     """
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
-        self._squares = self._products = 0.0
+        self._squares = self._products = self._latency2 = 0.0
         self._weight = self._rows = self._latency_s = 0.0  # sums
         self._line: tuple[float, float] | None = None
 
@@ -30,11 +33,14 @@ class RowCost:
         longer_s = min(max(latency_s - last[1], -most_s), most_s)
         self._squares = kept * self._squares + more * more
         self._products = kept * self._products + more * longer_s
+        self._latency2 = kept * self._latency2 + longer_s * longer_s
         self._weight = kept * self._weight + 2
         self._rows = kept * self._rows + rows + last[0]
         self._latency_s = kept * self._latency_s + latency_s + last[1]
-        if self._squares >= _LEAST_SQUARES and self._products > 0:
-            each_s = self._products / self._squares
+        if self._squares >= _LEAST_SQUARES:
+            slope_s = self._products / self._squares
+            rest = max(0.0, self._latency2 - slope_s * self._products) / (self._weight / 2)
+            each_s = max(0.0, slope_s) + math.sqrt(rest / self._squares)
             fixed_s = (self._latency_s - each_s * self._rows) / self._weight
             self._line = max(0.0, fixed_s), each_s
 

@@ -203,16 +203,16 @@ def test_after_a_hiccup_of_the_machine_the_rows_come_back_that_the_target_allows
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.2])
-@pytest.mark.parametrize("start", [8, _MOST])
 @pytest.mark.parametrize("fixed_s", [0.09, 0.1, 0.11, 0.115])
-def test_where_the_target_is_just_reached_with_one_row_a_few_more_are_worth_it(
-    fixed_s: float, start: int, noise: float
+def test_where_one_row_alone_nearly_takes_the_target_a_few_are_kept(
+    fixed_s: float, noise: float
 ) -> None:
-    machine = _machine(fixed_s, 0.004, start, noise)
+    """With one of them a step would be a tenth shorter, and most of the throughput lost."""
+    machine = _machine(fixed_s, 0.004, 8, noise)
     machine.run(60)
     for _ in range(5):
         began_at = machine.now
         machine.run(60)
-        assert machine.size.limit >= 3
-        assert machine.step_s(machine.size.limit) <= 1.25 * machine.step_s(1) + 0.02 + 1e-9
+        assert machine.size.limit >= 2
+        assert machine.step_s(machine.size.limit) <= 1.2 * 0.12 + 0.004
         assert machine.changes_since(began_at) <= 10
