@@ -13,10 +13,7 @@ from shared.clock import awake_or_asleep
 from shared.errors import ClusterError, Unavailable
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import Dispatch, Refusal
-from shared.messages.events import (
-    MEMORY_RETRY_AFTER_MS,
-    ModelStatus,
-)
+from shared.messages.events import MEMORY_RETRY_AFTER_MS, ModelStatus
 from shared.messages.request import Priority
 from shared.messages.stream import Done, StreamError
 from shared.settings.tree import ClusterSettings

@@ -29,7 +29,8 @@ class _Step:
 
 
 class Rounds:
-    """Belongs to the engine thread.
+    """In each round every group of rows steps at least once, then prompts are prefilled for a
+    while. Belongs to the engine thread.
 
     Args:
         batches: of the models, as they come and go.

@@ -4,7 +4,6 @@ import math
 
 _FORGETTING = 1 / 100
 _LEAST_SQUARES = 8
-_OUTLIER = 1.0
 
 
 class RowCost:
@@ -20,7 +19,7 @@ class RowCost:
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
         self._squares = self._products = self._latency2 = 0.0
-        self._weight = self._rows = self._latency_s = 0.0  # sums
+        self._weight = self._rows = self._latency_s = 0.0  # of the middles
         self._line: tuple[float, float] | None = None
 
     def stepped(self, rows: int, latency_s: float) -> None:
@@ -29,17 +28,17 @@ class RowCost:
         if last is None or last[0] == rows:
             return
         kept = 1 - _FORGETTING
-        more, most_s = rows - last[0], _OUTLIER * last[1]
-        longer_s = min(max(latency_s - last[1], -most_s), most_s)
+        more = rows - last[0]
+        longer_s = min(latency_s - last[1], last[1])  # and never less than -last[1]
         self._squares = kept * self._squares + more * more
         self._products = kept * self._products + more * longer_s
         self._latency2 = kept * self._latency2 + longer_s * longer_s
-        self._weight = kept * self._weight + 2
-        self._rows = kept * self._rows + rows + last[0]
-        self._latency_s = kept * self._latency_s + latency_s + last[1]
+        self._weight = kept * self._weight + 1
+        self._rows = kept * self._rows + (rows + last[0]) / 2
+        self._latency_s = kept * self._latency_s + (latency_s + last[1]) / 2
         if self._squares >= _LEAST_SQUARES:
             slope_s = self._products / self._squares
-            rest = max(0.0, self._latency2 - slope_s * self._products) / (self._weight / 2)
+            rest = max(0.0, self._latency2 - slope_s * self._products) / self._weight
             each_s = max(0.0, slope_s) + math.sqrt(rest / self._squares)
             fixed_s = (self._latency_s - each_s * self._rows) / self._weight
             self._line = max(0.0, fixed_s), each_s
