@@ -94,10 +94,9 @@ async def _phases(url: str, seconds: float) -> dict[str, list[Sample]]:
 
 @contextlib.contextmanager
 def _other_programs() -> Iterator[None]:
-    """A busy loop a core, in sessions of their own, or Linux gives them one share together. More
-    of them would leave so little that one row alone takes the whole target."""
+    """Two busy loops a core, in sessions of their own, or Linux gives them one share together."""
     command = [sys.executable, "-c", "while True: pass"]
-    busy = [subprocess.Popen(command, start_new_session=True) for _ in range(available_cores())]
+    busy = [subprocess.Popen(command, start_new_session=True) for _ in range(2 * available_cores())]
     try:
         yield
     finally:
