@@ -1,6 +1,7 @@
 """Four times what the worker can serve, a tenth of it urgent: what becomes of whom?
 
     python -m benchmarks.overload [--factor 4] [--seconds 60] [--depth N] [--reject]
+                                  [--max-wait-ms N]
 
 One worker with default settings, but a queue of as many requests as it serves in a second, where
 the newest of the lowest priority goes (`reject_when_full: false`), so that priorities decide.
@@ -68,6 +69,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--depth", type=int, help="of the queue; default: a second's work")
     parser.add_argument("--reject", action="store_true", help="reject_when_full: true")
+    parser.add_argument("--max-wait-ms", type=int, help="of the queue; default: no bound")
     arguments = parser.parse_args()
     adaptive = {"CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "true"}
     with local_cluster(settings=adaptive) as local:
@@ -75,6 +77,7 @@ def main() -> None:
     depth = arguments.depth or math.ceil(_QUEUE_S * capacity)
     queue = {
         "CLUSTER__WORKER__REQUEST_QUEUE__MAX_DEPTH": str(depth),
+        "CLUSTER__WORKER__REQUEST_QUEUE__MAX_WAIT_MS": json.dumps(arguments.max_wait_ms),
         "CLUSTER__WORKER__REQUEST_QUEUE__REJECT_WHEN_FULL": json.dumps(arguments.reject),
     }
     with local_cluster(settings={**adaptive, **queue}) as local:

@@ -10,6 +10,7 @@ from shared.messages.prefixes import PrefixIndex
 from shared.messages.request import PRIORITIES, Priority
 from shared.settings.tree import Worker
 from worker.active_request import ActiveRequest
+from worker.drain_rate import DrainRate
 from worker.engine_choice import EngineChoice
 from worker.engine_process import EngineProcess
 from worker.models.catalogue import ModelCatalogue
@@ -39,7 +40,9 @@ class Admission:
             promote_after_s=queue.promote_after_ms / 1000,
             reject_when_full=queue.reject_when_full,
         )
+        self._max_wait_s = None if queue.max_wait_ms is None else queue.max_wait_ms / 1000
         self._figures = QueueFigures(time.monotonic)
+        self._drain = DrainRate(time.monotonic)
         self._prefixes = PrefixIndex()  # of what runs
         self._choice = EngineChoice(engines, self._most)
 
@@ -56,14 +59,24 @@ class Admission:
 
     def status(self) -> QueueStatus:
         queued = Counter(request.level for request in self._queue)
-        room = {level: self._queue.room(level) for level in PRIORITIES}
+        room = {level: self.room(level) for level in PRIORITIES}
         return self._figures.status(queued, room)
 
     # Waiting.
 
+    def room(self, level: Priority) -> int:
+        """How many more requests of a priority may wait: as many as the queue has places, and,
+        where the waiting time is bounded, as get their turn within it."""
+        places, rate = self._queue.room(level), self._drain.per_s
+        if self._max_wait_s is None or rate is None:
+            return places
+        in_time = max(1, int(rate * self._max_wait_s))
+        ahead = sum(self._waits_for_a_place(request) for request in self._queue.ahead_of(level))
+        return min(places, max(0, in_time - ahead))
+
     def rejects(self, level: Priority) -> bool:
         """Whether there is no place for one more request of a priority; if so, it is counted."""
-        if self._queue.room(level) > 0:
+        if self.room(level) > 0:
             return False
         self._figures.rejected(level)
         return True
@@ -86,6 +99,21 @@ class Admission:
         for risen in self._queue.promote(now):
             self._figures.promoted(risen.level)
 
+    def overdue(self, now: float) -> list[ActiveRequest]:
+        """Those who have waited for a place as long as anybody may, and have to go: counted."""
+        if self._max_wait_s is None:
+            return []
+        since = now - self._max_wait_s
+        overdue = [
+            request
+            for request in self._queue
+            if self._waits_for_a_place(request)
+            and max(request.received_at, self._models[request.model].warm_at) <= since
+        ]
+        for request in overdue:
+            self._figures.dropped(request.level)
+        return overdue
+
     def leave_queue(self, request: ActiveRequest) -> None:
         """A request ended before it was admitted; others are ignored."""
         if self._queue.remove(request):
@@ -106,7 +134,9 @@ class Admission:
 
         request = self._queue.pop(admissible, lambda r: self._prefixes.shared(r.prefixes))
         if request is None:
+            self._drain.observe(waiting=any(map(self._waits_for_a_place, self._queue)))
             return None
+        self._drain.admitted()
         engine = self._engine_for(request)
         assert engine is not None
         request.admit(engine.index)
@@ -122,6 +152,10 @@ class Admission:
     def forget_prefixes(self, request: ActiveRequest) -> None:
         """A request that was admitted has ended."""
         self._prefixes.remove(request.prefixes)
+
+    def _waits_for_a_place(self, request: ActiveRequest) -> bool:
+        """And not for its model to be loaded."""
+        return self._models[request.model].state == "warm"
 
     def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
         holders = self._models[request.model].engines

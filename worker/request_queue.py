@@ -75,7 +75,7 @@ class RequestQueue(Generic[Q]):
 
     def __iter__(self) -> Iterator[Q]:
         """From the next to the last."""
-        return (place.request for level in self._levels for place in level)
+        return self.ahead_of(PRIORITIES[-1])
 
     def room(self, level: Priority) -> int:
         """How many more requests of a priority find a place."""
@@ -84,6 +84,11 @@ class RequestQueue(Generic[Q]):
             return max(0, self.max_depth - reserved - len(self))
         lower = sum(PRIORITIES.index(r.level) > PRIORITIES.index(level) for r in self)
         return self.max_depth - len(self) + lower
+
+    def ahead_of(self, level: Priority) -> Iterator[Q]:
+        """Those who have their turn before a new request of a priority."""
+        upto = self._level_of(level)
+        return (place.request for places in self._levels[: upto + 1] for place in places)
 
     def push(self, request: Q, now: float) -> Q | None:
         """Put a request behind its equals.

@@ -145,7 +145,8 @@ class Scheduler:
             raise Unavailable(reason, code="memory_pressure", retry_after_ms=MEMORY_RETRY_AFTER_MS)
         if self.admission.rejects(level):
             raise Unavailable(
-                f"the queue of {self._worker} has no room ({self.admission.max_depth})",
+                f"the queue of {self._worker} has no room for priority {level}: "
+                f"{len(self.admission)} of {self.admission.max_depth} wait",
                 code="queue_full",
                 retry_after_ms=self.admission.retry_after_ms(),
             )
@@ -154,10 +155,14 @@ class Scheduler:
         """Have a request wait; another one may have to go for it."""
         self._requests.add(request)
         if (loser := self.admission.push(request)) is not None:
-            message = f"gave way to a request of higher priority in the queue of {self._worker}"
-            retry_after_ms = self.admission.retry_after_ms()
-            error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
-            self._fail(loser, error, give_back=True)
+            self._give_back(loser, "gave way to a request of higher priority")
+
+    def _give_back(self, request: ActiveRequest, reason: str) -> None:
+        """Have a request that waits go elsewhere."""
+        message = f"{reason} in the queue of {self._worker}"
+        retry_after_ms = self.admission.retry_after_ms()
+        error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
+        self._fail(request, error, give_back=True)
 
     def cancel(self, key: RequestKey, attempt: int, *, silent: bool) -> bool:
         """End a request as its client asked; False when it is not here.
@@ -219,6 +224,8 @@ class Scheduler:
         self._requests.forget_old(now)
         self.models.tick()
         self.admission.promote(now)
+        for request in self.admission.overdue(now):
+            self._give_back(request, f"waited {request.wait_s:.1f} s without a place")
         for request in self._requests:
             if now >= request.deadline:
                 timeout_ms = request.dispatch.request.timeout_ms

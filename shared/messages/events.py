@@ -113,7 +113,7 @@ class LevelStatus(Part):
 
     Attributes:
         rejected: they found the queue full.
-        dropped: they were queued and gave way to a higher priority.
+        dropped: they were queued, and gave way to a higher priority or waited too long.
         promoted: how often one rose, for it had waited long.
         wait_p50_ms, wait_p95_ms: of the last ones admitted.
     """

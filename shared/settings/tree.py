@@ -236,7 +236,11 @@ class AdaptiveBatching(Section):
 
 
 class RequestQueue(Section):
+    """`max_wait_ms` bounds the queue by time, too: a request that would wait longer, at the rate
+    at which the worker serves, is refused; one that did is given back."""
+
     max_depth: Count = 100
+    max_wait_ms: PositiveMilliseconds | None = None
     reject_when_full: bool = True
     priority_levels: Annotated[int, Field(ge=1, le=3)] = 3
     promote_after_ms: PositiveMilliseconds = 10_000

@@ -9,6 +9,7 @@ from shared.ids import ModelId
 from shared.messages.request import PRIORITIES, Priority
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
+from tests.worker.test_queue_figures import Clock
 from tests.worker.values import MAC, OWNER, TINY, dispatched
 from worker.active_request import ActiveRequest
 from worker.admission import Admission
@@ -287,3 +288,133 @@ def test_one_that_ends_while_it_waits_leaves_the_queue_and_others_leave_nothing(
     assert len(worker.admission) == 1
     worker.push()
     assert worker.admit()[0] is second
+
+
+# A bound of the waiting time.
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    return clock
+
+
+class Serving(Admitting):
+    """One place, which is free again after a second; who waits was there from the start."""
+
+    def __init__(self, clock: Clock, *, served: int, **queue: Any) -> None:
+        super().__init__(batching={"enabled": False}, **queue)
+        for model in self.catalogue:
+            model.state = "warm"
+        self._clock = clock
+        for _ in range(served + 1):
+            self.push()
+        (self.running,) = self.admit()
+        for _ in range(served):
+            self.serve()
+
+    def serve(self) -> None:
+        self._clock.now += 1
+        self.end(self.running)
+        (self.running,) = self.admit()
+
+    @property
+    def room(self) -> dict[Priority, int]:
+        return self.admission.status().room
+
+
+def test_no_more_wait_than_get_their_turn_in_time(clock: Clock) -> None:
+    worker = Serving(clock, served=4, max_wait_ms=5000)
+    assert worker.room == dict.fromkeys(PRIORITIES, 5)
+    for _ in range(5):
+        assert not worker.admission.rejects("medium")
+        worker.push()
+        worker.admit()
+    assert worker.admission.rejects("medium")
+    worker.serve()
+    assert worker.room["medium"] == 1
+
+
+def test_those_of_lower_priority_are_not_in_the_way(clock: Clock) -> None:
+    worker = Serving(clock, served=4, max_wait_ms=5000)
+    for level in ("high", "medium", "low", "low"):
+        worker.push(level)
+    assert worker.room == {"high": 4, "medium": 3, "low": 1}
+
+
+def test_its_depth_bounds_it_all_the_same(clock: Clock) -> None:
+    assert Serving(clock, served=4, max_depth=10, max_wait_ms=60_000).room["high"] == 10
+
+
+@pytest.mark.parametrize("max_wait_ms", [None, 5000])
+def test_the_time_bounds_nothing_when_it_is_not_set_or_not_known(
+    clock: Clock, max_wait_ms: int | None
+) -> None:
+    served = 3 if max_wait_ms else 10
+    worker = Serving(clock, served=served, max_depth=80, max_wait_ms=max_wait_ms)
+    assert worker.room["high"] == 80
+
+
+def test_one_may_always_wait(clock: Clock) -> None:
+    worker = Serving(clock, served=4, max_wait_ms=10)
+    assert worker.room["medium"] == 1
+    worker.push()
+    assert worker.room["medium"] == 0
+
+
+def test_who_waits_for_a_model_to_be_loaded_is_not_in_the_way(clock: Clock) -> None:
+    worker = Serving(clock, served=4, max_wait_ms=5000)
+    worker.catalogue[_DEMO].state = "loading"
+    worker.catalogue[_DEMO].engines.clear()
+    for _ in range(20):
+        worker.push(model=_DEMO)
+    worker.admit()
+    clock.now += 25  # of a load: nobody waits for a place meanwhile
+    worker.push()
+    assert worker.room["medium"] == 4
+    worker.admit()
+    worker.serve()
+    assert worker.room["medium"] == 5
+
+
+def test_a_queue_that_drops_refuses_the_newest_that_would_wait_too_long(clock: Clock) -> None:
+    worker = Serving(clock, served=4, max_wait_ms=2000, reject_when_full=False)
+    worker.push("low")
+    worker.push()
+    worker.push()
+    assert worker.admission.rejects("medium") and not worker.admission.rejects("high")
+
+
+def test_who_waited_for_a_place_as_long_as_it_may_has_to_go(clock: Clock) -> None:
+    worker = Serving(clock, served=0, max_wait_ms=5000)
+    early, urgent = worker.push(), worker.push("high")
+    clock.now += 4
+    worker.push()
+    clock.now += 0.9
+    assert worker.admission.overdue(clock.now) == []
+    clock.now += 0.1
+    assert worker.admission.overdue(clock.now) == [urgent, early]
+    levels = worker.admission.status().levels
+    assert (levels["high"].dropped, levels["medium"].dropped) == (1, 1)
+
+
+def test_the_time_of_a_load_is_no_waiting_time(clock: Clock) -> None:
+    worker = Serving(clock, served=0, max_wait_ms=5000)
+    demo = worker.catalogue[_DEMO]
+    demo.state = "loading"
+    waiting = worker.push(model=_DEMO)
+    clock.now += 60
+    assert worker.admission.overdue(clock.now) == []
+    demo.state, demo.warm_at = "warm", clock.now
+    clock.now += 4
+    assert worker.admission.overdue(clock.now) == []
+    clock.now += 1
+    assert worker.admission.overdue(clock.now) == [waiting]
+
+
+def test_without_a_bound_one_may_wait_for_ever(clock: Clock) -> None:
+    worker = Serving(clock, served=0)
+    worker.push()
+    clock.now += 10_000
+    assert worker.admission.overdue(clock.now) == []

@@ -1,4 +1,4 @@
-"""What an engine's death means for each request: values in, messages out."""
+"""What a worker gives back to the owner, and what it ends itself: values in, messages out."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from shared.messages.events import RequestFailed
 from shared.messages.stream import Failed, StreamError
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
+from tests.worker.test_queue_figures import Clock
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from worker.link.messages import Output, SequenceStarted, StepCompleted
 from worker.publisher import Outgoing
@@ -19,12 +20,15 @@ _CRASH = StreamError.of("engine_crashed", "the engine ended")
 class Scheduled:
     """A scheduler with an engine that runs, as far as it knows, and holds the model."""
 
-    def __init__(self, folder: Path, *, batch: int = 8) -> None:
+    def __init__(self, folder: Path, *, batch: int = 8, max_wait_ms: int | None = None) -> None:
         settings = ClusterSettings.model_validate(
             {
                 "skills": {"chat": [TINY]},
                 "models": {TINY: {"path": str(folder)}},
-                "worker": {"continuous_batching": {"max_batch_size": batch}},
+                "worker": {
+                    "continuous_batching": {"max_batch_size": batch},
+                    "request_queue": {"max_wait_ms": max_wait_ms},
+                },
             }
         )
         self.outgoing: list[Outgoing] = []
@@ -138,3 +142,24 @@ def test_shutting_down_gives_back_what_waits_and_ends_what_runs(tiny_model: Path
     worker.scheduler.give_back_all(_CRASH)
     assert worker.told_owner == {"started": True, "not started": False, "waiting": False}
     assert worker.told_client == ["started"]
+
+
+def test_who_waited_too_long_goes_back_to_its_owner_and_is_told_when_to_come_again(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    worker = Scheduled(tiny_model, batch=1, max_wait_ms=5000)
+    worker.accept("running", "early")
+    clock.now += 2
+    worker.accept("late")
+    clock.now += 3
+    worker.outgoing.clear()
+    worker.scheduler.tick()
+    (event,) = [event for one in worker.outgoing for _, event in one.events]
+    assert isinstance(event, RequestFailed)
+    assert (event.request_id, event.code, event.terminal_sent) == ("early", "queue_full", False)
+    assert event.message == f"waited 5.0 s without a place in the queue of {MAC}"
+    assert event.retry_after_ms is not None
+    assert [r.dispatch.request_id for r in worker.scheduler.requests()] == ["running", "late"]
+    assert worker.scheduler.admission.status().levels["medium"].dropped == 1

@@ -27,7 +27,8 @@ class Model:
         requested: the engines were told to load it.
         engines: those that hold it.
         deaths: how often an engine died while it loaded this.
-        used_at: when it last had a request, on the monotonic clock.
+        warm_at: when it last became warm, on the monotonic clock.
+        used_at: when it last had a request, on the same.
         failed_at: when it failed, on the same; `transient` where trying again may help.
     """
 
@@ -44,6 +45,7 @@ class Model:
     requested: bool = False
     engines: set[int] = field(default_factory=set)
     deaths: int = 0
+    warm_at: float = -math.inf
     used_at: float = -math.inf
     failed_at: float = -math.inf
     transient: bool = False

@@ -235,7 +235,8 @@ class ModelLoader:
             return
         model.engines.add(engine.index)
         model.state, model.phase, model.progress, model.error = "warm", None, None, None
-        model.used_at = max(model.used_at, time.monotonic())
+        model.warm_at = time.monotonic()
+        model.used_at = max(model.used_at, model.warm_at)
         logger.info("model %s is warm", model.id, extra={"model": model.id})
 
     def _fail(self, model: Model, message: str) -> None:

@@ -179,7 +179,8 @@ def test_a_file_that_the_variable_names_must_exist(monkeypatch: pytest.MonkeyPat
 BAD_FILES = [
     # text, key, line, what is said
     ("worker: {request_queue: {depth: 5}}", "worker.request_queue.depth", 1,
-     "unknown key; allowed here: max_depth, reject_when_full, priority_levels, promote_after_ms"),
+     "unknown key; allowed here: max_depth, max_wait_ms, reject_when_full, priority_levels, "
+     "promote_after_ms"),
     ("wroker: {}", "wroker", 1, "unknown key; allowed here: security, nats, gateway, skills,"),
     ("nats:\n  tls:\n    ca: x", "nats.tls.ca", 3, "allowed here: ca_file, cert_file, key_file"),
     ("worker:\n  engines:\n    count: many", "worker.engines.count", 3, "valid integer"),
