@@ -8,6 +8,7 @@ import orjson
 
 from shared import subjects
 from shared.bus import Bus, Message
+from shared.client.inbox import Inbox, OwnInbox
 from shared.client.stream import Completion, Stream
 from shared.errors import InvalidRequest, NoResponders, RequestTimedOut, Unavailable
 from shared.ids import (
@@ -58,11 +59,16 @@ async def connect(
 
 
 class Cluster:
-    """What a client can do. Make it with `connect`."""
+    """What a client can do. Make it with `connect`.
 
-    def __init__(self, bus: Bus, client: ClientName) -> None:
+    Args:
+        inbox: where streams come in; by default each has one of its own.
+    """
+
+    def __init__(self, bus: Bus, client: ClientName, inbox: Inbox | None = None) -> None:
         self.bus = bus
         self.client = client
+        self._inbox = inbox if inbox is not None else OwnInbox(bus)
 
     def stream(
         self, content: Content | None = None, *, skill: str = "chat", **fields: Any
@@ -90,6 +96,8 @@ class Cluster:
             body["messages"] = [{"role": "user", "content": content}]
         elif content is not None:
             body["messages"] = content
+        if self._inbox.multiplex:
+            body["multiplex"] = True
         request_id = RequestId(body.setdefault("request_id", new_request_id()))
         payload = _encode(body)
         limit = self.bus.max_payload // 4
@@ -101,6 +109,7 @@ class Cluster:
         request = parse_request(payload)
         return Stream(
             self.bus,
+            self._inbox,
             self.client,
             SkillName(skill),
             request_id,

@@ -9,20 +9,15 @@ from typing import Self
 import orjson
 
 from shared import subjects
-from shared.bus import Bus, Message, Subscription
+from shared.bus import Bus
 from shared.client.assembler import Assembler
+from shared.client.inbox import Arrival, Inbox, NobodyListens, Seat, Where
 from shared.client.mailbox import Mailbox
 from shared.client.recovery import Recovery, Situation, Step
-from shared.errors import DecodeError, StreamFailed
+from shared.errors import StreamFailed
 from shared.ids import ClientName, RequestId, SkillName, WorkerId
-from shared.messages.codec import decode
 from shared.messages.control import RequestState, ResendState
 from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timings, Usage
-from shared.messages.stream import decode as decode_stream
-
-_STREAM, _STATE, _RESENT = "stream", "state", "resent"
-"""Where a stream listens, below its inbox: for the stream itself, for answers to `status`,
-for answers to `resend`. So that a 503 tells who is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +58,7 @@ class Stream:
     def __init__(
         self,
         bus: Bus,
+        inbox: Inbox,
         client: ClientName,
         skill: SkillName,
         request_id: RequestId,
@@ -72,6 +68,7 @@ class Stream:
         first_index: int = 0,
     ) -> None:
         self._bus = bus
+        self._inbox = inbox
         self._client = client
         self._skill = skill
         self._payload = payload
@@ -79,8 +76,7 @@ class Stream:
         self._recovery = Recovery(time.monotonic(), bus.connections)
         self._mailbox = Mailbox()
         self._failure: StreamFailed | None = None
-        self._subscription: Subscription | None = None
-        self._inbox = ""
+        self._seat: Seat | None = None
         self._chunks = self._run()
 
     @property
@@ -151,8 +147,7 @@ class Stream:
 
     async def _run(self) -> AsyncGenerator[ChoiceOutput, None]:
         self._recovery = Recovery(time.monotonic(), self._bus.connections)
-        self._inbox = self._bus.new_inbox()
-        self._subscription = await self._bus.subscribe(f"{self._inbox}.*", self._mailbox.put)
+        self._seat = await self._inbox.join(self.request_id, self._mailbox.put)
         try:
             await self._take_step("publish")
             while not self._assembler.done:
@@ -166,8 +161,8 @@ class Stream:
     async def _next(self) -> list[ChoiceOutput]:
         """Wait for the next message and take it in; ask where messages are missing."""
         wait_s = self._recovery.wait_s(time.monotonic(), self._situation)
-        message = await self._mailbox.get(wait_s)
-        chunks = self._take(message) if message is not None else []
+        arrival = await self._mailbox.get(wait_s)
+        chunks = self._take(arrival) if arrival is not None else []
         if not self._assembler.done:
             step = self._recovery.next_step(time.monotonic(), self._situation)
             if step is not None:
@@ -185,19 +180,21 @@ class Stream:
             missing=self._assembler.missing_from is not None,
         )
 
-    def _take(self, message: Message) -> list[ChoiceOutput]:
-        where = message.subject.rpartition(".")[2]
-        try:
-            if message.no_responders:
-                self._note_missing(where)
-            elif where == _STATE:
-                self._note_state(decode(RequestState, message.payload))
-            elif where == _RESENT and (answer := _resend_state(message.payload)):
+    def _take(self, arrival: Arrival) -> list[ChoiceOutput]:
+        match arrival.what:
+            case list() as messages:
+                return self._take_messages(messages)
+            case RequestState() as state:
+                self._assembler.worker = state.worker or self._assembler.worker
+                self._recovery.on_state(state.state, state.worker is not None, time.monotonic())
+            case ResendState() as answer:
                 self._recovery.on_resend_state(answer.state, time.monotonic())
-            else:
-                return self._take_messages(decode_stream(message.payload))
-        except DecodeError:
-            pass  # not of this cluster; silence rules apply
+            case NobodyListens("stream"):
+                self._recovery.on_no_controller(time.monotonic())
+            case NobodyListens("resent"):
+                self._recovery.on_no_worker()
+            case NobodyListens("state"):
+                pass  # it will be asked again
         return []
 
     def _take_messages(self, messages: list[StreamMessage]) -> list[ChoiceOutput]:
@@ -213,30 +210,21 @@ class Stream:
             self._failure = failure  # after what came with it
         return chunks
 
-    def _note_missing(self, where: str) -> None:
-        if where == _STREAM:
-            self._recovery.on_no_controller(time.monotonic())
-        elif where == _RESENT:
-            self._recovery.on_no_worker()
-
-    def _note_state(self, state: RequestState) -> None:
-        self._assembler.worker = state.worker or self._assembler.worker
-        self._recovery.on_state(state.state, state.worker is not None, time.monotonic())
-
     async def _take_step(self, step: Step) -> None:
+        assert self._seat is not None
+        where: Where
         match step:
             case "publish":  # the same id and body: a controller knows it, or takes it
-                subject, query, answer = (
-                    subjects.infer(self._client, self._skill), self._payload, _STREAM,
-                )  # fmt: skip
+                subject = subjects.infer(self._client, self._skill)
+                query, where = self._payload, "stream"
             case "ask_status":
                 subject = subjects.request(self._client, "status")
-                query, answer = orjson.dumps({"request_id": self.request_id}), _STATE
+                query, where = orjson.dumps({"request_id": self.request_id}), "state"
             case "ask_resend":
                 assert self._assembler.worker is not None
                 subject = subjects.resend(self._assembler.worker, self._client)
-                query, answer = self._resend_query(), _RESENT
-        await self._bus.publish(subject, query, reply=f"{self._inbox}.{answer}")
+                query, where = self._resend_query(), "resent"
+        await self._bus.publish(subject, query, reply=self._seat.reply(where))
 
     def _resend_query(self) -> bytes:
         return orjson.dumps(
@@ -244,16 +232,8 @@ class Stream:
         )
 
     async def _leave(self) -> None:
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
+        if self._seat is not None:
+            await self._seat.leave()
         if not self._assembler.done and self._bus.connected:
             query = orjson.dumps({"request_id": self.request_id})
             await self._bus.publish(subjects.request(self._client, "cancel"), query)
-
-
-def _resend_state(payload: bytes) -> ResendState | None:
-    """The worker's answer; None for what follows it."""
-    try:
-        return decode(ResendState, payload)
-    except DecodeError:
-        return None

@@ -6,6 +6,7 @@ import pytest
 
 from shared.bus import Bus
 from shared.client import Cluster, connect
+from shared.client.inbox import SharedInbox
 from shared.settings.tree import Nats
 from tests.shared.client.simulated_controller import SimulatedController
 
@@ -17,7 +18,16 @@ async def controller(bus: Bus) -> SimulatedController:
     return simulated
 
 
-@pytest.fixture
-async def cluster(nats_settings: Nats) -> AsyncIterator[Cluster]:
+@pytest.fixture(params=["own inboxes", "a shared inbox"])
+async def cluster(nats_settings: Nats, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     async with connect(nats_settings, client="ada") as connected:
-        yield connected
+        if request.param == "own inboxes":
+            yield connected
+        else:
+            yield sharing(connected)
+
+
+def sharing(cluster: Cluster) -> Cluster:
+    """The same client, with one inbox for all its streams."""
+    inbox = SharedInbox(cluster.bus, cluster.bus.new_inbox())
+    return Cluster(cluster.bus, cluster.client, inbox)

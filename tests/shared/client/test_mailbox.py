@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
-from shared.bus import Message
+from shared.client.inbox import Arrival
 from shared.client.mailbox import Mailbox
 from shared.errors import StreamFailed
+from shared.ids import RequestId
+from shared.messages.stream import Status
 
 pytestmark = pytest.mark.anyio
 
@@ -14,12 +16,15 @@ _SOON_S = 0.01
 _LONG_S = 60.0
 
 
-def message(number: int, size: int = 0) -> Message:
-    return Message("_INBOX.x", "", str(number).encode().ljust(size, b" "))
+def message(number: int, size: int = 0) -> Arrival:
+    return Arrival([Status(RequestId("x"), number, None, "queued")], size)
 
 
-def number(read: Message | None) -> int | None:
-    return int(read.payload) if read is not None else None
+def number(read: Arrival | None) -> int | None:
+    if read is None:
+        return None
+    assert isinstance(read.what, list)
+    return read.what[0].attempt
 
 
 async def test_messages_are_read_in_the_order_in_which_they_came() -> None:
