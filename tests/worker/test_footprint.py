@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -14,12 +13,21 @@ _MB = 1_000_000
 
 
 def test_memory_that_is_used_is_counted() -> None:
-    before = footprint_bytes([os.getpid()])
-    held = bytearray(b"x") * (100 * _MB)
-    until = time.monotonic() + 10  # some kernels tell what was so a moment ago
-    while footprint_bytes([os.getpid()]) == before and time.monotonic() < until:
-        time.sleep(0.05)
-    assert footprint_bytes([os.getpid()]) - before == pytest.approx(len(held), rel=0.1)
+    # Of a fresh process: this one may have as much at hand from the tests before.
+    program = (
+        "print('ready', flush=True); input(); "
+        f"held = bytearray(b'x') * {100 * _MB}; print(len(held), flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        before = footprint_bytes([child.pid])
+        print(file=child.stdin, flush=True)
+        held = int(child.stdout.readline())
+        assert footprint_bytes([child.pid]) - before == pytest.approx(held, rel=0.1)
+        child.communicate("\n")
 
 
 def test_several_count_together_and_dead_ones_nothing() -> None:
