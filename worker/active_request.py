@@ -79,6 +79,7 @@ class ActiveRequest:
         self._first_token_at: float | None = None
         self._prompt_tokens: dict[int, int] = {}
         self._cached_tokens = 0
+        self._usage_told = False
 
     @property
     def key(self) -> RequestKey:
@@ -206,12 +207,13 @@ class ActiveRequest:
             text=output.text,
             logprobs=output.logprobs,
             finish_reason=output.finish_reason,
+            stop_sequence=output.stop_sequence,
         )
         self._log.append(part)
         if not self.streams:
             return [self._done(self._log.joined())] if not self.unfinished else []
         if self.unfinished:
-            return [Chunk(*self._origin, part)]
+            return [Chunk(*self._origin, part, self._first_usage())]
         return [self._done((part,))]
 
     def replay(self, choice: int | None, from_index: int) -> list[StreamMessage]:
@@ -276,6 +278,13 @@ class ActiveRequest:
     @property
     def _origin(self) -> tuple[RequestId, int, WorkerId]:
         return self.dispatch.request_id, self.dispatch.attempt, self.worker
+
+    def _first_usage(self) -> Usage | None:
+        """What its prompt has, for the first chunk."""
+        if self._usage_told:
+            return None
+        self._usage_told = True
+        return Usage(sum(self._prompt_tokens.values()), self._cached_tokens, 0)
 
     def _done(self, outputs: tuple[ChoiceOutput, ...]) -> Done:
         usage = Usage(sum(self._prompt_tokens.values()), self._cached_tokens, self.tokens)

@@ -1,16 +1,103 @@
 """The `gateway` command."""
 
+import json
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import click
 
-from shared.cli.options import reports_errors, version_option
-from shared.errors import Unavailable
+from controller.gateway.keys import KeyRing
+from controller.gateway.keys_command import keys
+from controller.gateway.service import GatewayService, key_ring
+from shared.bus import Bus
+from shared.cli.options import (
+    json_option,
+    read_settings,
+    reports_errors,
+    settings_options,
+    version_option,
+)
+from shared.ids import name_from
+from shared.logs import LogStore, set_up_logging
+from shared.service import StopRequest, run_on_bus, run_service
+from shared.settings import ClusterSettings
+
+_HELP = """OpenAI- and Anthropic-compatible HTTP in front of a cluster.
+
+Run any number of them; they keep nothing. Programs need only another base URL:
+
+\b
+  gateway                                    on this machine: http://127.0.0.1:8000
+  gateway keys add ada                       make a key for ada
+  gateway --host 0.0.0.0 --keys-file ~/.config/mlx-cluster/keys.yaml
+  OPENAI_BASE_URL=http://127.0.0.1:8000/v1   for OpenAI's clients
+  ANTHROPIC_BASE_URL=http://127.0.0.1:8000   for Anthropic's
+"""
 
 
-@click.command(help="OpenAI- and Anthropic-compatible HTTP in front of a cluster. Not there yet.")
+@click.group(help=_HELP, invoke_without_command=True)
+@settings_options
+@click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Default: 8000; 0 for any free one.")
+@click.option("--keys-file", help="Who may call; see `gateway keys --help`.")
+@click.option("--allow-anonymous", is_flag=True, help="Let everybody call who can reach it.")
+@json_option
 @version_option("gateway")
+@click.pass_context
 @reports_errors
-def main() -> None:
-    raise Unavailable(
-        "the HTTP gateway is not there yet. Use the NATS subjects, the Python client or "
-        "`cluster run` meanwhile: see README.md"
-    )
+def main(
+    context: click.Context,
+    config: Path | None,
+    nats: str | None,
+    token: str | None,
+    host: str | None,
+    port: int | None,
+    keys_file: str | None,
+    allow_anonymous: bool,
+    as_json: bool,
+) -> None:
+    given: dict[str, Any] = {"host": host, "port": port, "keys_file": keys_file}
+    flags: dict[str, Any] = {"gateway": {k: v for k, v in given.items() if v is not None}}
+    if allow_anonymous:
+        flags["gateway"]["allow_anonymous"] = True
+    if as_json:
+        flags["logging"] = {"format": "json"}
+    settings = read_settings(config, nats, token, flags)
+    if context.invoked_subcommand is not None:
+        context.obj = settings
+        return
+    identity = f"{name_from(socket.gethostname())[:48]}-{secrets.token_hex(3)}"
+    ring = key_ring(settings.gateway)
+    logs = set_up_logging(settings.logging, "gateway", identity)
+    say = _say_as_json if as_json else _say
+    sys.exit(run_service(lambda stop: _serve(settings, ring, identity, logs, say, stop)))
+
+
+main.add_command(keys)
+
+
+async def _serve(
+    settings: ClusterSettings,
+    ring: KeyRing,
+    identity: str,
+    logs: LogStore,
+    say: Callable[[str], None],
+    stop: StopRequest,
+) -> int:
+    async def work(bus: Bus) -> None:
+        await GatewayService(settings, ring, bus, logs, say).run(stop)
+
+    return await run_on_bus(stop, settings.nats, f"gateway {identity}", work)
+
+
+def _say(url: str) -> None:
+    click.echo(f"gateway: {url}/v1", err=True)
+
+
+def _say_as_json(url: str) -> None:
+    click.echo(json.dumps({"http_url": url}))
+    sys.stdout.flush()

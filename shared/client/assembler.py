@@ -28,7 +28,8 @@ class Assembler:
 
     Attributes:
         status: the last one heard; None before the first message.
-        done: the end has come; `usage` and `timings` are set unless it was an error.
+        usage: of the prompt from the first token on, of everything at the end.
+        done: the end has come; `timings` is set unless it was an error.
     """
 
     def __init__(self, request_id: RequestId, *, choices: int = 1, first_index: int = 0) -> None:
@@ -93,6 +94,7 @@ class Assembler:
                 return []
             case Chunk():
                 self.status, self.progress = "running", None
+                self.usage = self.usage or message.usage
                 return self._new((message.output,))
             case Done():
                 self.status = "running"

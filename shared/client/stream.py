@@ -77,7 +77,8 @@ class Stream:
         self._mailbox = Mailbox()
         self._failure: StreamFailed | None = None
         self._seat: Seat | None = None
-        self._chunks = self._run()
+        self._updates = self._run()
+        self._outputs = self._one_by_one()
 
     @property
     def request_id(self) -> RequestId:
@@ -101,7 +102,7 @@ class Stream:
 
     @property
     def usage(self) -> Usage | None:
-        """Set at the end."""
+        """Of the prompt from the first token on, of everything at the end."""
         return self._assembler.usage
 
     @property
@@ -110,7 +111,12 @@ class Stream:
         return self._assembler.timings
 
     def __aiter__(self) -> AsyncIterator[ChoiceOutput]:
-        return self._chunks
+        return self._outputs
+
+    def updates(self) -> AsyncIterator[list[ChoiceOutput]]:
+        """As iterating, but with every turn: what came together stands together, and the list
+        is empty where only the status changed or nothing came for a while (at most 3 s)."""
+        return self._updates
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,7 +131,8 @@ class Stream:
 
     async def aclose(self) -> None:
         """Stop listening; cancels the request unless it has ended."""
-        await self._chunks.aclose()
+        await self._outputs.aclose()
+        await self._updates.aclose()
 
     async def collect(self) -> Completion:
         """The whole answer.
@@ -145,14 +152,18 @@ class Stream:
             timings=self.timings,
         )
 
-    async def _run(self) -> AsyncGenerator[ChoiceOutput, None]:
+    async def _one_by_one(self) -> AsyncGenerator[ChoiceOutput, None]:
+        async for outputs in self._updates:
+            for output in outputs:
+                yield output
+
+    async def _run(self) -> AsyncGenerator[list[ChoiceOutput], None]:
         self._recovery = Recovery(time.monotonic(), self._bus.connections)
         self._seat = await self._inbox.join(self.request_id, self._mailbox.put)
         try:
             await self._take_step("publish")
             while not self._assembler.done:
-                for chunk in await self._next():
-                    yield chunk
+                yield await self._next()
                 if self._failure is not None:
                     raise self._failure
         finally:

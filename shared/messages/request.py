@@ -41,6 +41,22 @@ Prompt = (
     | Annotated[list[TokenIds], _SEVERAL]
 )
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
+StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
+ModelName = Annotated[str, Field(min_length=1, max_length=256)]
+MaxTokens = Annotated[int, Field(ge=1, le=2**31)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+Share = Annotated[float, Field(ge=0, le=1)]
+TopK = Annotated[int, Field(ge=0, le=2**31)]
+RepetitionPenalty = Annotated[float, Field(gt=0, le=10)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+LogitBias = dict[
+    Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[float, Field(ge=-100, le=100)]
+]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
+TopLogprobs = Annotated[int, Field(ge=0, le=20)]
+PriorityName = Literal["high", "medium", "low", "urgent", "default", "background"]
+TimeoutMs = Annotated[int, Field(ge=1, le=86_400_000)]
 
 # What a field with several allowed shapes takes; pydantic's own words would list each shape.
 _SHAPES = {
@@ -53,16 +69,18 @@ _SHAPES = {
 }
 
 
-class _Edge(BaseModel):
+class Edge(BaseModel):
+    """What comes from outside: strict, and unknown fields are refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class TextPart(_Edge):
+class TextPart(Edge):
     type: Literal["text"]
     text: str
 
 
-class Message(_Edge):
+class Message(Edge):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -79,7 +97,7 @@ class Message(_Edge):
         return self.content or ""
 
 
-class Requirements(_Edge):
+class Requirements(Edge):
     """The hardware that a request asks for."""
 
     min_memory_gb: float | None = Field(None, ge=0)
@@ -88,42 +106,37 @@ class Requirements(_Edge):
     labels: dict[str, str] = {}
 
 
-class Resume(_Edge):
+class Resume(Edge):
     """Where a stream broke off: the tokens received, and how many characters of text."""
 
     token_ids: Annotated[list[TokenId], Field(fail_fast=True)]
     text_sent: int = Field(0, ge=0, le=2**31)
 
 
-class InferenceRequest(_Edge):
+class InferenceRequest(Edge):
     """What a client publishes on `mlx.infer.<client>.<skill>`."""
 
-    model: str | None = Field(None, min_length=1, max_length=256)
+    model: ModelName | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     prompt: Prompt | None = None
     input: str | Annotated[list[str], Field(fail_fast=True)] | None = None
 
-    max_tokens: int | None = Field(
-        None, ge=1, le=2**31, description="512, or what the model's context has, when not given"
+    max_tokens: MaxTokens | None = Field(
+        None, description="512, or what the model's context has, when not given"
     )
-    temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, ge=0, le=1)
-    top_k: int = Field(0, ge=0, le=2**31)
-    min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0, le=10)
-    presence_penalty: float = Field(0.0, ge=-2, le=2)
-    frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")],
-                     Annotated[float, Field(ge=-100, le=100)]] = {}  # fmt: skip
-    stop: (
-        StopString
-        | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
-        | None
-    ) = None
+    temperature: Temperature = 1.0
+    top_p: Share = 1.0
+    top_k: TopK = 0
+    min_p: Share = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: LogitBias = {}
+    stop: StopString | StopStrings | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] = []
-    seed: int | None = Field(None, ge=0, le=MAX_SEED)
-    n: int = Field(1, ge=1, le=MAX_CHOICES)
-    logprobs: int | None = Field(None, ge=0, le=20)
+    seed: Seed | None = None
+    n: Choices = 1
+    logprobs: TopLogprobs | None = None
 
     response_format: dict[str, Any] | None = None
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
@@ -134,9 +147,9 @@ class InferenceRequest(_Edge):
 
     request_id: RequestId | None = Field(None, pattern=ID_PATTERN)
     session_id: str | None = Field(None, pattern=ID_PATTERN)
-    priority: Literal["high", "medium", "low", "urgent", "default", "background"] = "medium"
+    priority: PriorityName = "medium"
     requires: Requirements | None = None
-    timeout_ms: int = Field(120_000, ge=1, le=86_400_000)
+    timeout_ms: TimeoutMs = 120_000
     resume: Resume | None = None
 
     @model_validator(mode="after")
@@ -175,12 +188,17 @@ class InferenceRequest(_Edge):
     @property
     def level(self) -> Priority:
         """The priority under its canonical name."""
-        return _PRIORITIES[self.priority]
+        return canonical_priority(self.priority)
 
     def fingerprint(self) -> str:
         """A hash of the body without its id: the same id with another fingerprint conflicts."""
         body = self.model_dump(exclude={"request_id"}, exclude_defaults=True)
         return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def canonical_priority(name: PriorityName) -> Priority:
+    """One of three levels, whichever of its names was given."""
+    return _PRIORITIES[name]
 
 
 def parse_request(payload: bytes) -> InferenceRequest:
@@ -190,11 +208,11 @@ def parse_request(payload: bytes) -> InferenceRequest:
         InvalidRequest: the bytes are no request; `param` names the field at fault.
         RequestError: a field asks for something that is not served yet.
     """
-    _refuse_strange_objects(payload)
+    refuse_strange_objects(payload)
     try:
         request = InferenceRequest.model_validate_json(payload)
     except ValidationError as error:
-        raise _invalid(error) from None
+        raise invalid(error) from None
     _refuse_unsupported(request)
     return request
 
@@ -208,7 +226,7 @@ def check_request(body: dict[str, Any]) -> None:
     try:
         InferenceRequest.model_validate(body)
     except ValidationError as error:
-        raise _invalid(error) from None
+        raise invalid(error) from None
 
 
 def default_seed(client: ClientName, request_id: RequestId) -> int:
@@ -239,9 +257,13 @@ class Claims:
         return cls(None, multiplex)
 
 
-def _refuse_strange_objects(payload: bytes) -> None:
+def refuse_strange_objects(payload: bytes) -> None:
     """Refuse an object with a key twice, whichever value a parser would take, or with more
-    keys than any request needs."""
+    keys than any request needs.
+
+    Raises:
+        InvalidRequest: `param` is the key.
+    """
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len(pairs) > MAX_KEYS:
@@ -256,7 +278,8 @@ def _refuse_strange_objects(payload: bytes) -> None:
         json.loads(payload, object_pairs_hook=check)
 
 
-def _invalid(error: ValidationError) -> InvalidRequest:
+def invalid(error: ValidationError) -> InvalidRequest:
+    """What pydantic found first, with the name of the field."""
     problem = error.errors(include_url=False)[0]
     location = problem["loc"]
     for position, part in enumerate(location[:-1]):

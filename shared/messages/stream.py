@@ -71,7 +71,8 @@ class ChoiceOutput:
     """New tokens of one choice, from `index` (counted from 0) on.
 
     `text` is what has become certain: it may lag behind the tokens while a character or a
-    stop string is undecided. `finish_reason` stands in the last output of the choice.
+    stop string is undecided. `finish_reason` stands in the last output of the choice, and
+    `stop_sequence` there is the stop string that ended it, if one did.
     `logprobs` has one entry a token: {"token_id", "token", "logprob", "top": [the same]}.
     """
 
@@ -83,6 +84,7 @@ class ChoiceOutput:
     finish_reason: FinishReason | None = None
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
+    stop_sequence: str | None = None
 
     @staticmethod
     def joined(outputs: Sequence["ChoiceOutput"]) -> "ChoiceOutput":
@@ -111,10 +113,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
+    """New tokens. `usage` stands in the first one: what is known of the prompt."""
+
     request_id: RequestId
     attempt: int
     worker: WorkerId | None
     output: ChoiceOutput
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,8 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
                 body["seed"] = message.seed
         case Chunk():
             _put_output(body, message.output)
+            if message.usage is not None:
+                body["usage"] = asdict(message.usage)
         case Done():
             if len(message.outputs) == 1:
                 _put_output(body, message.outputs[0])
@@ -210,13 +217,14 @@ def _from_dict(body: dict[str, Any]) -> StreamMessage:
         progress = _optional(body, "progress", float, int)
         return Status(*origin, body["status"], progress, _optional(body, "seed", int))
     if not body.get("done"):
-        return Chunk(*origin, _output_from(body))
+        usage = _usage_from(body["usage"]) if "usage" in body else None
+        return Chunk(*origin, _output_from(body), usage)
     if "error" in body:
         return Failed(*origin, _error_from(body["error"]))
     outputs = body.get("choices") or ([body] if "index" in body else [])
     return Done(
         *origin,
-        Usage(*(_checked(body["usage"][name], int) for name in Usage.__slots__)),
+        _usage_from(body["usage"]),
         Timings(*(_checked(body["timings"][name], float, int) for name in Timings.__slots__)),
         tuple(_output_from(output) for output in outputs),
     )
@@ -227,7 +235,7 @@ def _put_output(body: dict[str, Any], output: ChoiceOutput) -> dict[str, Any]:
     body["index"] = output.index
     body["token_ids"] = output.token_ids
     body["text"] = output.text
-    for name in ("logprobs", "finish_reason", "reasoning", "tool_calls"):
+    for name in ("logprobs", "finish_reason", "reasoning", "tool_calls", "stop_sequence"):
         value = getattr(output, name)
         if value is not None:
             body[name] = value
@@ -244,7 +252,12 @@ def _output_from(body: dict[str, Any]) -> ChoiceOutput:
         finish_reason=_optional(body, "finish_reason", str),
         reasoning=_optional(body, "reasoning", str),
         tool_calls=_objects(body, "tool_calls"),
+        stop_sequence=_optional(body, "stop_sequence", str),
     )
+
+
+def _usage_from(body: dict[str, Any]) -> Usage:
+    return Usage(*(_checked(body[name], int) for name in Usage.__slots__))
 
 
 def _error_from(body: dict[str, Any]) -> StreamError:

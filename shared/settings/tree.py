@@ -70,13 +70,35 @@ class Nats(Section):
     tls: Tls | None = None
 
 
+class GatewayTls(Section):
+    """PEM files of the certificate that HTTP clients see."""
+
+    cert_file: str = Field(min_length=1)
+    key_file: str = Field(min_length=1)
+
+
 class Gateway(Section):
+    """The HTTP edge. Beyond this machine it needs a `keys_file`, or `allow_anonymous`.
+
+    `model_aliases`: the name that a program insists on → a model or a skill. `cors_origins`: web
+    pages that may call it (`["*"]`: all); none by default.
+    """
+
     enabled: bool = False
-    host: str = "127.0.0.1"
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
-    keys_file: str | None = None
-    max_body_bytes: Count = 2_000_000
+    keys_file: Annotated[str, Field(min_length=1)] | None = None
+    allow_anonymous: bool = False
+    tls: GatewayTls | None = None
+    cors_origins: list[Annotated[str, Field(min_length=1)]] = []
+    model_aliases: dict[Model, Annotated[str, Field(min_length=1, max_length=256)]] = {}
+    max_body_bytes: Annotated[int, Field(ge=1, le=64_000_000)] = 2_000_000
+    max_header_bytes: Annotated[int, Field(ge=1024, le=1_000_000)] = 32_768
     max_connections: Count = 1024
+    header_timeout_ms: PositiveMilliseconds = 10_000
+    body_timeout_ms: PositiveMilliseconds = 30_000
+    send_timeout_ms: PositiveMilliseconds = 30_000
+    keep_alive_ms: PositiveMilliseconds = 10_000
 
 
 class ModelSource(Section):

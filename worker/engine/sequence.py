@@ -66,7 +66,8 @@ class Sequence:
         reason: FinishReason | None,
         logprobs: list[dict[str, Any]] | None = None,
     ) -> Output:
-        output = Output(self.id, self._index, token_ids, text, reason, logprobs)
+        stop = self._text.stop_sequence if reason == "stop" else None
+        output = Output(self.id, self._index, token_ids, text, reason, logprobs, stop)
         self._index += len(token_ids)
         return output
 

@@ -67,18 +67,23 @@ class StopScanner:
     def __init__(self, stop_strings: Sequence[str]) -> None:
         self._stops = tuple(stop_strings)
         self._held = ""
-        self.stopped = False
+        self.found: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        return self.found is not None
 
     def push(self, piece: str) -> str:
-        """The text that certainly stands before any stop string. Sets `stopped` at the first."""
+        """The text that certainly stands before any stop string. Sets `found` at the first."""
         if not self._stops:
             return piece
         text = self._held + piece
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             # The one that is complete first, as if the text came character by character.
-            self.stopped, self._held = True, ""
-            return text[: min(found)[1]]
+            _, at, self.found = min(found)
+            self._held = ""
+            return text[:at]
         hold = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - hold :]
         return text[: len(text) - hold]
@@ -112,6 +117,11 @@ class TextStream:
     def stopped(self) -> bool:
         """Whether a stop string was found; nothing comes after it."""
         return self._scanner.stopped
+
+    @property
+    def stop_sequence(self) -> str | None:
+        """The stop string that was found."""
+        return self._scanner.found
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The new text that may be sent."""

@@ -164,6 +164,7 @@ class Output:
     text: str
     finish_reason: FinishReason | None = None
     logprobs: list[dict[str, Any]] | None = None
+    stop_sequence: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,175 @@
+"""An answer as HTTP: whole as JSON, or as server-sent events while it comes.
+
+Whoever hangs up ends the request, streaming or not. The status is decided when the first
+output comes, or when a caller would otherwise hear nothing for too long. A stream that ends
+badly says so in an event and then breaks off: it never looks whole.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from controller.gateway.desk import Desk, Exchange, Question
+from controller.gateway.dialect import Dialect
+from controller.gateway.keys import Key
+from shared.client import Completion
+from shared.errors import ClusterError
+from shared.messages.stream import ChoiceOutput, Usage
+
+_EVENT_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Form(Protocol):
+    """How one API writes an answer."""
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        """The body of a whole answer."""
+
+    def opening(self, usage: Usage | None) -> bytes:
+        """The events before the first output; `usage` as far as it is known."""
+
+    def events(self, outputs: Sequence[ChoiceOutput]) -> bytes:
+        """The events of what is new."""
+
+    def closing(self, usage: Usage) -> bytes:
+        """The events after the last output."""
+
+
+class Answering:
+    """An ASGI response.
+
+    Args:
+        keep_alive_s: after so long without a word a comment is sent.
+        send_timeout_s: how long a caller may read nothing.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        key: Key,
+        question: Question,
+        form: Form,
+        dialect: Dialect,
+        *,
+        stream: bool,
+        keep_alive_s: float,
+        send_timeout_s: float,
+    ) -> None:
+        self._desk = desk
+        self._key = key
+        self._question = question
+        self._form = form
+        self._dialect = dialect
+        self._streams = stream
+        self._keep_alive_s = keep_alive_s
+        self._send_timeout_s = send_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writer = Writer(send, self._send_timeout_s)
+        answering = asyncio.create_task(self._answer(writer))
+        watching = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watching.cancel()
+            answering.cancel()
+            await asyncio.wait((answering, watching))
+        if not answering.cancelled() and (error := answering.exception()) is not None:
+            raise error
+
+    async def _answer(self, writer: "Writer") -> None:
+        try:
+            async with self._desk.exchange(self._key, self._question) as exchange:
+                if self._streams:
+                    await self._stream(writer, exchange)
+                else:
+                    body = orjson.dumps(self._form.whole(await exchange.collect()))
+                    await writer.respond(200, body, {})
+        except ClusterError as error:
+            request_id = self._question.request_id
+            if writer.started:
+                await writer.write(self._dialect.error_event(error, request_id))
+            else:
+                refusal = self._dialect.refusal(error, request_id)
+                await writer.respond(refusal.status, orjson.dumps(refusal.body), refusal.headers)
+
+    async def _stream(self, writer: "Writer", exchange: Exchange) -> None:
+        opened = False
+        async for outputs in exchange.updates():
+            if outputs:
+                data = self._form.events(outputs)
+                if not opened:
+                    opened = True
+                    data = self._form.opening(exchange.stream.usage) + data
+                await writer.write(data)
+            elif writer.silent_s >= self._keep_alive_s:
+                await writer.write(f": {_state(exchange)}\n\n".encode())
+        if not opened:
+            await writer.write(self._form.opening(exchange.usage))
+        await writer.write(self._form.closing(exchange.usage))
+        await writer.finish()
+
+
+class Writer:
+    """The sending side of a response."""
+
+    def __init__(self, send: Send, timeout_s: float) -> None:
+        self._send = send
+        self._timeout_s = timeout_s
+        self._wrote_at = time.monotonic()
+        self.started = False
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self._wrote_at
+
+    async def respond(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        """A whole response."""
+        self.started = True
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        raw += [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        await self._pass({"type": "http.response.body", "body": body})
+
+    async def write(self, data: bytes) -> None:
+        """One or more events.
+
+        Raises:
+            TimeoutError: the caller reads nothing.
+        """
+        if not self.started:
+            self.started = True
+            start = {"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS}
+            await self._send(start)
+        await self._pass({"type": "http.response.body", "body": data, "more_body": True})
+        self._wrote_at = time.monotonic()
+
+    async def finish(self) -> None:
+        """The good end; without it the connection breaks off."""
+        await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pass(self, message: dict[str, Any]) -> None:
+        async with asyncio.timeout(self._timeout_s):
+            await self._send(message)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _state(exchange: Exchange) -> str:
+    stream = exchange.stream
+    progress = f" {stream.progress:.0%}" if stream.progress is not None else ""
+    return f"{stream.status or 'waiting'}{progress}"

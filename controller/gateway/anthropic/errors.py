@@ -1,0 +1,43 @@
+"""Errors in Anthropic's shape."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from controller.gateway.dialect import Refusal, retry_headers, status_of
+from shared.errors import ClusterError
+
+_OVERLOADED = 529
+
+_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    _OVERLOADED: "overloaded_error",
+}
+
+
+class AnthropicDialect:
+    def refusal(self, error: ClusterError, request_id: str) -> Refusal:
+        return Refusal(_status(error), _body(error, request_id), retry_headers(error))
+
+    def error_event(self, error: ClusterError, request_id: str) -> bytes:
+        return b"event: error\ndata: %b\n\n" % orjson.dumps(_body(error, request_id))
+
+
+def _status(error: ClusterError) -> int:
+    return _OVERLOADED if error.code in ("queue_full", "memory_pressure") else status_of(error)
+
+
+def _body(error: ClusterError, request_id: str) -> dict[str, Any]:
+    status = _status(error)
+    kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": error.message},
+        "request_id": request_id,
+    }

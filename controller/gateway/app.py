@@ -1,0 +1,234 @@
+"""The paths of the gateway, and what each does."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from controller.gateway.answering import Answering, Form
+from controller.gateway.anthropic.answers import MessageForm
+from controller.gateway.anthropic.requests import MessagesRequest
+from controller.gateway.bodies import read_body, understood
+from controller.gateway.desk import Desk, Question
+from controller.gateway.directory import Directory
+from controller.gateway.endpoint import (
+    Endpoint,
+    Handler,
+    Identified,
+    Refusing,
+    dialect_of,
+    key_of,
+    request_id_of,
+)
+from controller.gateway.keys import KeyRing
+from controller.gateway.metrics import Metrics
+from controller.gateway.openai.answers import ChatForm, TextForm
+from controller.gateway.openai.requests import ChatRequest, CompletionRequest
+from controller.gateway.openapi import description
+from controller.gateway.sessions import session_id
+from shared.errors import ClusterError, RequestError
+from shared.messages.request import Priority, PriorityName, canonical_priority
+from shared.settings.tree import Gateway
+
+_SESSION_HEADER = "x-session-id"
+_EPOCH = "1970-01-01T00:00:00Z"
+
+
+class App:
+    """Builds the ASGI app.
+
+    Attributes:
+        draining: no new requests shall come; `/ready` says so.
+    """
+
+    def __init__(
+        self,
+        settings: Gateway,
+        desk: Desk,
+        directory: Directory,
+        ring: KeyRing,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._desk = desk
+        self._directory = directory
+        self._ring = ring
+        self._metrics = metrics
+        self.draining = False
+
+    def build(self) -> ASGIApp:
+        middleware = []
+        if self._settings.cors_origins:
+            middleware.append(
+                Middleware(
+                    CORSMiddleware,
+                    allow_origins=self._settings.cors_origins,
+                    allow_methods=["GET", "POST"],
+                    allow_headers=["*"],
+                    expose_headers=["x-request-id", "request-id", "retry-after"],
+                )
+            )
+        app = Starlette(
+            routes=[
+                self._route("/v1/chat/completions", self._chat, "POST"),
+                self._route("/v1/completions", self._completions, "POST"),
+                self._route("/v1/models", self._models, "GET"),
+                self._route("/v1/models/{name:path}", self._model, "GET"),
+                self._route("/v1/messages", self._messages, "POST"),
+                self._route("/metrics", self._metrics_text, "GET"),
+                self._route("/openapi.json", self._openapi, "GET", open_to_all=True),
+                self._route("/health", self._health, "GET", open_to_all=True),
+                self._route("/ready", self._ready, "GET", open_to_all=True),
+            ],
+            middleware=middleware,
+            exception_handlers={404: _no_such_path, 405: _no_such_method},  # type: ignore[dict-item]
+        )
+        app.router.redirect_slashes = False
+        return Identified(app)
+
+    def _route(
+        self, path: str, handler: Handler, method: str, *, open_to_all: bool = False
+    ) -> Route:
+        ring = None if open_to_all else self._ring
+        return Route(path, Endpoint(handler, ring, self._metrics), methods=[method])
+
+    # Answers.
+
+    async def _chat(self, request: Request) -> ASGIApp:
+        body = understood(ChatRequest, await self._body(request))
+        body.refuse_unsupported()
+        form = ChatForm(
+            request_id_of(request),
+            body.model or "",
+            choices=body.n or 1,
+            include_usage=body.include_usage,
+        )
+        return self._answer(request, body, form, body.session)
+
+    async def _completions(self, request: Request) -> ASGIApp:
+        body = understood(CompletionRequest, await self._body(request))
+        body.refuse_unsupported()
+        form = TextForm(request_id_of(request), body.model or "", include_usage=body.include_usage)
+        return self._answer(request, body, form, body.session)
+
+    async def _messages(self, request: Request) -> ASGIApp:
+        body = understood(MessagesRequest, await self._body(request))
+        body.refuse_unsupported()
+        form = MessageForm(request_id_of(request), body.model)
+        return self._answer(request, body, form, body.session)
+
+    def _answer(
+        self,
+        request: Request,
+        body: ChatRequest | CompletionRequest | MessagesRequest,
+        form: Form,
+        session: str | None,
+    ) -> ASGIApp:
+        fields = body.fields()
+        named = request.headers.get(_SESSION_HEADER) or session
+        if named:
+            fields["session_id"] = session_id(named)
+        return Answering(
+            self._desk,
+            key_of(request),
+            Question(request_id_of(request), body.model, _priority(body.priority), fields),
+            form,
+            dialect_of(request.url.path),
+            stream=body.streams,
+            keep_alive_s=self._settings.keep_alive_ms / 1000,
+            send_timeout_s=self._settings.send_timeout_ms / 1000,
+        )
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(
+            request,
+            max_bytes=self._settings.max_body_bytes,
+            timeout_s=self._settings.body_timeout_ms / 1000,
+        )
+
+    # Models.
+
+    async def _models(self, request: Request) -> ASGIApp:
+        allowed = key_of(request).models
+        names = await self._directory.names()
+        shown = [name for name in names if allowed is None or name in allowed]
+        if _is_anthropic(request):
+            models = [_anthropic_model(name) for name in shown]
+            first, last = (shown[0], shown[-1]) if shown else (None, None)
+            body = {"data": models, "has_more": False, "first_id": first, "last_id": last}
+            return _json(body)
+        return _json({"object": "list", "data": [_openai_model(name) for name in shown]})
+
+    async def _model(self, request: Request) -> ASGIApp:
+        name = request.path_params["name"]
+        key = key_of(request)
+        names = await self._directory.names()
+        if name not in names or (key.models is not None and name not in key.models):
+            raise RequestError(f"there is no model {name[:100]!r}", code="unknown_model")
+        make = _anthropic_model if _is_anthropic(request) else _openai_model
+        return _json(make(name))
+
+    # About the gateway.
+
+    async def _health(self, request: Request) -> ASGIApp:
+        return _json({"status": "ok"})
+
+    async def _ready(self, request: Request) -> ASGIApp:
+        obstacle = self._directory.obstacle
+        if self.draining:
+            obstacle = ClusterError("the gateway is shutting down", code="draining")
+        if obstacle is not None:
+            raise obstacle
+        return _json({"status": "ready"})
+
+    async def _metrics_text(self, request: Request) -> ASGIApp:
+        if not key_of(request).admin:
+            raise ClusterError("metrics need a key with `admin: true`", code="not_allowed")
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def _openapi(self, request: Request) -> ASGIApp:
+        return _json(description(keys=self._ring.asked_for))
+
+
+# Starlette calls what these return as the ASGI app that it is.
+async def _no_such_path(request: Request, _: Exception) -> ASGIApp:
+    error = RequestError(
+        f"there is nothing at {request.url.path[:200]!r}; /openapi.json lists the paths",
+        code="not_found",
+    )
+    return Refusing(error, dialect_of(request.url.path))
+
+
+async def _no_such_method(request: Request, error: Any) -> ASGIApp:
+    allowed = (error.headers or {}).get("Allow", "")
+    refused = RequestError(
+        f"{request.url.path} takes {allowed}, not {request.method[:20]}", code="method_not_allowed"
+    )
+    return Refusing(refused, dialect_of(request.url.path))
+
+
+def _priority(name: PriorityName | None) -> Priority | None:
+    return None if name is None else canonical_priority(name)
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
+
+
+def _openai_model(name: str) -> Mapping[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "cluster"}
+
+
+def _anthropic_model(name: str) -> Mapping[str, Any]:
+    return {"type": "model", "id": name, "display_name": name, "created_at": _EPOCH}
+
+
+def _json(body: Any) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

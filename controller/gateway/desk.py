@@ -1,0 +1,177 @@
+"""Hands a question to the cluster, if its caller may ask it, and counts what becomes of it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from controller.gateway.directory import Directory
+from controller.gateway.keys import Key
+from controller.gateway.metrics import Metrics
+from controller.gateway.quotas import Quotas
+from shared.bus import Bus
+from shared.client import Cluster, Completion, Stream
+from shared.client.inbox import SharedInbox
+from shared.errors import ClusterError
+from shared.ids import ClientName, ModelId, RequestId
+from shared.messages.request import PRIORITIES, Priority
+from shared.messages.stream import ChoiceOutput, Usage
+from shared.subjects import INBOX_PREFIX
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_PRIORITY: Priority = "medium"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a caller asks, in the cluster's own fields.
+
+    Attributes:
+        model: a model, a skill or an alias; None for whatever the cluster prefers.
+        priority: None where the caller did not say.
+    """
+
+    request_id: RequestId
+    model: str | None
+    priority: Priority | None
+    fields: dict[str, Any]
+
+
+class Exchange:
+    """One question and its answer, while it is open."""
+
+    def __init__(self, stream: Stream, asked_at: float) -> None:
+        self._stream = stream
+        self._asked_at = asked_at
+        self.first_token_s: float | None = None
+
+    @property
+    def stream(self) -> Stream:
+        return self._stream
+
+    @property
+    def usage(self) -> Usage:
+        """Of the whole answer, once it is there."""
+        assert self._stream.usage is not None
+        return self._stream.usage
+
+    async def updates(self) -> AsyncGenerator[list[ChoiceOutput], None]:
+        """As `Stream.updates`."""
+        async for outputs in self._stream.updates():
+            if outputs and self.first_token_s is None:
+                self.first_token_s = time.monotonic() - self._asked_at
+            yield outputs
+
+    async def collect(self) -> Completion:
+        """As `Stream.collect`."""
+        completion = await self._stream.collect()
+        self.first_token_s = completion.timings.ttft_ms / 1000
+        return completion
+
+
+class Desk:
+    """One for the whole gateway.
+
+    Args:
+        strict: whether each client's answers must come to inboxes of its name; else all share one.
+    """
+
+    def __init__(
+        self, bus: Bus, directory: Directory, quotas: Quotas, metrics: Metrics, *, strict: bool
+    ) -> None:
+        self._bus = bus
+        self._directory = directory
+        self._quotas = quotas
+        self._metrics = metrics
+        self._strict = strict
+        self._inboxes: dict[str, SharedInbox] = {}
+
+    @asynccontextmanager
+    async def exchange(self, key: Key, question: Question) -> AsyncIterator[Exchange]:
+        """Ask; a question that is left before its answer is there is cancelled.
+
+        Raises:
+            RequestError: the model is unknown, or a field is wrong.
+            Unavailable: no controller answers.
+            ClusterError: `not_allowed` or `rate_limit_exceeded`.
+        """
+        asked_at = time.monotonic()
+        model, code = "", "ok"
+        self._metrics.began()
+        exchange: Exchange | None = None
+        try:
+            skill, named = await self._directory.resolve(question.model)
+            model = named or skill
+            priority = _priority(key, question, model)
+            async with self._quotas.admit(key):
+                fields = {**question.fields, "priority": priority}
+                if named is not None:
+                    fields["model"] = named
+                stream = self._cluster(key.client).stream(
+                    skill=skill, request_id=question.request_id, **fields
+                )
+                async with stream:
+                    exchange = Exchange(stream, asked_at)
+                    yield exchange
+        except asyncio.CancelledError:
+            code = "client_gone"
+            raise
+        except ClusterError as error:
+            code = error.code
+            raise
+        except Exception:
+            code = "internal_error"
+            raise
+        finally:
+            seconds = time.monotonic() - asked_at
+            self._metrics.ended(key.client, model, code, seconds)
+            if exchange is not None:
+                await self._account(key, ModelId(model), exchange)
+            logger.info(
+                "%s: %s for %s after %.2f s", code, model or "no model", key.client, seconds,
+                extra={"request_id": question.request_id, "client": key.client, "code": code},
+            )  # fmt: skip
+
+    async def _account(self, key: Key, model: ModelId, exchange: Exchange) -> None:
+        if exchange.first_token_s is not None:
+            self._metrics.first_token(model, exchange.first_token_s)
+        if (usage := exchange.stream.usage) is not None:
+            self._metrics.used(key.client, model, usage)
+            await self._quotas.charge(key, usage.prompt_tokens + usage.completion_tokens)
+
+    def _cluster(self, client: ClientName) -> Cluster:
+        prefix = f"{INBOX_PREFIX}.{client}" if self._strict else ""
+        inbox = self._inboxes.get(prefix)
+        if inbox is None:
+            unique = self._bus.new_inbox()
+            own = f"{prefix}.{unique.rpartition('.')[2]}" if self._strict else unique
+            inbox = self._inboxes[prefix] = SharedInbox(self._bus, own)
+        return Cluster(self._bus, client, inbox)
+
+
+def _priority(key: Key, question: Question, model: str) -> Priority:
+    """The one asked for, or medium, at most what the key allows.
+
+    Raises:
+        ClusterError: the key does not allow the model or the priority asked for.
+    """
+    if key.models is not None and not {model, question.model} & set(key.models):
+        raise ClusterError(
+            f"model: this key is for {', '.join(key.models)}, not for {model}",
+            code="not_allowed",
+            param="model",
+        )
+    rank = PRIORITIES.index
+    if question.priority is None:
+        return max(_DEFAULT_PRIORITY, key.max_priority, key=rank)
+    if rank(question.priority) < rank(key.max_priority):
+        raise ClusterError(
+            f"priority: this key allows {key.max_priority} at most",
+            code="not_allowed",
+            param="priority",
+        )
+    return question.priority

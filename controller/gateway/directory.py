@@ -1,0 +1,101 @@
+"""Which skills and models the cluster has, as its controllers say."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+from shared.client import Cluster
+from shared.errors import ClusterError, RequestError, Unavailable
+from shared.ids import ModelId, SkillName
+from shared.messages.health import ClusterHealth
+
+logger = logging.getLogger(__name__)
+
+_REFRESH_S = 2.0
+_STALE_S = 10.0
+_DEFAULT_SKILL = SkillName("chat")
+
+
+class Directory:
+    """Knows what was said last.
+
+    Args:
+        aliases: names that programs insist on → a model or a skill.
+    """
+
+    def __init__(self, cluster: Cluster, aliases: Mapping[ModelId, str]) -> None:
+        self._cluster = cluster
+        self._aliases = aliases
+        self._health: ClusterHealth | None = None
+        self._heard_at = 0.0
+
+    async def run(self) -> None:
+        """Ask again and again, until cancelled."""
+        while True:
+            await self._refresh()
+            await asyncio.sleep(_REFRESH_S)
+
+    @property
+    def obstacle(self) -> ClusterError | None:
+        """Why no request can be served now, if so."""
+        if self._health is None or time.monotonic() - self._heard_at > _STALE_S:
+            return Unavailable("no controller answers", code="no_controller")
+        if not any(worker.state == "ready" for worker in self._health.workers):
+            return Unavailable("no worker is ready", code="no_worker")
+        return None
+
+    async def names(self) -> dict[str, list[SkillName]]:
+        """All that may stand as `model`: models, skills and aliases, with the skills they serve.
+
+        Raises:
+            Unavailable: no controller answers.
+        """
+        skills = await self._skills()
+        names: dict[str, list[SkillName]] = {}
+        for skill, models in skills.items():
+            for model in models:
+                names.setdefault(model, []).append(skill)
+        for skill in skills:
+            names.setdefault(skill, [skill])
+        for alias, meant in self._aliases.items():
+            if alias not in names and meant in names:
+                names[alias] = names[meant]
+        return names
+
+    async def resolve(self, name: str | None) -> tuple[SkillName, ModelId | None]:
+        """The skill to ask, and the model where the name is not the skill's own.
+
+        Raises:
+            RequestError: there is nothing of that name.
+            Unavailable: no controller answers.
+        """
+        skills = await self._skills()
+        meant = name if name is None else self._aliases.get(ModelId(name), name)
+        if meant is None:
+            return _DEFAULT_SKILL if _DEFAULT_SKILL in skills else next(iter(skills)), None
+        having = [skill for skill, models in skills.items() if meant in models]
+        if having:
+            return (_DEFAULT_SKILL if _DEFAULT_SKILL in having else having[0]), ModelId(meant)
+        if meant in skills:
+            return SkillName(meant), None
+        known = ", ".join(sorted({model for models in skills.values() for model in models}))
+        raise RequestError(
+            f"model: there is no {name!r}; there are: {known}", code="unknown_model", param="model"
+        )
+
+    async def _skills(self) -> Mapping[SkillName, list[ModelId]]:
+        if self._health is None:
+            await self._refresh()
+        if self._health is None:
+            raise Unavailable(
+                "no controller answers; is `controller` running?", code="no_controller"
+            )
+        return self._health.skills
+
+    async def _refresh(self) -> None:
+        try:
+            self._health = await self._cluster.health()
+            self._heard_at = time.monotonic()
+        except ClusterError as error:
+            logger.debug("the cluster's health is not known: %s", error.message)

@@ -1,0 +1,152 @@
+"""What every request passes: its id, its key, and errors in the shape of its API."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from controller.gateway.anthropic.errors import AnthropicDialect
+from controller.gateway.dialect import Dialect
+from controller.gateway.keys import Key, KeyRing
+from controller.gateway.metrics import Metrics
+from controller.gateway.openai.errors import OpenAiDialect
+from shared.errors import ClusterError
+from shared.ids import RequestId, new_request_id
+
+logger = logging.getLogger(__name__)
+
+_LINGER_S = 2.0
+
+Handler = Callable[[Request], Awaitable[ASGIApp]]
+"""Makes the response to a request. Raises ClusterError."""
+
+
+def dialect_of(path: str) -> Dialect:
+    """The API that a path belongs to."""
+    anthropic = path == "/v1/messages" or path.startswith("/v1/messages/")
+    return AnthropicDialect() if anthropic else OpenAiDialect()
+
+
+def request_id_of(request: Request) -> RequestId:
+    return RequestId(request.state.request_id)
+
+
+def key_of(request: Request) -> Key:
+    key = request.state.key
+    assert isinstance(key, Key)
+    return key
+
+
+class Endpoint:
+    """An ASGI app around one handler.
+
+    Args:
+        ring: None where no key is asked for.
+    """
+
+    def __init__(self, handler: Handler, ring: KeyRing | None, metrics: Metrics) -> None:
+        self._handler = handler
+        self._ring = ring
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            if self._ring is not None:
+                request.state.key = self._ring.find(_shown_key(request))
+            response = await self._handler(request)
+        except ClusterError as error:
+            known = getattr(request.state, "key", None)
+            self._metrics.refused(known.client if known is not None else "", error.code)
+            logger.info(
+                "refused: %s", error.message,
+                extra={"request_id": request_id_of(request), "code": error.code},
+            )  # fmt: skip
+            response = Refusing(error, dialect_of(request.url.path))
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+
+class Identified:
+    """Gives each request an id and says it in the response, under both APIs' names. What fails
+    unforeseen becomes an error that says nothing of the inside."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = new_request_id()
+        scope.setdefault("state", {})["request_id"] = request_id
+        started = False
+
+        async def identified(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                own = [(b"x-request-id", request_id.encode()), (b"request-id", request_id.encode())]
+                message = {**message, "headers": [*message.get("headers", []), *own]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, identified)
+        except Exception:
+            logger.exception("a request failed", extra={"request_id": request_id})
+            if not started:
+                error = ClusterError("a fault of the gateway's own; its log says more")
+                await Refusing(error, dialect_of(scope["path"]))(scope, receive, identified)
+
+
+class Refusing:
+    """The response that says an error. A body that is still on its way is read for a while and
+    thrown away: who sends would otherwise not hear the answer."""
+
+    def __init__(self, error: ClusterError, dialect: Dialect) -> None:
+        self._error = error
+        self._dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._dialect.refusal(self._error, scope["state"]["request_id"])
+        body = orjson.dumps(refusal.body)
+        headers = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
+        headers += [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        unread = self._error.code in ("payload_too_large", "request_timeout")
+        if unread:
+            headers.append((b"connection", b"close"))
+        if refusal.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        start = {"type": "http.response.start", "status": refusal.status, "headers": headers}
+        await send(start)
+        await send({"type": "http.response.body", "body": body, "more_body": unread})
+        if unread:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER_S):
+                    await _discard(receive)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _discard(receive: Receive) -> None:
+    more = True
+    while more:
+        message = await receive()
+        more = message["type"] == "http.request" and message.get("more_body", False)
+
+
+def _shown_key(request: Request) -> str | None:
+    """From OpenAI's header, or from Anthropic's."""
+    authorization: Any = request.headers.get("authorization", "")
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() == "bearer" and credentials.strip():
+        return str(credentials.strip())
+    return request.headers.get("x-api-key")

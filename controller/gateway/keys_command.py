@@ -1,0 +1,109 @@
+"""`gateway keys`: make, list and remove API keys."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from controller.gateway.keys import Key, hashed, new_key, read_keys, write_keys
+from shared.cli.options import json_option, reports_errors
+from shared.errors import SettingsError
+from shared.folders import data_folder
+from shared.messages.codec import first_problem
+from shared.messages.request import PRIORITIES
+from shared.settings import ClusterSettings
+
+_HELP = """Who may call the gateway, and how much.
+
+The file holds only hashes: a key is shown once, when it is made. A gateway that runs reads the
+file again when it changes. Keys of the same client share its limits.
+"""
+
+
+@click.group(help=_HELP)
+def keys() -> None:
+    pass
+
+
+@keys.command(help="Make a key for a client, and print it: it cannot be shown again.")
+@click.argument("client")
+@click.option("--model", "models", multiple=True, help="Allowed model or skill. Default: all.")
+@click.option("--max-priority", type=click.Choice(PRIORITIES), default="high", show_default=True)
+@click.option("--requests-per-minute", type=int)
+@click.option("--tokens-per-minute", type=int, help="Of prompts and answers together.")
+@click.option("--max-concurrent", type=int, help="Requests at once.")
+@click.option("--admin", is_flag=True, help="May read /metrics.")
+@json_option
+@click.pass_obj
+@reports_errors
+def add(
+    settings: ClusterSettings, /, client: str, models: tuple[str, ...], as_json: bool, **limits: Any
+) -> None:
+    path = _file(settings)
+    key = new_key()
+    try:
+        entry = Key(client=client, sha256=hashed(key), models=list(models) or None, **limits)
+    except ValidationError as error:
+        raise SettingsError(first_problem(error)[1]) from None
+    write_keys(path, [*_kept(path), entry])
+    if as_json:
+        click.echo(orjson.dumps({"client": client, "key": key, "keys_file": str(path)}))
+        return
+    click.echo(key)
+    click.echo(f"Kept as a hash in {path}. It is not shown again.", err=True)
+    if settings.gateway.keys_file is None:
+        click.echo(f"Start the gateway with --keys-file {path}", err=True)
+
+
+@keys.command("list", help="Show the clients, what they may use, and the beginnings of the hashes.")
+@json_option
+@click.pass_obj
+@reports_errors
+def list_keys(settings: ClusterSettings, as_json: bool) -> None:
+    entries = _kept(_file(settings))
+    if as_json:
+        click.echo(orjson.dumps([entry.model_dump(exclude_none=True) for entry in entries]))
+        return
+    table = Table("client", "hash", "models", "priority", "req/min", "tokens/min", "at once")
+    for entry in entries:
+        limits = (entry.requests_per_minute, entry.tokens_per_minute, entry.max_concurrent)
+        table.add_row(
+            entry.client + (" (admin)" if entry.admin else ""),
+            entry.sha256[:8],
+            ", ".join(entry.models) if entry.models else "all",
+            f"up to {entry.max_priority}",
+            *(str(limit) if limit is not None else "-" for limit in limits),
+        )
+    Console().print(table)
+
+
+@keys.command(help="Remove keys: all of a client, or the one whose hash begins so.")
+@click.argument("client_or_hash")
+@click.pass_obj
+@reports_errors
+def rm(settings: ClusterSettings, client_or_hash: str) -> None:
+    path = _file(settings)
+    entries = _kept(path)
+    left = [
+        entry
+        for entry in entries
+        if entry.client != client_or_hash
+        and not (len(client_or_hash) >= 8 and entry.sha256.startswith(client_or_hash))
+    ]
+    if len(left) == len(entries):
+        raise SettingsError(f"no client and no hash of 8 digits or more in {path} is like that")
+    write_keys(path, left)
+    click.echo(f"{len(entries) - len(left)} removed")
+
+
+def _file(settings: ClusterSettings) -> Path:
+    named = settings.gateway.keys_file
+    return Path(named).expanduser() if named is not None else data_folder() / "keys.yaml"
+
+
+def _kept(path: Path) -> list[Key]:
+    return read_keys(path) if path.exists() else []

@@ -1,0 +1,78 @@
+"""What the gateway counts, for Prometheus.
+
+Labels hold names that the cluster or its operator gave, never what a caller made up: else a
+hostile one could fill the memory with time series.
+"""
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from shared.ids import ClientName
+from shared.messages.stream import Usage
+
+_FIRST_TOKEN_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 35, 60, 120)
+_WHOLE_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300)
+UNKNOWN = ""
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of no use
+
+
+class Metrics:
+    """The counters of one gateway."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "mlx_gateway_requests", "Requests that ended, by the code of their end.",
+            ("client", "model", "code"), registry=self._registry,
+        )  # fmt: skip
+        self._tokens = Counter(
+            "mlx_gateway_tokens", "Tokens of prompts, of those from the cache, and of answers.",
+            ("client", "model", "kind"), registry=self._registry,
+        )  # fmt: skip
+        self._first_token = Histogram(
+            "mlx_gateway_time_to_first_token_seconds", "From the request to its first token.",
+            ("model",), buckets=_FIRST_TOKEN_BUCKETS_S, registry=self._registry,
+        )  # fmt: skip
+        self._duration = Histogram(
+            "mlx_gateway_request_seconds", "From the request to its end, of those that ended well.",
+            ("model",), buckets=_WHOLE_BUCKETS_S, registry=self._registry,
+        )  # fmt: skip
+        self._open = Gauge(
+            "mlx_gateway_open_requests", "Requests being answered now.", registry=self._registry
+        )
+
+    def began(self) -> None:
+        self._open.inc()
+
+    def ended(self, client: ClientName, model: str, code: str, seconds: float) -> None:
+        """`code` is that of the error, `ok`, or `client_gone`."""
+        self._open.dec()
+        self._requests.labels(client, model, code).inc()
+        if code == "ok":
+            self._duration.labels(model).observe(seconds)
+
+    def refused(self, client: str, code: str) -> None:
+        """It ended before it was sent on."""
+        self._requests.labels(client, UNKNOWN, code).inc()
+
+    def first_token(self, model: str, seconds: float) -> None:
+        self._first_token.labels(model).observe(seconds)
+
+    def used(self, client: ClientName, model: str, usage: Usage) -> None:
+        for kind, tokens in (
+            ("prompt", usage.prompt_tokens),
+            ("cached", usage.cached_tokens),
+            ("completion", usage.completion_tokens),
+        ):
+            self._tokens.labels(client, model, kind).inc(tokens)
+
+    def text(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,265 @@
+"""What OpenAI's clients send, and what it means to the cluster.
+
+Fields that only steer OpenAI's own service are taken and do nothing; fields for what is not served
+yet are refused by name; unknown ones too.
+"""
+
+import hashlib
+from typing import Annotated, Any, Literal, Self
+
+import orjson
+from pydantic import Field, model_validator
+
+from shared.errors import RequestError
+from shared.messages.request import (
+    Choices,
+    Edge,
+    LogitBias,
+    MaxTokens,
+    ModelName,
+    Penalty,
+    PriorityName,
+    Prompt,
+    RepetitionPenalty,
+    Seed,
+    Share,
+    StopString,
+    StopStrings,
+    Temperature,
+    TimeoutMs,
+    TokenId,
+    TopK,
+    TopLogprobs,
+)
+
+_SHORT = Annotated[str, Field(max_length=1024)]
+_Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+
+
+class Part(Edge):
+    """One part of a message; text is the only kind that is served yet."""
+
+    type: Literal["text", "refusal", "image_url", "input_audio", "file"]
+    text: str | None = None
+    refusal: str | None = None
+    image_url: dict[str, Any] | None = None
+    input_audio: dict[str, Any] | None = None
+    file: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Self:
+        if self.type == "text" and self.text is None:
+            raise ValueError("text: a part of type text needs it")
+        return self
+
+
+class ChatMessage(Edge):
+    """One turn, as clients send it, and as they send back what they were given."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
+    name: _SHORT | None = None
+    refusal: str | None = None
+    tool_calls: _Objects | None = None
+    tool_call_id: str | None = None
+    function_call: dict[str, Any] | None = None
+    audio: dict[str, Any] | None = None
+    annotations: _Objects | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text or "" for part in self.content)
+        return self.content or ""
+
+    def unsupported(self) -> dict[str, bool]:
+        """By field, whether it asks for what is not served yet."""
+        asked = {
+            "role": self.role in ("tool", "function"),
+            "tool_calls": bool(self.tool_calls),
+            "function_call": bool(self.function_call),
+            "audio": bool(self.audio),
+        }
+        if isinstance(self.content, list):
+            for index, part in enumerate(self.content):
+                asked[f"content.{index}.type"] = part.type not in ("text", "refusal")
+        return asked
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"role": self.role, "content": self.text}
+        return fields if self.name is None else fields | {"name": self.name}
+
+
+class StreamOptions(Edge):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class _Common(Edge):
+    """What both kinds of completions take."""
+
+    model: ModelName | None = Field(None, description="A model, a skill or an alias.")
+    max_tokens: MaxTokens | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+    stop: StopString | StopStrings | None = None
+    seed: Seed | None = None
+    n: Choices | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: _SHORT | None = None
+
+    # The cluster's own.
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = None
+    priority: PriorityName | None = None
+    session_id: _SHORT | None = None
+    timeout_ms: TimeoutMs | None = None
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def _shared_fields(self) -> dict[str, Any]:
+        """Those that the cluster calls the same."""
+        names = (
+            "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty",
+            "logit_bias", "stop", "seed", "n", "top_k", "min_p", "repetition_penalty",
+            "stop_token_ids", "timeout_ms",
+        )  # fmt: skip
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class ChatRequest(_Common):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    max_completion_tokens: MaxTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+
+    # Not served yet.
+    tools: _Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    functions: _Objects | None = None
+    function_call: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    audio: dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    web_search_options: dict[str, Any] | None = None
+
+    # Of OpenAI's own service.
+    metadata: dict[str, Any] | None = None
+    moderation: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    prediction: dict[str, Any] | None = None
+    prompt_cache_key: _SHORT | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    reasoning_effort: str | None = None
+    safety_identifier: _SHORT | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    verbosity: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs: it needs logprobs: true")
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise ValueError("max_completion_tokens: give it or max_tokens, not both")
+        return self
+
+    def refuse_unsupported(self) -> None:
+        """Raises RequestError for what is not served yet."""
+        asked = {
+            "tools": bool(self.tools),
+            "tool_choice": self.tool_choice not in (None, "none", "auto"),
+            "functions": bool(self.functions),
+            "function_call": self.function_call not in (None, "none", "auto"),
+            "response_format": self.response_format not in (None, {"type": "text"}),
+            "audio": self.audio is not None,
+            "modalities": self.modalities not in (None, ["text"]),
+            "web_search_options": self.web_search_options is not None,
+        }
+        for index, message in enumerate(self.messages):
+            for name, is_asked in message.unsupported().items():
+                asked[f"messages.{index}.{name}"] = is_asked
+        _refuse(asked)
+
+    def fields(self) -> dict[str, Any]:
+        """As the cluster's request says it."""
+        fields = self._shared_fields()
+        if self.max_completion_tokens is not None:
+            fields["max_tokens"] = self.max_completion_tokens
+        if self.logprobs:
+            fields["logprobs"] = self.top_logprobs or 0
+        fields["messages"] = [message.fields() for message in self.messages]
+        return fields
+
+    @property
+    def session(self) -> str:
+        """What names the conversation: the caller's word, or how it began."""
+        return self.session_id or self.prompt_cache_key or _beginning(self.messages)
+
+
+class CompletionRequest(_Common):
+    """`POST /v1/completions`."""
+
+    prompt: Prompt
+    logprobs: TopLogprobs | None = None
+
+    # Not served.
+    best_of: Choices | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+    def refuse_unsupported(self) -> None:
+        """Raises RequestError for what is not served."""
+        _refuse(
+            {
+                "best_of": self.best_of not in (None, self.n or 1),
+                "echo": bool(self.echo),
+                "suffix": bool(self.suffix),
+            }
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """As the cluster's request says it."""
+        fields = self._shared_fields() | {"prompt": self.prompt}
+        if self.logprobs is not None:
+            fields["logprobs"] = self.logprobs
+        return fields
+
+    @property
+    def session(self) -> str | None:
+        return self.session_id
+
+
+AnyRequest = ChatRequest | CompletionRequest
+Kind = Literal["chat", "text"]
+
+
+def _refuse(asked: dict[str, bool]) -> None:
+    for param, is_asked in asked.items():
+        if is_asked:
+            raise RequestError(f"{param}: not supported yet", code="not_supported", param=param)
+
+
+def _beginning(messages: list[ChatMessage]) -> str:
+    """The hash of all up to the first turn of the user: later turns have the same."""
+    beginning = []
+    for message in messages:
+        beginning.append([message.role, message.text])
+        if message.role == "user":
+            break
+    return f"auto-{hashlib.sha256(orjson.dumps(beginning)).hexdigest()[:32]}"

@@ -1,0 +1,88 @@
+"""The OpenAPI description, from the shapes that requests are checked against."""
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from controller.gateway.anthropic.requests import MessagesRequest
+from controller.gateway.openai.requests import ChatRequest, CompletionRequest
+from shared.messages.request import Edge
+from shared.version import VERSION
+
+_REFUSALS = {
+    "400": "A field is wrong, or not supported yet.",
+    "401": "No API key, or one that is not known here.",
+    "403": "The API key does not allow it.",
+    "404": "No such model.",
+    "408": "The body did not come in whole in time.",
+    "413": "The body is too large.",
+    "429": "More than the API key allows; `retry-after` says when to come again.",
+    "500": "A fault of the cluster's own.",
+    "503": "Nobody can serve this now; `retry-after` says when to come again, where that is known.",
+    "504": "`timeout_ms` passed.",
+}
+_REQUESTS: dict[str, tuple[type[Edge], str]] = {
+    "/v1/chat/completions": (ChatRequest, "OpenAI's chat completions."),
+    "/v1/completions": (CompletionRequest, "OpenAI's plain completions."),
+    "/v1/messages": (MessagesRequest, "Anthropic's messages."),
+}
+_QUERIES = {
+    "/v1/models": "The models, skills and aliases that may stand as `model`.",
+    "/health": "The gateway runs.",
+    "/ready": "The cluster answers and a worker is ready.",
+    "/metrics": "Prometheus' text format.",
+    "/openapi.json": "This description.",
+}
+
+
+def description(*, keys: bool) -> dict[str, Any]:
+    """OpenAPI 3.1.
+
+    Args:
+        keys: whether an API key is asked for.
+    """
+    shapes = [(shape, "validation") for shape, _ in _REQUESTS.values()]
+    _, schemas = models_json_schema(
+        shapes,  # type: ignore[arg-type]
+        ref_template="#/components/schemas/{model}",
+    )
+    body: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "MLX cluster gateway", "version": VERSION},
+        "paths": {path: {"post": _asking(path)} for path in _REQUESTS}
+        | {path: {"get": _query(path)} for path in _QUERIES},
+        "components": {"schemas": schemas["$defs"]},
+    }
+    if keys:
+        body["components"]["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
+        body["security"] = [{"bearer": []}, {"key": []}]
+    return body
+
+
+def _asking(path: str) -> dict[str, Any]:
+    shape, summary = _REQUESTS[path]
+    reference = {"$ref": f"#/components/schemas/{shape.__name__}"}
+    answer = {"application/json": {"schema": {"type": "object"}}}
+    events = {"text/event-stream": {"schema": {"type": "string"}}}
+    statuses = dict(_REFUSALS)
+    if path == "/v1/messages":
+        statuses["529"] = "Overloaded; `retry-after` says when to come again."
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
+        "responses": {"200": {"description": "The answer.", "content": answer | events}}
+        | {status: {"description": text, "content": answer} for status, text in statuses.items()},
+    }
+
+
+def _query(path: str) -> dict[str, Any]:
+    kind = "text/plain" if path == "/metrics" else "application/json"
+    good = {"description": "The answer.", "content": {kind: {"schema": {}}}}
+    bad = {
+        status: {"description": _REFUSALS[status], "content": {"application/json": {"schema": {}}}}
+        for status in ("401", "403", "503")
+    }
+    return {"summary": _QUERIES[path], "responses": {"200": good, **bad}}

@@ -1,0 +1,100 @@
+"""The HTTP server: sockets, TLS, bounds; started and stopped with the gateway."""
+
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from controller.gateway.http_protocol import bounded_protocol
+from shared.errors import SettingsError
+from shared.settings.tree import Gateway
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_KEEP_ALIVE_S = 75
+
+
+class HttpServer:
+    """Listens from its making on.
+
+    Raises:
+        SettingsError: the address cannot be had, or the TLS files are unusable.
+    """
+
+    def __init__(self, settings: Gateway, app: ASGIApp) -> None:
+        self._settings = settings
+        self._socket = _listen(settings.host, settings.port)
+        self._server = _Server(_config(settings, app))
+
+    @property
+    def url(self) -> str:
+        host, port = self._socket.getsockname()[:2]
+        scheme = "https" if self._settings.tls is not None else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def run(self) -> None:
+        """Serve until told to stop, and the open requests have ended."""
+        await self._server.serve(sockets=[self._socket])
+
+    def stop(self, *, in_haste: bool) -> None:
+        """Take no more connections; open requests go on, unless there is haste."""
+        self._server.force_exit = self._server.force_exit or in_haste
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The process has its own handlers."""
+        yield
+
+
+def _config(settings: Gateway, app: ASGIApp) -> uvicorn.Config:
+    tls = settings.tls
+    config = uvicorn.Config(
+        app,
+        http=bounded_protocol(
+            max_header_bytes=settings.max_header_bytes,
+            max_connections=settings.max_connections,
+            header_timeout_s=settings.header_timeout_ms / 1000,
+        ),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        ssl_certfile=tls.cert_file if tls else None,
+        ssl_keyfile=tls.key_file if tls else None,
+    )
+    # It tells of streams that were broken off, which is what we do to them.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"gateway.tls: the certificate or key cannot be used: {error}"
+        ) from None
+    return config
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError as error:
+        raise SettingsError(f"gateway: cannot listen on {host}:{port}: {error.strerror}") from None
+    return listening

@@ -1,0 +1,110 @@
+"""A gateway: HTTP in front, the cluster behind; it keeps nothing but counts."""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from controller.gateway.app import App
+from controller.gateway.desk import Desk
+from controller.gateway.directory import Directory
+from controller.gateway.keys import KeyRing
+from controller.gateway.metrics import Metrics
+from controller.gateway.quotas import Quotas
+from controller.gateway.server import HttpServer
+from shared.bus import Bus
+from shared.client import Cluster
+from shared.errors import SettingsError
+from shared.ids import LOCAL_CLIENT
+from shared.logs import LogStore
+from shared.service import StopRequest
+from shared.settings import ClusterSettings
+from shared.settings.tree import Gateway
+
+logger = logging.getLogger(__name__)
+
+_KEYS_REFRESH_S = 1.0
+_DRAIN_S = 30.0
+
+
+def key_ring(settings: Gateway) -> KeyRing:
+    """The keys that callers need; none are asked for on this machine only, or where it was so
+    decided.
+
+    Raises:
+        SettingsError: the file is unusable, or strangers could call without a key.
+    """
+    if settings.keys_file is not None:
+        return KeyRing(Path(settings.keys_file).expanduser())
+    if not settings.allow_anonymous and not _is_loopback(settings.host):
+        raise SettingsError(
+            f"gateway.host: on {settings.host} everybody in the network could use the cluster. "
+            "Make keys (`gateway keys add NAME`) and name their file (gateway.keys_file), or "
+            "allow it (gateway.allow_anonymous, --allow-anonymous)"
+        )
+    return KeyRing(None)
+
+
+class GatewayService:
+    """Composes the parts. `run` is the whole life.
+
+    Args:
+        say: told the URL once it listens.
+
+    Raises:
+        SettingsError: the address or the TLS files are unusable.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        ring: KeyRing,
+        bus: Bus,
+        logs: LogStore,
+        say: Callable[[str], None],
+    ) -> None:
+        self._bus = bus
+        self._logs = logs
+        self._say = say
+        gateway = settings.gateway
+        self._ring = ring
+        self._directory = Directory(Cluster(bus, LOCAL_CLIENT), gateway.model_aliases)
+        metrics = Metrics()
+        strict = settings.security.strict_inbox
+        desk = Desk(bus, self._directory, Quotas(), metrics, strict=strict)
+        self._app = App(gateway, desk, self._directory, self._ring, metrics)
+        self._server = HttpServer(gateway, self._app.build())
+
+    async def run(self, stop: StopRequest) -> None:
+        """Serve until asked to stop, then let open requests end."""
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self._directory.run()),
+                tasks.create_task(self._refresh_keys()),
+                tasks.create_task(self._logs.run(self._bus)),
+            ]
+            await self._logs.answer(self._bus)
+            serving = tasks.create_task(self._server.run())
+            logger.info("gateway is ready at %s", self._server.url)
+            self._say(self._server.url)
+            await stop.wait()
+            self._app.draining = True
+            self._server.stop(in_haste=stop.in_haste)
+            await asyncio.wait((serving,), timeout=0 if stop.in_haste else _DRAIN_S)
+            for task in (*background, serving):
+                task.cancel()
+
+    async def _refresh_keys(self) -> None:
+        while True:
+            await asyncio.sleep(_KEYS_REFRESH_S)
+            self._ring.refresh()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

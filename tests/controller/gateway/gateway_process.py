@@ -1,0 +1,70 @@
+"""A real gateway process in front of a cluster of tests."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.processes import SCRIPTS
+
+
+@dataclass
+class GatewayProcess:
+    """A running `gateway`."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+
+@contextlib.contextmanager
+def gateway_process(
+    nats_url: str, *arguments: str, settings: Mapping[str, str] | None = None
+) -> Iterator[GatewayProcess]:
+    """Start it on a free port, and end it.
+
+    Args:
+        settings: as environment variables, `CLUSTER__SECTION__KEY`.
+    """
+    process = subprocess.Popen(
+        [str(SCRIPTS / "gateway"), "--json", "--nats", nats_url, "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(settings or {})},
+    )
+    assert process.stdout is not None and process.stderr is not None
+    line = process.stdout.readline()
+    assert line, f"the gateway did not start: {process.stderr.read()}"
+    try:
+        yield GatewayProcess(process, json.loads(line)["http_url"])
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def make_key(keys_file: Path, client: str, *arguments: str) -> str:
+    """A new key, made with the command."""
+    made = subprocess.run(
+        [
+            str(SCRIPTS / "gateway"),
+            "--keys-file",
+            str(keys_file),
+            "keys",
+            "add",
+            client,
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return made.stdout.strip()

@@ -1,0 +1,77 @@
+"""The official `anthropic` client, unmodified, against the real model."""
+
+from typing import Any
+
+import anthropic
+import pytest
+
+_MODEL = "demo"
+_ASKED: Any = {
+    "model": _MODEL,
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "max_tokens": 20,
+    "extra_body": {"temperature": 0},  # the client has no such field any more
+}
+
+
+def test_a_message(anthropic_client: anthropic.Anthropic) -> None:
+    message = anthropic_client.messages.create(
+        **_ASKED, system=[{"type": "text", "text": "Be brief."}]
+    )
+    (block,) = message.content
+    assert block.type == "text" and "Paris" in block.text
+    assert (message.role, message.stop_reason, message.model) == ("assistant", "end_turn", _MODEL)
+    assert message.usage.input_tokens > 10 and message.usage.output_tokens > 2
+
+
+def test_a_stream_has_every_event_and_says_the_same(
+    anthropic_client: anthropic.Anthropic,
+) -> None:
+    whole = anthropic_client.messages.create(**_ASKED)
+    with anthropic_client.messages.stream(**_ASKED) as stream:
+        kinds = [event.type for event in stream]
+        message = stream.get_final_message()
+    assert [block.text for block in message.content if block.type == "text"] == [
+        block.text for block in whole.content if block.type == "text"
+    ]
+    assert message.usage == whole.usage
+    assert message.stop_reason == "end_turn"
+    raw = [kind for kind in kinds if kind != "text"]
+    assert raw[:2] == ["message_start", "content_block_start"]
+    assert raw[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    assert set(raw[2:-3]) == {"content_block_delta"}
+
+
+def test_the_start_of_a_stream_tells_what_was_read(anthropic_client: anthropic.Anthropic) -> None:
+    with anthropic_client.messages.stream(**_ASKED) as stream:
+        start = next(iter(stream))
+        final = stream.get_final_message()
+    assert start.type == "message_start"
+    assert start.message.usage.input_tokens == final.usage.input_tokens > 0
+
+
+def test_why_it_stopped(anthropic_client: anthropic.Anthropic) -> None:
+    stopped = anthropic_client.messages.create(**_ASKED, stop_sequences=["###", "Paris"])
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "Paris")
+    short = anthropic_client.messages.create(**{**_ASKED, "max_tokens": 2})
+    assert (short.stop_reason, short.usage.output_tokens) == ("max_tokens", 2)
+    with anthropic_client.messages.stream(**_ASKED, stop_sequences=["Paris"]) as stream:
+        assert stream.get_final_message().stop_sequence == "Paris"
+
+
+def test_models_are_listed_in_its_own_shape(anthropic_client: anthropic.Anthropic) -> None:
+    assert {model.id for model in anthropic_client.models.list()} == {_MODEL, "chat"}
+    assert anthropic_client.models.retrieve(_MODEL).display_name == _MODEL
+
+
+def test_errors_are_the_clients_own(anthropic_client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError):
+        anthropic_client.messages.create(**{**_ASKED, "model": "claude-17"})
+    with pytest.raises(anthropic.BadRequestError) as wrong:
+        anthropic_client.messages.create(**{**_ASKED, "extra_body": {"temperature": 9}})
+    assert "temperature" in str(wrong.value)
+    with pytest.raises(anthropic.BadRequestError) as tools:
+        anthropic_client.messages.create(
+            **_ASKED, tools=[{"name": "x", "input_schema": {"type": "object"}}]
+        )
+    assert "tools: not supported yet" in str(tools.value)

@@ -1,0 +1,179 @@
+"""Bad, huge, slow and hostile HTTP: the right error each time, and the gateway goes on."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
+from tests.processes import ClusterProcess
+
+_CHAT = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+_JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(autouse=True)
+def _still_serves(http: httpx.Client) -> Iterator[None]:
+    yield
+    assert http.post("/v1/chat/completions", json=_CHAT).status_code == 200
+
+
+def _error(answer: httpx.Response) -> Any:
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"]
+    return answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b'{"model": NaN}', b"[" * 100_000, b"{}"],
+)
+def test_what_is_no_request_is_refused(http: httpx.Client, body: bytes) -> None:
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages"):
+        answer = http.post(path, content=body, headers=_JSON)
+        assert answer.status_code == 400
+        assert _error(answer)["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 10**10}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 1000}, "n"),
+        ({"stop": ["a"] * 5}, "stop"),
+        ({"stop": [5]}, "stop"),
+        ({"logit_bias": {"x": 1}}, "logit_bias.x"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"seed": -1}, "seed"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": 5}, "stream_options"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hi"}, "messages"),
+        ({"messages": [{"role": "king", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"model": 5}, "model"),
+        ({"model": ""}, "model"),
+        ({"timeout_ms": 0}, "timeout_ms"),
+        ({"priority": "first"}, "priority"),
+        ({"made_up": 1}, "made_up"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url",
+          "image_url": {"url": "x"}}]}]}, "messages.0.content.0.type"),
+    ],
+)  # fmt: skip
+def test_a_bad_field_is_named(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    answer = http.post("/v1/chat/completions", json=_CHAT | fields)
+    error = _error(answer)
+    assert (answer.status_code, error["param"]) == (400, param), error
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_a_key_that_stands_there_twice_is_refused(http: httpx.Client) -> None:
+    body = json.dumps(_CHAT)[:-1] + ', "model": "demo"}'
+    answer = http.post("/v1/chat/completions", content=body, headers=_JSON)
+    assert (answer.status_code, _error(answer)["param"]) == (400, "model")
+
+
+@pytest.mark.parametrize("size", [2_000_001, 100_000_000])
+def test_a_huge_body_is_refused_and_the_answer_arrives(http: httpx.Client, size: int) -> None:
+    answer = http.post("/v1/chat/completions", content=b"x" * size, headers=_JSON)
+    assert (answer.status_code, _error(answer)["code"]) == (413, "payload_too_large")
+
+
+def test_a_body_of_unknown_length_is_bounded_too(http: httpx.Client) -> None:
+    def parts() -> Iterator[bytes]:
+        for _ in range(40):
+            yield b" " * 100_000
+
+    answer = http.post("/v1/messages", content=parts(), headers=_JSON)
+    assert answer.status_code == 413
+    assert _error(answer)["type"] == "request_too_large"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "x"])
+def test_only_json_is_understood(http: httpx.Client, kind: str) -> None:
+    answer = http.post("/v1/completions", content=b"{}", headers={"content-type": kind})
+    assert answer.status_code == 400 and "application/json" in _error(answer)["message"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/v1", "/v1/", "/v1/chat", "/v1/chat/completions/", "//v1/models", "/v1//models",
+        "/v1/../metrics/x", "/%2e%2e/etc/passwd", "/v1/models/..%2f..%2fetc", "/etc/passwd%00",
+        "/v1/models/" + "x" * 5000, "/V1/MODELS",
+    ],
+)  # fmt: skip
+def test_other_paths_lead_nowhere(gateway: GatewayProcess, path: str) -> None:
+    status, body = _raw(gateway, f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert status == 404 and body["error"]["code"] in ("not_found", "model_not_found")
+
+
+def test_other_methods_are_refused_with_those_that_are_taken(http: httpx.Client) -> None:
+    for method, path in (("GET", "/v1/chat/completions"), ("DELETE", "/v1/models")):
+        answer = http.request(method, path)
+        assert (answer.status_code, _error(answer)["code"]) == (405, "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("GET /v1/models HTTP/1.1\r\n" + "x-a: b\r\n" * 10_000, 431),
+        ("GET /v1/models HTTP/1.1\r\n" + "x-a: b\r\n" * 150, 431),
+        ("GET /v1/models HTTP/1.1\r\nx-a: " + "b" * 300_000, 431),
+        ("GET /" + "x" * 300_000, 431),
+        ("NONSENSE\r\n", 400),
+        ("\x16\x03\x01\x02", 400),
+    ],
+)
+def test_a_bad_head_is_refused(gateway: GatewayProcess, head: str, status: int) -> None:
+    said, body = _raw(gateway, head + "\r\n\r\n")
+    assert said == status
+    assert body["error"]["code"] in ("headers_too_large", "invalid_request")
+
+
+def test_whoever_is_too_slow_is_let_go(tiny_cluster: ClusterProcess) -> None:
+    slow = {
+        "CLUSTER__GATEWAY__HEADER_TIMEOUT_MS": "500",
+        "CLUSTER__GATEWAY__BODY_TIMEOUT_MS": "500",
+    }
+    with gateway_process(tiny_cluster.url, settings=slow) as process:
+        half = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n"
+        for sent in ("", "GET /v1/mod", half, half + "\r\n{"):
+            status, body = _raw(process, sent)
+            assert (status, body["error"]["code"]) == (408, "request_timeout"), sent
+
+
+def test_more_connections_than_it_takes_are_told_to_come_again(
+    tiny_cluster: ClusterProcess,
+) -> None:
+    few = {"CLUSTER__GATEWAY__MAX_CONNECTIONS": "3"}
+    with gateway_process(tiny_cluster.url, settings=few) as process:
+        held = [socket.create_connection(("127.0.0.1", process.port)) for _ in range(3)]
+        time.sleep(0.2)
+        status, body = _raw(process, "GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (status, body["error"]["code"]) == (503, "too_many_connections")
+        for connection in held:
+            connection.close()
+        time.sleep(0.2)
+        assert httpx.get(f"{process.url}/health").status_code == 200
+
+
+def _raw(process: GatewayProcess, request: str) -> tuple[int, Any]:
+    """Status and body of the answer to some bytes."""
+    with socket.create_connection(("127.0.0.1", process.port), timeout=30) as connection:
+        connection.sendall(request.encode("latin-1"))
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+    head, _, body = received.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)

@@ -1,0 +1,67 @@
+"""What a key may use, counted."""
+
+import pytest
+
+from controller.gateway.keys import Key
+from controller.gateway.quotas import Quotas
+from shared.errors import ClusterError
+from shared.ids import ClientName
+
+pytestmark = pytest.mark.anyio
+
+
+def _key(client: str = "ada", **limits: int) -> Key:
+    return Key(client=ClientName(client), sha256="0" * 64, **limits)
+
+
+async def _may(quotas: Quotas, key: Key) -> bool:
+    try:
+        async with quotas.admit(key):
+            return True
+    except ClusterError as error:
+        assert error.code == "rate_limit_exceeded" and error.retry_after_ms
+        return False
+
+
+async def test_without_limits_anything_goes() -> None:
+    quotas = Quotas()
+    assert all([await _may(quotas, _key()) for _ in range(100)])
+    await quotas.charge(_key(), 10**9)
+    assert await _may(quotas, _key())
+
+
+async def test_requests_of_one_client_are_not_those_of_another() -> None:
+    quotas = Quotas()
+    assert [await _may(quotas, _key(requests_per_minute=2)) for _ in range(3)] == [
+        True, True, False
+    ]  # fmt: skip
+    assert await _may(quotas, _key("grace", requests_per_minute=2))
+
+
+async def test_tokens_count_when_they_are_used_and_more_than_were_left_count_as_all() -> None:
+    quotas = Quotas()
+    key = _key(tokens_per_minute=100)
+    await quotas.charge(key, 60)
+    assert await _may(quotas, key)
+    await quotas.charge(key, 60)
+    assert not await _may(quotas, key)
+    await quotas.charge(key, 60)  # none are left
+    assert not await _may(quotas, key)
+
+
+async def test_who_is_refused_has_used_nothing() -> None:
+    quotas = Quotas()
+    tokenless = _key(tokens_per_minute=1, requests_per_minute=1)
+    await quotas.charge(tokenless, 1)
+    assert not await _may(quotas, tokenless)
+    assert await _may(quotas, _key(requests_per_minute=1))
+
+
+async def test_a_place_is_given_back_whatever_happens() -> None:
+    quotas = Quotas()
+    key = _key(max_concurrent=1)
+    with pytest.raises(RuntimeError):
+        async with quotas.admit(key):
+            assert not await _may(quotas, key)
+            raise RuntimeError
+    assert await _may(quotas, key)
