@@ -7,7 +7,7 @@ badly says so in an event and then breaks off: it never looks whole.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -43,6 +43,12 @@ class Form(Protocol):
         """The events after the last output."""
 
 
+class ReadsNothing(ClusterError):
+    """The caller has stopped to take what is sent; nothing more can be said to it."""
+
+    code = "slow_consumer"
+
+
 class Answering:
     """An ASGI response.
 
@@ -73,7 +79,7 @@ class Answering:
         self._send_timeout_s = send_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = Writer(send, self._send_timeout_s)
+        writer = Writer(send, scope["state"]["abort"], self._send_timeout_s)
         answering = asyncio.create_task(self._answer(writer))
         watching = asyncio.create_task(_until_gone(receive))
         try:
@@ -93,6 +99,8 @@ class Answering:
                 else:
                     body = orjson.dumps(self._form.whole(await exchange.collect()))
                     await writer.respond(200, body, {})
+        except ReadsNothing:
+            writer.abort()
         except ClusterError as error:
             request_id = self._question.request_id
             if writer.started:
@@ -119,10 +127,15 @@ class Answering:
 
 
 class Writer:
-    """The sending side of a response."""
+    """The sending side of a response.
 
-    def __init__(self, send: Send, timeout_s: float) -> None:
+    Attributes:
+        abort: drops the connection with all that was not sent yet.
+    """
+
+    def __init__(self, send: Send, abort: Callable[[], None], timeout_s: float) -> None:
         self._send = send
+        self.abort = abort
         self._timeout_s = timeout_s
         self._wrote_at = time.monotonic()
         self.started = False
@@ -146,7 +159,7 @@ class Writer:
         """One or more events.
 
         Raises:
-            TimeoutError: the caller reads nothing.
+            ReadsNothing: for too long.
         """
         if not self.started:
             self.started = True
@@ -160,8 +173,11 @@ class Writer:
         await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pass(self, message: dict[str, Any]) -> None:
-        async with asyncio.timeout(self._timeout_s):
-            await self._send(message)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._send(message)
+        except TimeoutError:
+            raise ReadsNothing(f"nothing was read for {self._timeout_s:g} s") from None
 
 
 async def _until_gone(receive: Receive) -> None:

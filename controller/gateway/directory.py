@@ -71,9 +71,9 @@ class Directory:
             Unavailable: no controller answers.
         """
         skills = await self._skills()
-        meant = name if name is None else self._aliases.get(ModelId(name), name)
-        if meant is None:
-            return _DEFAULT_SKILL if _DEFAULT_SKILL in skills else next(iter(skills)), None
+        if name is None:
+            name = _DEFAULT_SKILL if _DEFAULT_SKILL in skills else next(iter(skills), "")
+        meant = self._aliases.get(ModelId(name), name)
         having = [skill for skill, models in skills.items() if meant in models]
         if having:
             return (_DEFAULT_SKILL if _DEFAULT_SKILL in having else having[0]), ModelId(meant)

@@ -54,6 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"]["abort"] = self.transport.abort
         self._in_head = True
 
     def on_headers_complete(self) -> None:

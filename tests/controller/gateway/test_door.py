@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
-from tests.processes import ClusterProcess
+from tests.processes import ClusterProcess, wait_for
 
 _CHAT = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 _JSON = {"content-type": "application/json"}
@@ -177,3 +177,20 @@ def _raw(process: GatewayProcess, request: str) -> tuple[int, Any]:
             received += part
     head, _, body = received.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
+
+
+def test_who_reads_nothing_is_let_go_and_its_request_ends(tiny_cluster: ClusterProcess) -> None:
+    settings = {"CLUSTER__GATEWAY__SEND_TIMEOUT_MS": "500"}
+    body = json.dumps(
+        _CHAT
+        | {"max_tokens": 900, "n": 64, "stream": True, "logprobs": True, "top_logprobs": 20}
+        | {"logit_bias": {str(token): -100 for token in range(3)}}
+    )
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    with gateway_process(tiny_cluster.url, settings=settings) as process:
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", process.port))
+            connection.sendall((head + body).encode())
+            count = 'mlx_gateway_requests_total{client="local",code="slow_consumer"'
+            wait_for(lambda: count in httpx.get(f"{process.url}/metrics").text, "it was let go")
