@@ -14,7 +14,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from controller.gateway.desk import Desk, Exchange, Question
-from controller.gateway.dialect import Dialect
+from controller.gateway.dialect import Dialect, json_headers
 from controller.gateway.keys import Key
 from shared.client import Completion
 from shared.errors import ClusterError
@@ -147,11 +147,7 @@ class Writer:
     async def respond(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         """A whole response."""
         self.started = True
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        raw += [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
+        raw = json_headers(body, headers)
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
         await self._pass({"type": "http.response.body", "body": body})
 

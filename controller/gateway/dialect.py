@@ -51,6 +51,15 @@ class Dialect(Protocol):
         """What stands in a stream that ends badly."""
 
 
+def json_headers(body: bytes, headers: Headers) -> list[tuple[bytes, bytes]]:
+    """The headers of a JSON body, and others, as ASGI wants them."""
+    return [
+        *((name.encode(), value.encode()) for name, value in headers.items()),
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+
+
 def status_of(error: ClusterError) -> int:
     """Of codes that are not listed the request was right, and something is not there now."""
     return _STATUSES.get(error.code, _UNAVAILABLE)

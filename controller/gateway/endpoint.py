@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.gateway.anthropic.errors import AnthropicDialect
-from controller.gateway.dialect import Dialect
+from controller.gateway.dialect import Dialect, json_headers
 from controller.gateway.keys import Key, KeyRing
 from controller.gateway.metrics import Metrics
 from controller.gateway.openai.errors import OpenAiDialect
@@ -116,11 +116,7 @@ class Refusing:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._dialect.refusal(self._error, scope["state"]["request_id"])
         body = orjson.dumps(refusal.body)
-        headers = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
-        headers += [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
+        headers = json_headers(body, refusal.headers)
         unread = self._error.code in ("payload_too_large", "request_timeout")
         if unread:
             headers.append((b"connection", b"close"))

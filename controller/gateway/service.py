@@ -1,7 +1,6 @@
 """A gateway: HTTP in front, the cluster behind; it keeps nothing but counts."""
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from controller.gateway.metrics import Metrics
 from controller.gateway.quotas import Quotas
 from controller.gateway.server import HttpServer
 from shared.bus import Bus
+from shared.cli.local.kept import is_loopback
 from shared.client import Cluster
 from shared.errors import SettingsError
 from shared.ids import LOCAL_CLIENT
@@ -102,9 +102,7 @@ class GatewayService:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
+        return is_loopback(host)
+    except SettingsError:  # a name may mean any address
         return False

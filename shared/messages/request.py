@@ -6,6 +6,7 @@ This is an edge: every field is checked here, strictly, and unknown ones are ref
 import contextlib
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -307,6 +308,15 @@ def _refuse_unsupported(request: InferenceRequest) -> None:
     for index, message in enumerate(request.messages or []):
         asked[f"messages.{index}.tool_calls"] = bool(message.tool_calls)
         asked[f"messages.{index}.role"] = message.role == "tool"
+    refuse_asked(asked)
+
+
+def refuse_asked(asked: Mapping[str, bool]) -> None:
+    """Refuse the first field that asks for what is not served yet.
+
+    Raises:
+        RequestError: `param` names it.
+    """
     for param, is_asked in asked.items():
         if is_asked:
             raise RequestError(f"{param}: not supported yet", code="not_supported", param=param)

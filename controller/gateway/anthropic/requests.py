@@ -1,13 +1,11 @@
 """What Anthropic's clients send, and what it means to the cluster."""
 
-import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-import orjson
 from pydantic import ConfigDict, Field, model_validator
 
-from shared.errors import RequestError
+from controller.gateway.sessions import derived_name
 from shared.messages.request import (
     Edge,
     MaxTokens,
@@ -18,6 +16,7 @@ from shared.messages.request import (
     Temperature,
     TimeoutMs,
     TopK,
+    refuse_asked,
 )
 
 _Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
@@ -110,9 +109,7 @@ class _Conversation(Edge):
             if isinstance(turn.content, list):
                 for position, block in enumerate(turn.content):
                     asked[f"messages.{index}.content.{position}.type"] = block.type != "text"
-        for param, is_asked in asked.items():
-            if is_asked:
-                raise RequestError(f"{param}: not supported yet", code="not_supported", param=param)
+        refuse_asked(asked)
 
     def messages_fields(self) -> list[dict[str, str]]:
         """System and turns as the cluster's messages."""
@@ -169,8 +166,8 @@ class MessagesRequest(_Conversation):
         """What names the conversation: the caller's word, or how it began."""
         if self.metadata is not None and self.metadata.user_id:
             return self.metadata.user_id
-        beginning = [_text(self.system) if self.system is not None else "", self.messages[0].text]
-        return f"auto-{hashlib.sha256(orjson.dumps(beginning)).hexdigest()[:32]}"
+        system = _text(self.system) if self.system is not None else ""
+        return derived_name([("system", system), ("user", self.messages[0].text)])
 
 
 def _text(content: str | Sequence[Block | OtherBlock]) -> str:

@@ -4,13 +4,11 @@ Fields that only steer OpenAI's own service are taken and do nothing; fields for
 yet are refused by name; unknown ones too.
 """
 
-import hashlib
 from typing import Annotated, Any, Literal, Self
 
-import orjson
 from pydantic import Field, model_validator
 
-from shared.errors import RequestError
+from controller.gateway.sessions import derived_name
 from shared.messages.request import (
     Choices,
     Edge,
@@ -30,6 +28,7 @@ from shared.messages.request import (
     TokenId,
     TopK,
     TopLogprobs,
+    refuse_asked,
 )
 
 _SHORT = Annotated[str, Field(max_length=1024)]
@@ -194,7 +193,7 @@ class ChatRequest(_Common):
         for index, message in enumerate(self.messages):
             for name, is_asked in message.unsupported().items():
                 asked[f"messages.{index}.{name}"] = is_asked
-        _refuse(asked)
+        refuse_asked(asked)
 
     def fields(self) -> dict[str, Any]:
         """As the cluster's request says it."""
@@ -225,7 +224,7 @@ class CompletionRequest(_Common):
 
     def refuse_unsupported(self) -> None:
         """Raises RequestError for what is not served."""
-        _refuse(
+        refuse_asked(
             {
                 "best_of": self.best_of not in (None, self.n or 1),
                 "echo": bool(self.echo),
@@ -245,21 +244,11 @@ class CompletionRequest(_Common):
         return self.session_id
 
 
-AnyRequest = ChatRequest | CompletionRequest
-Kind = Literal["chat", "text"]
-
-
-def _refuse(asked: dict[str, bool]) -> None:
-    for param, is_asked in asked.items():
-        if is_asked:
-            raise RequestError(f"{param}: not supported yet", code="not_supported", param=param)
-
-
 def _beginning(messages: list[ChatMessage]) -> str:
-    """The hash of all up to the first turn of the user: later turns have the same."""
+    """All up to the first turn of the user: later turns have the same."""
     beginning = []
     for message in messages:
-        beginning.append([message.role, message.text])
+        beginning.append((message.role, message.text))
         if message.role == "user":
             break
-    return f"auto-{hashlib.sha256(orjson.dumps(beginning)).hexdigest()[:32]}"
+    return derived_name(beginning)
