@@ -33,7 +33,7 @@ Run any number of them; they keep nothing. Programs need only another base URL:
 \b
   gateway                                    on this machine: http://127.0.0.1:8000
   gateway keys add ada                       make a key for ada
-  gateway --host 0.0.0.0 --keys-file ~/.config/mlx-cluster/keys.yaml
+  gateway --host 0.0.0.0 --keys-file FILE    with the file that `keys add` names
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1   for OpenAI's clients
   ANTHROPIC_BASE_URL=http://127.0.0.1:8000   for Anthropic's
 """
