@@ -99,6 +99,11 @@ class ActiveRequest:
         return self.level == PRIORITIES[0]
 
     @property
+    def counts_only(self) -> bool:
+        """Whether its prompt is only counted: that needs no place in a batch."""
+        return self.dispatch.request.count_only
+
+    @property
     def session(self) -> tuple[ClientName, str] | None:
         """Session ids are the clients' own, too."""
         session = self.dispatch.request.session_id
@@ -173,6 +178,7 @@ class ActiveRequest:
             priority=PRIORITIES.index(self.level),
             resumed_ids=list(body.resume.token_ids) if body.resume else [],
             text_sent=body.resume.text_sent if body.resume else 0,
+            count_only=body.count_only,
         )
 
     def admit(self, engine: int) -> None:

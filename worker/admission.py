@@ -124,10 +124,10 @@ class Admission:
     def next(self) -> tuple[ActiveRequest, EngineProcess] | None:
         """Take the request that is next from the queue and give it a place; None where nobody
         waits, or no place is free for those who do."""
-        open_to: dict[tuple[ModelId, bool], bool] = {}
+        open_to: dict[tuple[ModelId, bool, bool], bool] = {}
 
         def admissible(request: ActiveRequest) -> bool:
-            kind = request.model, request.urgent
+            kind = request.model, request.urgent, request.counts_only
             if kind not in open_to:
                 open_to[kind] = self._engine_for(request) is not None
             return open_to[kind]
@@ -159,6 +159,8 @@ class Admission:
 
     def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
         holders = self._models[request.model].engines
+        if request.counts_only:
+            return self._choice.least_busy(holders)
         return self._choice.choose(request.model, holders, request.session, urgent=request.urgent)
 
     def _most(self, engine: EngineProcess, model: ModelId, urgent: bool) -> int:

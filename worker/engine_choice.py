@@ -63,6 +63,11 @@ class EngineChoice(Generic[E]):
             default=None,
         )
 
+    def least_busy(self, holders: Collection[int]) -> E | None:
+        """One of those that hold a model, whether it has room or not."""
+        running = [e for e in self._engines if e.index in holders and e.state == "running"]
+        return min(running, key=lambda e: (self._sequences[e.index], e.index), default=None)
+
     def came(
         self, engine: int, model: ModelId, sequences: int, session: SessionKey | None = None
     ) -> None:

@@ -28,10 +28,14 @@ _EVENT_HEADERS = [
 
 
 class Form(Protocol):
-    """How one API writes an answer."""
+    """How an API writes a whole answer."""
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        """The body of a whole answer."""
+        """The body."""
+
+
+class EventsForm(Form, Protocol):
+    """How an API writes an answer, whole or while it comes."""
 
     def opening(self, usage: Usage | None) -> bytes:
         """The events before the first output; `usage` as far as it is known."""
@@ -53,6 +57,7 @@ class Answering:
     """An ASGI response.
 
     Args:
+        events: how it is written while it comes; None to send it whole.
         keep_alive_s: after so long without a word a comment is sent.
         send_timeout_s: how long a caller may read nothing.
     """
@@ -65,7 +70,7 @@ class Answering:
         form: Form,
         dialect: Dialect,
         *,
-        stream: bool,
+        events: EventsForm | None,
         keep_alive_s: float,
         send_timeout_s: float,
     ) -> None:
@@ -74,7 +79,7 @@ class Answering:
         self._question = question
         self._form = form
         self._dialect = dialect
-        self._streams = stream
+        self._events = events
         self._keep_alive_s = keep_alive_s
         self._send_timeout_s = send_timeout_s
 
@@ -94,8 +99,8 @@ class Answering:
     async def _answer(self, writer: "Writer") -> None:
         try:
             async with self._desk.exchange(self._key, self._question) as exchange:
-                if self._streams:
-                    await self._stream(writer, exchange)
+                if self._events is not None:
+                    await self._stream(writer, exchange, self._events)
                 else:
                     body = orjson.dumps(self._form.whole(await exchange.collect()))
                     await writer.respond(200, body, {})
@@ -109,20 +114,20 @@ class Answering:
                 refusal = self._dialect.refusal(error, request_id)
                 await writer.respond(refusal.status, orjson.dumps(refusal.body), refusal.headers)
 
-    async def _stream(self, writer: "Writer", exchange: Exchange) -> None:
+    async def _stream(self, writer: "Writer", exchange: Exchange, form: EventsForm) -> None:
         opened = False
         async for outputs in exchange.updates():
             if outputs:
-                data = self._form.events(outputs)
+                data = form.events(outputs)
                 if not opened:
                     opened = True
-                    data = self._form.opening(exchange.stream.usage) + data
+                    data = form.opening(exchange.stream.usage) + data
                 await writer.write(data)
             elif writer.silent_s >= self._keep_alive_s:
                 await writer.write(f": {_state(exchange)}\n\n".encode())
         if not opened:
-            await writer.write(self._form.opening(exchange.usage))
-        await writer.write(self._form.closing(exchange.usage))
+            await writer.write(form.opening(exchange.usage))
+        await writer.write(form.closing(exchange.usage))
         await writer.finish()
 
 

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from controller.gateway.answering import Answering, Form
-from controller.gateway.anthropic.answers import MessageForm
-from controller.gateway.anthropic.requests import MessagesRequest
+from controller.gateway.answering import Answering, EventsForm, Form
+from controller.gateway.anthropic.answers import CountForm, MessageForm
+from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
 from controller.gateway.bodies import read_body, understood
 from controller.gateway.desk import Desk, Question
 from controller.gateway.directory import Directory
@@ -82,6 +82,7 @@ class App:
                 self._route("/v1/models", self._models, "GET"),
                 self._route("/v1/models/{name:path}", self._model, "GET"),
                 self._route("/v1/messages", self._messages, "POST"),
+                self._route("/v1/messages/count_tokens", self._count_tokens, "POST"),
                 self._route("/metrics", self._metrics_text, "GET"),
                 self._route("/openapi.json", self._openapi, "GET", open_to_all=True),
                 self._route("/health", self._health, "GET", open_to_all=True),
@@ -110,29 +111,34 @@ class App:
             choices=body.n or 1,
             include_usage=body.include_usage,
         )
-        return self._answer(request, body, form, body.session)
+        return self._answer(request, body, form, form if body.streams else None)
 
     async def _completions(self, request: Request) -> ASGIApp:
         body = understood(CompletionRequest, await self._body(request))
         body.refuse_unsupported()
         form = TextForm(request_id_of(request), body.model or "", include_usage=body.include_usage)
-        return self._answer(request, body, form, body.session)
+        return self._answer(request, body, form, form if body.streams else None)
 
     async def _messages(self, request: Request) -> ASGIApp:
         body = understood(MessagesRequest, await self._body(request))
         body.refuse_unsupported()
         form = MessageForm(request_id_of(request), body.model)
-        return self._answer(request, body, form, body.session)
+        return self._answer(request, body, form, form if body.streams else None)
+
+    async def _count_tokens(self, request: Request) -> ASGIApp:
+        body = understood(CountTokensRequest, await self._body(request))
+        body.refuse_unsupported()
+        return self._answer(request, body, CountForm(), None)
 
     def _answer(
         self,
         request: Request,
-        body: ChatRequest | CompletionRequest | MessagesRequest,
+        body: ChatRequest | CompletionRequest | MessagesRequest | CountTokensRequest,
         form: Form,
-        session: str | None,
+        events: EventsForm | None,
     ) -> ASGIApp:
         fields = body.fields()
-        named = request.headers.get(_SESSION_HEADER) or session
+        named = request.headers.get(_SESSION_HEADER) or body.session
         if named:
             fields["session_id"] = session_id(named)
         return Answering(
@@ -141,7 +147,7 @@ class App:
             Question(request_id_of(request), body.model, _priority(body.priority), fields),
             form,
             dialect_of(request.url.path),
-            stream=body.streams,
+            events=events,
             keep_alive_s=self._settings.keep_alive_ms / 1000,
             send_timeout_s=self._settings.send_timeout_ms / 1000,
         )

@@ -40,6 +40,11 @@ class Question:
     priority: Priority | None
     fields: dict[str, Any]
 
+    @property
+    def counts_only(self) -> bool:
+        """Whether it asks for a number alone; that is no use of a model."""
+        return bool(self.fields.get("count_only"))
+
 
 class Exchange:
     """One question and its answer, while it is open."""
@@ -129,7 +134,7 @@ class Desk:
         finally:
             seconds = time.monotonic() - asked_at
             self._metrics.ended(key.client, model, code, seconds)
-            if exchange is not None:
+            if exchange is not None and not question.counts_only:
                 await self._account(key, ModelId(model), exchange)
             logger.info(
                 "%s: %s for %s after %.2f s", code, model or "no model", key.client, seconds,

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from controller.gateway.anthropic.requests import MessagesRequest
+from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from shared.messages.request import Edge
 from shared.version import VERSION
@@ -25,6 +25,7 @@ _REQUESTS: dict[str, tuple[type[Edge], str]] = {
     "/v1/chat/completions": (ChatRequest, "OpenAI's chat completions."),
     "/v1/completions": (CompletionRequest, "OpenAI's plain completions."),
     "/v1/messages": (MessagesRequest, "Anthropic's messages."),
+    "/v1/messages/count_tokens": (CountTokensRequest, "How many tokens a message would have."),
 }
 _QUERIES = {
     "/v1/models": "The models, skills and aliases that may stand as `model`.",
@@ -68,8 +69,10 @@ def _asking(path: str) -> dict[str, Any]:
     answer = {"application/json": {"schema": {"type": "object"}}}
     events = {"text/event-stream": {"schema": {"type": "string"}}}
     statuses = dict(_REFUSALS)
-    if path == "/v1/messages":
+    if shape in (MessagesRequest, CountTokensRequest):
         statuses["529"] = "Overloaded; `retry-after` says when to come again."
+    if shape is CountTokensRequest:
+        events = {}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},

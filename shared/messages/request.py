@@ -143,6 +143,9 @@ class InferenceRequest(Edge):
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
 
+    count_only: bool = Field(
+        False, description="count the prompt's tokens, for `usage`, and generate nothing"
+    )
     stream: bool = True
     multiplex: bool = False
 
@@ -188,8 +191,9 @@ class InferenceRequest(Edge):
 
     @property
     def level(self) -> Priority:
-        """The priority under its canonical name."""
-        return canonical_priority(self.priority)
+        """The priority under its canonical name. What only counts holds nobody up, so it need
+        not wait for anybody either."""
+        return PRIORITIES[0] if self.count_only else canonical_priority(self.priority)
 
     def fingerprint(self) -> str:
         """A hash of the body without its id: the same id with another fingerprint conflicts."""

@@ -122,6 +122,19 @@ def test_urgent_ones_are_let_in_up_to_a_whole_batch() -> None:
     assert _places(worker) == 0
 
 
+def test_what_only_counts_goes_past_all_that_waits_and_takes_no_place_from_it() -> None:
+    worker = Admitting(batching={"enabled": False})
+    running = worker.push("high")
+    assert worker.admit() == [running]
+    waiting = worker.push("high")
+    counting = worker.push("low", count_only=True)
+    assert worker.admit() == [counting]
+    worker.end(counting)
+    assert worker.admit() == []
+    worker.end(running)
+    assert worker.admit() == [waiting]
+
+
 def test_one_that_rose_in_the_queue_is_not_urgent() -> None:
     worker = Admitting(promote_after_ms=1000)
     worker.engines[0].measures(limits={TINY: 4})

@@ -37,6 +37,19 @@ def test_the_least_busy_that_holds_the_model_is_chosen() -> None:
     assert _chosen(choice, set()) is None
 
 
+def test_what_needs_no_place_goes_to_the_least_busy_however_full_it_is() -> None:
+    choice, engines = _choice(most=1)
+    for index, sequences in enumerate((3, 2, 4)):
+        choice.came(index, _TINY, sequences)
+    assert _chosen(choice, _ALL) is None
+    least = choice.least_busy(_ALL)
+    assert least is not None and least.index == 1
+    engines[1].state = "restarting"
+    least = choice.least_busy(_ALL)
+    assert least is not None and least.index == 0
+    assert choice.least_busy({1}) is None
+
+
 def test_one_that_is_full_or_does_not_run_is_left_out() -> None:
     choice, engines = _choice(most=2)
     choice.came(0, _TINY, 2)

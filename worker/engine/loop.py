@@ -180,6 +180,9 @@ class Engine:
             self._send(StepCompleted([sequence.cancel()]))
             return
         self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids), 0))
+        if order.count_only:
+            self._send(StepCompleted([Output(order.sequence, 0, [], "", "stop")]))
+            return
         if (end := sequence.ended_before()) is not None:
             self._send(StepCompleted([end]))
             return

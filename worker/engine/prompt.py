@@ -22,7 +22,7 @@ class PreparedSequence:
 
     Attributes:
         prompt_ids: the tokens of the prompt alone; never empty.
-        max_tokens: as asked, but at most what the context leaves.
+        max_tokens: as asked, but at most what the context leaves; 0 where it is only counted.
     """
 
     order: Submit
@@ -50,6 +50,8 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     if not prompt_ids:
         raise InvalidRequest("the prompt has no tokens", param=_param(order))
     _check_vocabulary(order, prompt_ids, model.vocabulary_size)
+    if order.count_only:
+        return PreparedSequence(order, prompt_ids, 0)
     _check_resume(order, len(prompt_ids), model)
     context = model.max_context_tokens
     if order.max_tokens is not None and order.max_tokens > context:

@@ -62,6 +62,13 @@ class MessageForm:
         }
 
 
+class CountForm:
+    """`message_tokens_count`."""
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        return {"input_tokens": completion.usage.prompt_tokens}
+
+
 def _stop(output: ChoiceOutput) -> dict[str, str | None]:
     if output.finish_reason == "length":
         return {"stop_reason": "max_tokens", "stop_sequence": None}

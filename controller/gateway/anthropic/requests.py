@@ -118,6 +118,19 @@ class _Conversation(Edge):
         return [{"role": "system", "content": system}, *turns] if system else turns
 
 
+class CountTokensRequest(_Conversation):
+    """`POST /v1/messages/count_tokens`."""
+
+    def fields(self) -> dict[str, Any]:
+        """As the cluster's request says it."""
+        timeout = {} if self.timeout_ms is None else {"timeout_ms": self.timeout_ms}
+        return {"messages": self.messages_fields(), "count_only": True, **timeout}
+
+    @property
+    def session(self) -> None:
+        return None
+
+
 class MessagesRequest(_Conversation):
     """`POST /v1/messages`."""
 

@@ -50,6 +50,19 @@ def test_the_start_of_a_stream_tells_what_was_read(anthropic_client: anthropic.A
     assert start.message.usage.input_tokens == final.usage.input_tokens > 0
 
 
+def test_tokens_are_counted_as_they_would_be_read(
+    anthropic_client: anthropic.Anthropic,
+) -> None:
+    asked = {name: _ASKED[name] for name in ("model", "messages")} | {"system": "Be brief."}
+    counted = anthropic_client.messages.count_tokens(**asked)
+    read = anthropic_client.messages.create(**asked, max_tokens=1)
+    assert counted.input_tokens == read.usage.input_tokens
+    turn: Any = {"role": "user", "content": "word " * 5000}  # more than the context has
+    assert anthropic_client.messages.count_tokens(model=_MODEL, messages=[turn]).input_tokens > 5000
+    with pytest.raises(anthropic.NotFoundError):
+        anthropic_client.messages.count_tokens(**{**asked, "model": "claude-17"})
+
+
 def test_why_it_stopped(anthropic_client: anthropic.Anthropic) -> None:
     stopped = anthropic_client.messages.create(**_ASKED, stop_sequences=["###", "Paris"])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "Paris")

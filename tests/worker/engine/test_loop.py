@@ -68,6 +68,20 @@ def test_the_end_token_ends_a_sequence_and_is_neither_sent_nor_counted(
     assert (answer.token_ids, answer.text, answer.finish_reason) == ([], "", "stop")
 
 
+def test_a_prompt_is_counted_whatever_its_length_and_nothing_is_generated(
+    engine: RunningEngine,
+) -> None:
+    for prompt in ("Hi", "x" * (3 * CONTEXT_TOKENS)):
+        answer = engine.generate(prompt, max_tokens=10, sampling=GREEDY, count_only=True)
+        assert (answer.token_ids, answer.text, answer.finish_reason) == ([], "", "stop")
+        (started,) = [
+            fact
+            for fact in engine.facts()
+            if isinstance(fact, SequenceStarted) and fact.sequence == answer.outputs[0].sequence
+        ]
+        assert started.prompt_tokens == len(prompt)
+
+
 def test_the_end_of_the_context_ends_a_sequence_with_length(engine: RunningEngine) -> None:
     answer = engine.generate(
         "x" * (CONTEXT_TOKENS - 5),
