@@ -5,8 +5,10 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -71,6 +73,54 @@ def test_a_killed_worker_is_started_again(tiny_model: Path) -> None:
         assert all(isinstance(engine, psutil.Process) for engine in engines)
 
 
+def test_it_has_a_gateway_that_is_started_again_where_it_was(tiny_model: Path) -> None:
+    asked = {"model": "chat", "prompt": "Hi", "max_tokens": 2}
+    with cluster_process(model=str(tiny_model), arguments=("--http-port", "0")) as cluster:
+        url = f"{cluster.ready['http_url']}/v1/completions"
+        assert httpx.post(url, json=asked, timeout=60).status_code == 200
+        (gateway,) = cluster.find("gateway --nats")
+        gateway.kill()
+
+        def answers_again() -> bool:
+            try:
+                return httpx.post(url, json=asked, timeout=60).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        wait_for(answers_again, "a new gateway answers")
+        assert gateway.pid not in [process.pid for process in cluster.find("gateway --nats")]
+
+
+def test_its_settings_may_ask_for_a_gateway(tiny_model: Path) -> None:
+    settings = {"CLUSTER__GATEWAY__ENABLED": "true", "CLUSTER__GATEWAY__PORT": "0"}
+    with cluster_process(model=str(tiny_model), settings=settings) as cluster:
+        assert httpx.get(f"{cluster.ready['http_url']}/health").status_code == 200
+
+
+def test_a_gateway_that_cannot_run_says_why(tiny_model: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        arguments = ("--nats-port", "0", "--model", str(tiny_model), "--http-port", port)
+        done = run_up(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+        done = run_up(*arguments, environment={"CLUSTER__GATEWAY__HOST": "0.0.0.0"})
+        assert done.returncode == 2 and "gateway.host" in done.stderr
+
+
+def test_a_command_finds_the_gateway_where_clients_look_for_it(tiny_model: Path) -> None:
+    program = (
+        "import os, httpx; print(httpx.get(os.environ['OPENAI_BASE_URL'] + '/models').text, "
+        "httpx.get(os.environ['ANTHROPIC_BASE_URL'] + '/health').text)"
+    )
+    arguments = ("--nats-port", "0", "--http-port", "0", "--model", str(tiny_model))
+    done = run_up(*arguments, "--", sys.executable, "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert '"id":"chat"' in done.stdout and '"status":"ok"' in done.stdout
+
+
 def test_a_command_runs_in_the_cluster_and_its_exit_status_is_ours(tiny_model: Path) -> None:
     asked = run_up(
         "--nats-port", "0", "--model", str(tiny_model), "--",
@@ -99,6 +149,7 @@ def test_a_port_in_use_is_refused_with_what_to_do(tiny_model: Path, tmp_path: Pa
     [
         (("--workers", "0"), "1<=x<=64"),
         (("--nats-port", "70000"), "0<=x<=65535"),
+        (("--http-port", "-1"), "0<=x<=65535"),
         (("--listen", "everywhere"), "no IP address"),
         (("--nats", "nats://127.0.0.1:1"), "starts a NATS server of its own"),
         (("--config", "missing.yaml"), "missing.yaml: no such file"),

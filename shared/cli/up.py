@@ -44,6 +44,7 @@ then end with its exit status:
   cluster up                        one worker with the demo model
   cluster up --workers 2 --model ~/models/Qwen3-4B-4bit
   cluster up --listen 0.0.0.0      other Macs join with the line it prints
+  cluster up --http-port 8000      with OpenAI's and Anthropic's APIs
   cluster up --nats-port 0 -- cluster run "Hello"
 """
 
@@ -69,6 +70,12 @@ then end with its exit status:
     metavar="ADDR",
     help="Address the NATS server listens on. Beyond this machine a token is needed.",
 )
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    help="Start a gateway for OpenAI's and Anthropic's APIs on this port; 0 for any free one. "
+    "Default: only if gateway.enabled says so.",
+)
 @click.option("--token", help="Token that others must give. Default: made and kept, if needed.")
 @click.option(
     "--config",
@@ -85,6 +92,7 @@ def command(
     model: str | None,
     nats_port: int,
     listen: str,
+    http_port: int | None,
     token: str | None,
     config: Path | None,
     nats: str | None,
@@ -96,7 +104,7 @@ def command(
             "--nats: `cluster up` starts a NATS server of its own. To join the cluster at "
             f"{nats}, run `worker --nats {nats}`"
         )
-    settings = read_settings(config, None, None, _model_flags(model))
+    settings = read_settings(config, None, None, _flags(model, http_port))
     with _folder(nats_port) as folder:
         plan = Plan(
             workers=workers,
@@ -187,7 +195,7 @@ class _Up:
         if self._as_json:
             line = {
                 "nats_url": url,
-                "http_url": None,
+                "http_url": self._local.http_url,
                 "workers": self._local.worker_ids,
                 "controllers": self._local.controller_ids,
             }
@@ -203,6 +211,12 @@ class _Up:
             f"  cluster status{where}\n"
             f"Logs: cluster logs{where}, or {self._plan.folder / 'logs'}"
         )
+        if (http_url := self._local.http_url) is not None:
+            click.echo(
+                "For OpenAI's and Anthropic's clients:\n"
+                f"  export OPENAI_BASE_URL={http_url}/v1\n"
+                f"  export ANTHROPIC_BASE_URL={http_url}"
+            )
         if not is_loopback(self._plan.host):
             click.echo(
                 "Other Macs join with:\n"
@@ -218,6 +232,9 @@ class _Up:
         }
         if self._plan.token is not None:
             environment["CLUSTER__NATS__TOKEN"] = self._plan.token
+        if (http_url := self._local.http_url) is not None:
+            environment["OPENAI_BASE_URL"] = f"{http_url}/v1"
+            environment["ANTHROPIC_BASE_URL"] = http_url
         try:
             process = await asyncio.create_subprocess_exec(*self._command, env=environment)
         except OSError as error:
@@ -233,8 +250,14 @@ class _Up:
         click.echo(text, err=True)
 
 
-def _model_flags(model: str | None) -> dict[str, Any] | None:
-    return {"skills": {"chat": [model]}, "worker": {"models": [model]}} if model else None
+def _flags(model: str | None, http_port: int | None) -> dict[str, Any]:
+    """The settings that flags stand for."""
+    flags: dict[str, Any] = {}
+    if model is not None:
+        flags |= {"skills": {"chat": [model]}, "worker": {"models": [model]}}
+    if http_port is not None:
+        flags["gateway"] = {"enabled": True, "port": http_port}
+    return flags
 
 
 @contextlib.contextmanager

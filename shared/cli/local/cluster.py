@@ -1,4 +1,5 @@
-"""The children of `cluster up`: NATS, a controller, workers; started, watched, stopped."""
+"""The children of `cluster up`: NATS, a controller, workers, perhaps a gateway; started, watched,
+stopped."""
 
 import asyncio
 import os
@@ -6,13 +7,14 @@ import shutil
 import sysconfig
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
 from shared.cli.local.child import Child
+from shared.cli.local.http_gateway import HttpGateway
 from shared.cli.local.nats_server import NatsServer
 from shared.errors import ClusterError
 from shared.ids import ModelId
@@ -57,21 +59,30 @@ class LocalCluster:
         self.worker_ids = [f"worker-{number}" for number in range(1, plan.workers + 1)]
         self._controllers: list[Child] = []
         self._workers: list[Child] = []
+        self._gateway: HttpGateway | None = None
         self._stopping = False
+
+    @property
+    def http_url(self) -> str | None:
+        """Where the gateway is reached, if there is one."""
+        return self._gateway.url if self._gateway is not None else None
 
     async def start(self) -> None:
         """Start everything; returns before the workers are ready.
 
         Raises:
-            ClusterError: the NATS server does not start.
+            ClusterError: the NATS server or the gateway does not start.
         """
         await self.nats.start()
         for name in self.controller_ids:
-            self._controllers.append(self._child("controller", name))
+            self._controllers.append(self._child("controller", name, ["--id", name]))
         for name in self.worker_ids:
-            self._workers.append(self._child("worker", name))
+            self._workers.append(self._child("worker", name, ["--id", name]))
         for child in [*self._controllers, *self._workers]:
             await child.start()
+        if self._settings.gateway.enabled:
+            self._gateway = HttpGateway(self._settings.gateway, self._gateway_child)
+            await self._gateway.start()
 
     async def watch(self) -> None:
         """Start again what ends unasked; runs until cancelled.
@@ -80,21 +91,21 @@ class LocalCluster:
             ClusterError: something ended too often.
         """
         async with asyncio.TaskGroup() as tasks:
-            for child in [self.nats.child, *self._controllers, *self._workers]:
+            for child in [self.nats.child, *self._controllers, *self._workers, *self._gateways]:
                 tasks.create_task(self._keep_running(child))
 
     async def stop(self) -> None:
-        """In this order: workers finish their streams, controllers follow them to the end,
-        and only then the server goes that carries both."""
+        """In this order: the gateway hears its answers to the end, workers finish their streams,
+        controllers follow them, and only then the server goes that carries all."""
         self._stopping = True
         patience_s = self._settings.worker.drain_timeout_ms / 1000 + _STOP_PATIENCE_S
-        for children in (self._workers, self._controllers, [self.nats.child]):
+        for children in (self._gateways, self._workers, self._controllers, [self.nats.child]):
             await asyncio.gather(*(child.stop(patience_s) for child in children))
 
     async def kill(self) -> None:
         """End everything at once."""
         self._stopping = True
-        children = [*self._workers, *self._controllers, self.nats.child]
+        children = [*self._gateways, *self._workers, *self._controllers, self.nats.child]
         await asyncio.gather(*(child.kill() for child in children if child.running))
 
     async def _keep_running(self, child: Child) -> None:
@@ -115,8 +126,15 @@ class LocalCluster:
             else:
                 await child.start()
 
-    def _child(self, kind: str, name: str) -> Child:
-        command = [_script(kind), "--nats", self.nats.url, "--id", name]
+    @property
+    def _gateways(self) -> list[Child]:
+        return [self._gateway.child] if self._gateway is not None else []
+
+    def _gateway_child(self, arguments: Sequence[str]) -> Child:
+        return self._child("gateway", "gateway", arguments)
+
+    def _child(self, kind: str, name: str, arguments: Sequence[str]) -> Child:
+        command = [_script(kind), "--nats", self.nats.url, *arguments]
         if self._plan.config is not None:
             command += ["--config", str(self._plan.config.absolute())]
         log = self._plan.folder / "logs" / f"{name}.log"
