@@ -159,11 +159,11 @@ async def test_a_killed_worker_is_told_as_an_error_that_may_be_tried_again(
 async def test_streams_go_on_behind_a_killed_nats_server(
     cluster: ClusterProcess, http: httpx.AsyncClient
 ) -> None:
-    asked = {**_CHAT, "max_tokens": 4000}
+    asked = {**_CHAT, "max_tokens": 1500}
     undisturbed = Answer()
     await _ask(http, "/v1/chat/completions", undisturbed, asked, True, {})
     assert undisturbed.looks_whole and len(undisturbed.text) > 1000
-    async with _under_way(http, max_tokens=4000) as answers:
+    async with _under_way(http, max_tokens=1500) as answers:
         _nats(cluster).kill()
     assert all(answer.looks_whole and not answer.broken for answer in answers)
     assert answers[0].text == undisturbed.text

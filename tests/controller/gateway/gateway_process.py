@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,22 +34,25 @@ def gateway_process(
     Args:
         settings: as environment variables, `CLUSTER__SECTION__KEY`.
     """
-    process = subprocess.Popen(
-        [str(SCRIPTS / "gateway"), "--json", "--nats", nats_url, "--port", "0", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(settings or {})},
-    )
-    assert process.stdout is not None and process.stderr is not None
-    line = process.stdout.readline()
-    assert line, f"the gateway did not start: {process.stderr.read()}"
-    try:
-        yield GatewayProcess(process, json.loads(line)["http_url"])
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+    with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would stop it
+        process = subprocess.Popen(
+            [str(SCRIPTS / "gateway"), "--json", "--nats", nats_url, "--port", "0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, **(settings or {})},
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            log.seek(0)
+            raise AssertionError(f"the gateway did not start: {log.read()}")
+        try:
+            yield GatewayProcess(process, json.loads(line)["http_url"])
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
 
 
 def make_key(keys_file: Path, client: str, *arguments: str) -> str:

@@ -1,0 +1,63 @@
+"""Many callers at once: everybody is answered, and who is refused is told when to come again."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
+from tests.processes import ClusterProcess
+
+pytestmark = pytest.mark.anyio
+
+_LIMIT_S = 240
+_ASKED: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "max_tokens": 8,
+    "temperature": 0,
+}
+_EVERYBODY = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+
+
+async def _post(client: httpx.AsyncClient, body: dict[str, Any]) -> httpx.Response:
+    return await client.post("/v1/chat/completions", json=body)
+
+
+async def _at_once(url: str, clients: int) -> list[httpx.Response]:
+    """Each over a connection of its own; every other one streams."""
+    async with httpx.AsyncClient(base_url=url, timeout=_LIMIT_S, limits=_EVERYBODY) as client:
+        bodies = [{**_ASKED, "stream": number % 2 == 1} for number in range(clients)]
+        return list(await asyncio.gather(*(_post(client, body) for body in bodies)))
+
+
+@pytest.mark.parametrize("clients", [64, 512])
+async def test_nobody_hangs(clients: int, gateway: GatewayProcess) -> None:
+    answers = await _at_once(gateway.url, clients)
+    whole, streamed = answers[0::2], answers[1::2]
+    texts = {a.json()["choices"][0]["message"]["content"] for a in whole if a.status_code == 200}
+    assert len(texts) == 1, "the answer does not depend on how many ask"
+    assert all(a.text.endswith("data: [DONE]\n\n") for a in streamed if a.status_code == 200)
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert all(answer.json()["error"]["code"] == "queue_full" for answer in refused)
+    _assert_told_when_to_come_again(refused)
+
+
+async def test_more_than_it_takes_are_sent_away(tiny_cluster: ClusterProcess) -> None:
+    few = {"CLUSTER__GATEWAY__MAX_CONNECTIONS": "40"}
+    with gateway_process(tiny_cluster.url, settings=few) as process:
+        answers = await _at_once(process.url, 64)
+        refused = [answer for answer in answers if answer.status_code != 200]
+        assert {answer.json()["error"]["code"] for answer in refused} == {"too_many_connections"}
+        assert len(refused) <= 24
+        _assert_told_when_to_come_again(refused)
+        (again,) = await _at_once(process.url, 1)
+        assert again.status_code == 200
+
+
+def _assert_told_when_to_come_again(refused: list[httpx.Response]) -> None:
+    for answer in refused:
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) > 0
+        assert int(answer.headers["retry-after-ms"]) > 0
+        assert answer.headers["x-should-retry"] == "true"
