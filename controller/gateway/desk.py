@@ -109,7 +109,7 @@ class Desk:
         self._metrics.began()
         exchange: Exchange | None = None
         try:
-            skill, named = await self._directory.resolve(question.model)
+            skill, named = await self._directory.resolve(question.model, key.models)
             model = named or skill
             priority = _priority(key, question, model)
             async with self._quotas.admit(key):
@@ -166,7 +166,7 @@ def _priority(key: Key, question: Question, model: str) -> Priority:
     """
     if key.models is not None and not {model, question.model} & set(key.models):
         raise ClusterError(
-            f"model: this key is for {', '.join(key.models)}, not for {model}",
+            f"model: this key is for {', '.join(key.models)}, not for {question.model or model}",
             code="not_allowed",
             param="model",
         )

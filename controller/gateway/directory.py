@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from shared.client import Cluster
 from shared.errors import ClusterError, RequestError, Unavailable
@@ -63,8 +63,13 @@ class Directory:
                 names[alias] = names[meant]
         return names
 
-    async def resolve(self, name: str | None) -> tuple[SkillName, ModelId | None]:
+    async def resolve(
+        self, name: str | None, allowed: Collection[str] | None = None
+    ) -> tuple[SkillName, ModelId | None]:
         """The skill to ask, and the model where the name is not the skill's own.
+
+        Args:
+            allowed: the names of which the caller may know; None for all.
 
         Raises:
             RequestError: there is nothing of that name.
@@ -79,7 +84,8 @@ class Directory:
             return (_DEFAULT_SKILL if _DEFAULT_SKILL in having else having[0]), ModelId(meant)
         if meant in skills:
             return SkillName(meant), None
-        known = ", ".join(sorted({model for models in skills.values() for model in models}))
+        models = {model for models in skills.values() for model in models}
+        known = ", ".join(sorted(models if allowed is None else allowed))
         raise RequestError(
             f"model: there is no {name!r}; there are: {known}", code="unknown_model", param="model"
         )

@@ -216,6 +216,9 @@ def test_what_a_key_does_not_allow_is_refused(
     process, keys = keyed
     shown = httpx.get(f"{process.url}/v1/models", headers={"x-api-key": keys["other"]}).json()
     assert shown["data"] == []
+    unknown = _ask(keyed, "other", model="gpt-17")
+    assert unknown.status_code == 404
+    assert unknown.json()["error"]["message"].endswith("there are: another")
 
 
 def test_metrics_are_for_admins_and_name_the_clients(
