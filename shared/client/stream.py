@@ -74,6 +74,7 @@ class Stream:
         self._payload = payload
         self._assembler = Assembler(request_id, choices=choices, first_index=first_index)
         self._recovery = Recovery(time.monotonic(), bus.connections)
+        self._seen = self._situation  # when the rules were last looked at
         self._mailbox = Mailbox()
         self._failure: StreamFailed | None = None
         self._seat: Seat | None = None
@@ -171,11 +172,12 @@ class Stream:
 
     async def _next(self) -> list[ChoiceOutput]:
         """Wait for the next message and take it in; ask where messages are missing."""
-        wait_s = self._recovery.wait_s(time.monotonic(), self._situation)
+        wait_s = self._recovery.wait_s(time.monotonic(), self._seen)
         arrival = await self._mailbox.get(wait_s)
         chunks = self._take(arrival) if arrival is not None else []
         if not self._assembler.done:
-            step = self._recovery.next_step(time.monotonic(), self._situation)
+            self._seen = self._situation
+            step = self._recovery.next_step(time.monotonic(), self._seen)
             if step is not None:
                 await self._take_step(step)
         return chunks
