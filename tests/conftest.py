@@ -55,6 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fidelity-seeds", type=int, default=1, help="how many loads the fidelity tests run"
     )
+    parser.addoption(
+        "--openapi-examples",
+        type=int,
+        default=25,
+        help="random requests to each path of the gateway, of each kind",
+    )
+    parser.addoption("--openapi-seed", type=int, default=1, help="the seed of those requests")
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,10 @@ from shared.messages.request import Priority, PriorityName, canonical_priority
 from shared.settings.tree import Gateway
 
 _SESSION_HEADER = "x-session-id"
+_EXPOSED_HEADERS = [
+    "x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry"
+]  # fmt: skip
+"""What a web page may read besides the body; the official clients obey the last three."""
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
@@ -72,7 +76,7 @@ class App:
                     allow_origins=self._settings.cors_origins,
                     allow_methods=["GET", "POST"],
                     allow_headers=["*"],
-                    expose_headers=["x-request-id", "request-id", "retry-after"],
+                    expose_headers=_EXPOSED_HEADERS,
                 )
             )
         app = Starlette(
@@ -105,35 +109,35 @@ class App:
     async def _chat(self, request: Request) -> ASGIApp:
         body = understood(ChatRequest, await self._body(request))
         body.refuse_unsupported()
+        model = body.model or await self._directory.preferred()
         form = ChatForm(
-            request_id_of(request),
-            body.model or "",
-            choices=body.n or 1,
-            include_usage=body.include_usage,
+            request_id_of(request), model, choices=body.n or 1, include_usage=body.include_usage
         )
-        return self._answer(request, body, form, form if body.streams else None)
+        return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _completions(self, request: Request) -> ASGIApp:
         body = understood(CompletionRequest, await self._body(request))
         body.refuse_unsupported()
-        form = TextForm(request_id_of(request), body.model or "", include_usage=body.include_usage)
-        return self._answer(request, body, form, form if body.streams else None)
+        model = body.model or await self._directory.preferred()
+        form = TextForm(request_id_of(request), model, include_usage=body.include_usage)
+        return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _messages(self, request: Request) -> ASGIApp:
         body = understood(MessagesRequest, await self._body(request))
         body.refuse_unsupported()
         form = MessageForm(request_id_of(request), body.model)
-        return self._answer(request, body, form, form if body.streams else None)
+        return self._answer(request, body, body.model, form, form if body.streams else None)
 
     async def _count_tokens(self, request: Request) -> ASGIApp:
         body = understood(CountTokensRequest, await self._body(request))
         body.refuse_unsupported()
-        return self._answer(request, body, CountForm(), None)
+        return self._answer(request, body, body.model, CountForm(), None)
 
     def _answer(
         self,
         request: Request,
         body: ChatRequest | CompletionRequest | MessagesRequest | CountTokensRequest,
+        model: str,
         form: Form,
         events: EventsForm | None,
     ) -> ASGIApp:
@@ -144,7 +148,7 @@ class App:
         return Answering(
             self._desk,
             key_of(request),
-            Question(request_id_of(request), body.model, _priority(body.priority), fields),
+            Question(request_id_of(request), model, _priority(body.priority), fields),
             form,
             dialect_of(request.url.path),
             events=events,
@@ -213,11 +217,12 @@ async def _no_such_path(request: Request, _: Exception) -> ASGIApp:
 
 
 async def _no_such_method(request: Request, error: Any) -> ASGIApp:
-    allowed = (error.headers or {}).get("Allow", "")
+    taken = (error.headers or {}).get("Allow", "").split(", ")
+    allowed = ", ".join(sorted(taken))  # Starlette's own has another order each time
     refused = RequestError(
         f"{request.url.path} takes {allowed}, not {request.method[:20]}", code="method_not_allowed"
     )
-    return Refusing(refused, dialect_of(request.url.path))
+    return Refusing(refused, dialect_of(request.url.path), {"allow": allowed})
 
 
 def _priority(name: PriorityName | None) -> Priority | None:

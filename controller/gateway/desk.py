@@ -31,12 +31,12 @@ class Question:
     """What a caller asks, in the cluster's own fields.
 
     Attributes:
-        model: a model, a skill or an alias; None for whatever the cluster prefers.
+        model: a model, a skill or an alias.
         priority: None where the caller did not say.
     """
 
     request_id: RequestId
-    model: str | None
+    model: str
     priority: Priority | None
     fields: dict[str, Any]
 
@@ -166,7 +166,7 @@ def _priority(key: Key, question: Question, model: str) -> Priority:
     """
     if key.models is not None and not {model, question.model} & set(key.models):
         raise ClusterError(
-            f"model: this key is for {', '.join(key.models)}, not for {question.model or model}",
+            f"model: this key is for {', '.join(key.models)}, not for {question.model}",
             code="not_allowed",
             param="model",
         )

@@ -63,8 +63,17 @@ class Directory:
                 names[alias] = names[meant]
         return names
 
+    async def preferred(self) -> str:
+        """What stands for a model where a caller names none.
+
+        Raises:
+            Unavailable: no controller answers.
+        """
+        skills = await self._skills()
+        return _DEFAULT_SKILL if _DEFAULT_SKILL in skills else next(iter(skills), "")
+
     async def resolve(
-        self, name: str | None, allowed: Collection[str] | None = None
+        self, name: str, allowed: Collection[str] | None = None
     ) -> tuple[SkillName, ModelId | None]:
         """The skill to ask, and the model where the name is not the skill's own.
 
@@ -76,8 +85,6 @@ class Directory:
             Unavailable: no controller answers.
         """
         skills = await self._skills()
-        if name is None:
-            name = _DEFAULT_SKILL if _DEFAULT_SKILL in skills else next(iter(skills), "")
         meant = self._aliases.get(ModelId(name), name)
         having = [skill for skill, models in skills.items() if meant in models]
         if having:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -107,16 +107,23 @@ class Identified:
 
 class Refusing:
     """The response that says an error. A body that is still on its way is read for a while and
-    thrown away: who sends would otherwise not hear the answer."""
+    thrown away: who sends would otherwise not hear the answer.
 
-    def __init__(self, error: ClusterError, dialect: Dialect) -> None:
+    Args:
+        headers: others than those that the error itself has.
+    """
+
+    def __init__(
+        self, error: ClusterError, dialect: Dialect, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._error = error
         self._dialect = dialect
+        self._headers = headers or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._dialect.refusal(self._error, scope["state"]["request_id"])
         body = orjson.dumps(refusal.body)
-        headers = json_headers(body, refusal.headers)
+        headers = json_headers(body, {**refusal.headers, **self._headers})
         unread = self._error.code in ("payload_too_large", "request_timeout")
         if unread:
             headers.append((b"connection", b"close"))

@@ -14,8 +14,9 @@ _REFUSALS = {
     "401": "No API key, or one that is not known here.",
     "403": "The API key does not allow it.",
     "404": "No such model.",
-    "408": "The body did not come in whole in time.",
+    "408": "The request did not come in whole in time.",
     "413": "The body is too large.",
+    "431": "The head of the request is too large.",
     "429": "More than the API key allows; `retry-after` says when to come again.",
     "500": "A fault of the cluster's own.",
     "503": "Nobody can serve this now; `retry-after` says when to come again, where that is known.",
@@ -27,13 +28,16 @@ _REQUESTS: dict[str, tuple[type[Edge], str]] = {
     "/v1/messages": (MessagesRequest, "Anthropic's messages."),
     "/v1/messages/count_tokens": (CountTokensRequest, "How many tokens a message would have."),
 }
-_QUERIES = {
-    "/v1/models": "The models, skills and aliases that may stand as `model`.",
-    "/health": "The gateway runs.",
-    "/ready": "The cluster answers and a worker is ready.",
-    "/metrics": "Prometheus' text format.",
-    "/openapi.json": "This description.",
+_ANYWHERE = ("400", "408", "431", "500", "503")
+_QUERIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "/v1/models": ("The models, skills and aliases that may stand as `model`.", ("401",)),
+    "/v1/models/{name}": ("One of them.", ("401", "404")),
+    "/health": ("The gateway runs.", ()),
+    "/ready": ("The cluster answers and a worker is ready.", ()),
+    "/metrics": ("Prometheus' text format.", ("401", "403")),
+    "/openapi.json": ("This description.", ()),
 }
+"""What each is, and with which statuses it refuses besides those of all paths."""
 
 
 def description(*, keys: bool) -> dict[str, Any]:
@@ -67,7 +71,7 @@ def _asking(path: str) -> dict[str, Any]:
     shape, summary = _REQUESTS[path]
     reference = {"$ref": f"#/components/schemas/{shape.__name__}"}
     answer = {"application/json": {"schema": {"type": "object"}}}
-    events = {"text/event-stream": {"schema": {"type": "string"}}}
+    events: dict[str, Any] = {"text/event-stream": {}}
     statuses = dict(_REFUSALS)
     if shape in (MessagesRequest, CountTokensRequest):
         statuses["529"] = "Overloaded; `retry-after` says when to come again."
@@ -82,10 +86,15 @@ def _asking(path: str) -> dict[str, Any]:
 
 
 def _query(path: str) -> dict[str, Any]:
+    summary, refusals = _QUERIES[path]
     kind = "text/plain" if path == "/metrics" else "application/json"
-    good = {"description": "The answer.", "content": {kind: {"schema": {}}}}
+    good = {"description": "The answer.", "content": {kind: {}}}
     bad = {
-        status: {"description": _REFUSALS[status], "content": {"application/json": {"schema": {}}}}
-        for status in ("401", "403", "503")
+        status: {"description": _REFUSALS[status], "content": {"application/json": {}}}
+        for status in sorted({*refusals, *_ANYWHERE})
     }
-    return {"summary": _QUERIES[path], "responses": {"200": good, **bad}}
+    query: dict[str, Any] = {"summary": summary, "responses": {"200": good, **bad}}
+    if "{name}" in path:
+        name = {"type": "string", "minLength": 1, "examples": ["chat"]}
+        query["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": name}]
+    return query

@@ -50,8 +50,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 TopK = Annotated[int, Field(ge=0, le=2**31)]
 RepetitionPenalty = Annotated[float, Field(gt=0, le=10)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-LogitBias = dict[
-    Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[float, Field(ge=-100, le=100)]
+LogitBias = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[float, Field(ge=-100, le=100)]],
+    Field(json_schema_extra={"additionalProperties": False}),
 ]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]

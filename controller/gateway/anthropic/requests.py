@@ -76,8 +76,11 @@ class Thinking(Edge):
 class _Conversation(Edge):
     """What is read, whether it is answered or only counted."""
 
-    model: ModelName
-    messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
+    model: ModelName = Field(description="A model, a skill or an alias.", examples=["chat"])
+    messages: Annotated[
+        list[Turn],
+        Field(min_length=1, fail_fast=True, examples=[[{"role": "user", "content": "Hello!"}]]),
+    ]
     system: str | Annotated[list[Block], Field(fail_fast=True)] | None = None
 
     # Not served yet.

@@ -97,7 +97,9 @@ class StreamOptions(Edge):
 class _Common(Edge):
     """What both kinds of completions take."""
 
-    model: ModelName | None = Field(None, description="A model, a skill or an alias.")
+    model: ModelName | None = Field(
+        None, description="A model, a skill or an alias.", examples=["chat"]
+    )
     max_tokens: MaxTokens | None = None
     temperature: Temperature | None = None
     top_p: Share | None = None
@@ -141,7 +143,10 @@ class _Common(Edge):
 class ChatRequest(_Common):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[
+        list[ChatMessage],
+        Field(min_length=1, fail_fast=True, examples=[[{"role": "user", "content": "Hello!"}]]),
+    ]
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
@@ -214,7 +219,7 @@ class ChatRequest(_Common):
 class CompletionRequest(_Common):
     """`POST /v1/completions`."""
 
-    prompt: Prompt
+    prompt: Prompt = Field(examples=["The capital of France is"])
     logprobs: TopLogprobs | None = None
 
     # Not served.

@@ -119,9 +119,14 @@ def test_other_paths_lead_nowhere(gateway: GatewayProcess, path: str) -> None:
 
 
 def test_other_methods_are_refused_with_those_that_are_taken(http: httpx.Client) -> None:
-    for method, path in (("GET", "/v1/chat/completions"), ("DELETE", "/v1/models")):
+    for method, path, taken in (
+        ("GET", "/v1/chat/completions", "POST"),
+        ("TRACE", "/v1/messages", "POST"),
+        ("DELETE", "/v1/models", "GET, HEAD"),
+    ):
         answer = http.request(method, path)
-        assert (answer.status_code, _error(answer)["code"]) == (405, "method_not_allowed")
+        assert (answer.status_code, answer.headers["allow"]) == (405, taken)
+        assert f"takes {taken}, not {method}" in _error(answer)["message"]
 
 
 @pytest.mark.parametrize(
