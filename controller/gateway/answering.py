@@ -20,6 +20,8 @@ from shared.client import Completion
 from shared.errors import ClusterError
 from shared.messages.stream import ChoiceOutput, Usage
 
+_LOOKS = 4
+"""So often within its time a silent stream is looked at: it stays silent for a quarter longer."""
 _EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -116,7 +118,8 @@ class Answering:
 
     async def _stream(self, writer: "Writer", exchange: Exchange, form: EventsForm) -> None:
         opened = False
-        async for outputs in exchange.updates():
+        looks_every_s = self._keep_alive_s / _LOOKS
+        async for outputs in exchange.updates(at_least_every_s=looks_every_s):
             if outputs:
                 data = form.events(outputs)
                 if not opened:

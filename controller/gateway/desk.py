@@ -64,9 +64,9 @@ class Exchange:
         assert self._stream.usage is not None
         return self._stream.usage
 
-    async def updates(self) -> AsyncGenerator[list[ChoiceOutput], None]:
+    async def updates(self, *, at_least_every_s: float) -> AsyncGenerator[list[ChoiceOutput], None]:
         """As `Stream.updates`."""
-        async for outputs in self._stream.updates():
+        async for outputs in self._stream.updates(at_least_every_s=at_least_every_s):
             if outputs and self.first_token_s is None:
                 self.first_token_s = time.monotonic() - self._asked_at
             yield outputs

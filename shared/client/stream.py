@@ -1,5 +1,6 @@
 """One request of a client: published, listened to, and given up when nothing is heard."""
 
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class Stream:
         self._mailbox = Mailbox()
         self._failure: StreamFailed | None = None
         self._seat: Seat | None = None
+        self._at_least_every_s = math.inf
         self._updates = self._run()
         self._outputs = self._one_by_one()
 
@@ -114,9 +116,10 @@ class Stream:
     def __aiter__(self) -> AsyncIterator[ChoiceOutput]:
         return self._outputs
 
-    def updates(self) -> AsyncIterator[list[ChoiceOutput]]:
+    def updates(self, *, at_least_every_s: float = math.inf) -> AsyncIterator[list[ChoiceOutput]]:
         """As iterating, but with every turn: what came together stands together, and the list
         is empty where only the status changed or nothing came for a while (at most 3 s)."""
+        self._at_least_every_s = at_least_every_s
         return self._updates
 
     async def __aenter__(self) -> Self:
@@ -173,7 +176,7 @@ class Stream:
     async def _next(self) -> list[ChoiceOutput]:
         """Wait for the next message and take it in; ask where messages are missing."""
         wait_s = self._recovery.wait_s(time.monotonic(), self._seen)
-        arrival = await self._mailbox.get(wait_s)
+        arrival = await self._mailbox.get(min(wait_s, self._at_least_every_s))
         chunks = self._take(arrival) if arrival is not None else []
         if not self._assembler.done:
             self._seen = self._situation

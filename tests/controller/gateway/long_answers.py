@@ -1,0 +1,59 @@
+"""Answers of the tiny model that take long, and who has how many of them."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from tests.asking import Asker
+from tests.controller.gateway.gateway_process import GatewayProcess
+from tests.processes import ClusterProcess
+
+CHAT = "/v1/chat/completions"
+_END_TOKEN_ID = 257
+QUESTION: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}]}
+LONG: dict[str, Any] = QUESTION | {
+    "max_tokens": 900, "logit_bias": {str(_END_TOKEN_ID): -100}, "stream": True,
+}  # fmt: skip
+"""As long as it can be: 900 tokens, without an end before. `n` makes it longer."""
+
+
+class Streaming:
+    """A response on its way.
+
+    Attributes:
+        lines: of the body, as they come.
+    """
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self.lines = response.iter_lines()
+
+    def until(self, beginning: str) -> str:
+        """The next line that begins so."""
+        return next(line for line in self.lines if line.startswith(beginning))
+
+
+@contextlib.contextmanager
+def streaming(
+    gateway: GatewayProcess, body: dict[str, Any], path: str = CHAT
+) -> Iterator[Streaming]:
+    """Ask, and leave the connection when the block is left."""
+    with httpx.stream("POST", gateway.url + path, json=body, timeout=60) as response:
+        assert response.status_code == 200
+        yield Streaming(response)
+
+
+def active(cluster: ClusterProcess) -> int:
+    """Requests that the workers have now, waiting or running."""
+
+    async def ask() -> int:
+        async with Asker.connect(cluster) as asker:
+            reports = await asker.reports()
+        return sum(
+            r["active_requests"] + r["queued_requests"] for r in reports if "queued_requests" in r
+        )
+
+    return asyncio.run(ask())
