@@ -6,6 +6,7 @@ badly says so in an event and then breaks off: it never looks whole.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from controller.gateway.desk import Desk, Exchange, Question
 from controller.gateway.dialect import Dialect, json_headers
+from controller.gateway.endpoint import Leaving
 from controller.gateway.keys import Key
 from shared.client import Completion
 from shared.errors import ClusterError
@@ -91,10 +93,11 @@ class Answering:
         watching = asyncio.create_task(_until_gone(receive))
         try:
             await asyncio.wait((answering, watching), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            watching.cancel()
-            answering.cancel()
-            await asyncio.wait((answering, watching))
+        except asyncio.CancelledError:
+            await _end(answering, watching)
+            await self._break_off(writer, Leaving())
+            raise
+        await _end(answering, watching)
         if not answering.cancelled() and (error := answering.exception()) is not None:
             raise error
 
@@ -109,12 +112,17 @@ class Answering:
         except ReadsNothing:
             writer.abort()
         except ClusterError as error:
-            request_id = self._question.request_id
             if writer.started:
-                await writer.write(self._dialect.error_event(error, request_id))
+                await self._break_off(writer, error)
             else:
-                refusal = self._dialect.refusal(error, request_id)
+                refusal = self._dialect.refusal(error, self._question.request_id)
                 await writer.respond(refusal.status, orjson.dumps(refusal.body), refusal.headers)
+
+    async def _break_off(self, writer: "Writer", error: ClusterError) -> None:
+        """Say in a stream that has begun why it ends here."""
+        if writer.started and self._events is not None:
+            with contextlib.suppress(ReadsNothing):
+                await writer.write(self._dialect.error_event(error, self._question.request_id))
 
     async def _stream(self, writer: "Writer", exchange: Exchange, form: EventsForm) -> None:
         opened = False
@@ -182,6 +190,12 @@ class Writer:
                 await self._send(message)
         except TimeoutError:
             raise ReadsNothing(f"nothing was read for {self._timeout_s:g} s") from None
+
+
+async def _end(*tasks: "asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 async def _until_gone(receive: Receive) -> None:

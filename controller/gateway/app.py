@@ -22,6 +22,7 @@ from controller.gateway.endpoint import (
     Endpoint,
     Handler,
     Identified,
+    Leaving,
     Refusing,
     dialect_of,
     key_of,
@@ -141,6 +142,8 @@ class App:
         form: Form,
         events: EventsForm | None,
     ) -> ASGIApp:
+        if self.draining:
+            raise Leaving()
         fields = body.fields()
         named = request.headers.get(_SESSION_HEADER) or body.session
         if named:
@@ -193,7 +196,7 @@ class App:
     async def _ready(self, request: Request) -> ASGIApp:
         obstacle = self._directory.obstacle
         if self.draining:
-            obstacle = ClusterError("the gateway is shutting down", code="draining")
+            obstacle = Leaving()
         if obstacle is not None:
             raise obstacle
         return _json({"status": "ready"})

@@ -21,9 +21,19 @@ from shared.ids import RequestId, new_request_id
 logger = logging.getLogger(__name__)
 
 _LINGER_S = 2.0
+_RETRY_MS = 1000
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 """Makes the response to a request. Raises ClusterError."""
+
+
+class Leaving(ClusterError):
+    """The gateway is shutting down; another one, or the next one here, may be asked."""
+
+    code = "draining"
+
+    def __init__(self) -> None:
+        super().__init__("the gateway is shutting down", retry_after_ms=_RETRY_MS)
 
 
 def dialect_of(path: str) -> Dialect:
@@ -75,7 +85,8 @@ class Endpoint:
 
 class Identified:
     """Gives each request an id and says it in the response, under both APIs' names. What fails
-    unforeseen becomes an error that says nothing of the inside."""
+    unforeseen becomes an error that says nothing of the inside; what is cancelled, one that says
+    that the gateway is leaving."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -98,11 +109,15 @@ class Identified:
 
         try:
             await self._app(scope, receive, identified)
+        except asyncio.CancelledError:  # there was time enough to end
+            error: ClusterError = Leaving()
         except Exception:
             logger.exception("a request failed", extra={"request_id": request_id})
-            if not started:
-                error = ClusterError("a fault of the gateway's own; its log says more")
-                await Refusing(error, dialect_of(scope["path"]))(scope, receive, identified)
+            error = ClusterError("a fault of the gateway's own; its log says more")
+        else:
+            return
+        if not started:
+            await Refusing(error, dialect_of(scope["path"]))(scope, receive, identified)
 
 
 class Refusing:

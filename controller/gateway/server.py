@@ -1,5 +1,6 @@
 """The HTTP server: sockets, TLS, bounds; started and stopped with the gateway."""
 
+import asyncio
 import contextlib
 import logging
 import socket
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _KEEP_ALIVE_S = 75
+_LAST_WORDS_S = 2.0
 
 
 class HttpServer:
@@ -45,6 +47,13 @@ class HttpServer:
         """Take no more connections; open requests go on, unless there is haste."""
         self._server.force_exit = self._server.force_exit or in_haste
         self._server.should_exit = True
+
+    async def abandon(self) -> None:
+        """End the requests that are still open."""
+        if tasks := list(self._server.server_state.tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_LAST_WORDS_S)
 
 
 class _Server(uvicorn.Server):

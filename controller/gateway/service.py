@@ -25,7 +25,6 @@ from shared.settings.tree import Gateway
 logger = logging.getLogger(__name__)
 
 _KEYS_REFRESH_S = 1.0
-_DRAIN_S = 30.0
 
 
 def key_ring(settings: Gateway) -> KeyRing:
@@ -68,6 +67,7 @@ class GatewayService:
         self._logs = logs
         self._say = say
         gateway = settings.gateway
+        self._drain_s = gateway.drain_timeout_ms / 1000
         self._ring = ring
         self._directory = Directory(Cluster(bus, LOCAL_CLIENT), gateway.model_aliases)
         metrics = Metrics()
@@ -91,7 +91,8 @@ class GatewayService:
             await stop.wait()
             self._app.draining = True
             self._server.stop(in_haste=stop.in_haste)
-            await asyncio.wait((serving,), timeout=0 if stop.in_haste else _DRAIN_S)
+            await asyncio.wait((serving,), timeout=0 if stop.in_haste else self._drain_s)
+            await self._server.abandon()  # while they can still be cancelled in the cluster
             for task in (*background, serving):
                 task.cancel()
 

@@ -99,6 +99,7 @@ class Gateway(Section):
     body_timeout_ms: PositiveMilliseconds = 30_000
     send_timeout_ms: PositiveMilliseconds = 30_000
     keep_alive_ms: PositiveMilliseconds = 10_000
+    drain_timeout_ms: PositiveMilliseconds = 30_000
 
 
 class ModelSource(Section):
