@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import nats.errors
 
@@ -126,7 +126,8 @@ class Bus:
             PayloadTooLarge, BusError: as `publish`.
         """
         try:
-            msg = await self._client.request(subject, payload, timeout=timeout_s)
+            with _cancellable():
+                msg = await self._client.request(subject, payload, timeout=timeout_s)
         except nats.errors.NoRespondersError:
             raise NoResponders(f"nobody answers on {subject}") from None
         except (nats.errors.TimeoutError, TimeoutError):
@@ -315,3 +316,16 @@ _CONNECT_ERRORS = (OSError, TimeoutError, nats.errors.Error)
 def _without_credentials(url: str) -> str:
     scheme, _, rest = url.rpartition("://")
     return f"{scheme or 'nats'}://{rest.rpartition('@')[2]}"
+
+
+@contextlib.contextmanager
+def _cancellable() -> Iterator[None]:
+    """Around calls of the client that wait with `asyncio.wait_for`: up to Python 3.11 it forgets
+    a cancellation that comes together with what it waits for, and its task would go on."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError

@@ -1,6 +1,7 @@
 """The supervised connection, on a real server that nobody stops."""
 
 import asyncio
+import contextlib
 import logging
 
 import pytest
@@ -49,6 +50,33 @@ async def test_a_request_that_is_heard_but_not_answered_times_out(bus: Bus) -> N
     with pytest.raises(RequestTimedOut, match=r"no answer on t\.silent within 0\.05 s"):
         await bus.request("t.silent", b"", timeout_s=0.05)
     assert (await next_of(messages)).reply
+
+
+async def test_who_is_cancelled_just_as_the_answer_comes_is_cancelled(
+    bus: Bus, nats_settings: Nats
+) -> None:
+    asking: list[asyncio.Task[Message]] = []
+    in_time: list[bool] = []
+
+    async def leave(_: Message) -> None:
+        in_time.append(asking[-1].cancel())
+
+    async with contextlib.AsyncExitStack() as stack:
+        other = await Bus.connect(nats_settings, name="other", wait_s=5)
+        stack.push_async_callback(other.close)
+
+        async def answer(message: Message) -> None:
+            await other.publish("t.leave", b"")
+            await other.publish(message.reply, b"")  # in the same packet
+
+        await bus.subscribe("t.leave", leave)
+        await other.subscribe("t.answer", answer)
+        await other.flush()
+        for _ in range(20):
+            asking.append(asyncio.create_task(bus.request("t.answer", b"", timeout_s=10)))
+            await asyncio.wait(asking)
+    assert any(in_time)
+    assert [task.cancelled() for task in asking] == in_time
 
 
 async def test_a_publish_that_nobody_hears_is_told_to_its_inbox(bus: Bus) -> None:
