@@ -8,7 +8,7 @@ badly says so in an event and then breaks off: it never looks whole.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -88,7 +88,7 @@ class Answering:
         self._send_timeout_s = send_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = Writer(send, scope["state"]["abort"], self._send_timeout_s)
+        writer = Writer(send, scope["state"]["connection"], self._send_timeout_s)
         answering = asyncio.create_task(self._answer(writer))
         watching = asyncio.create_task(_until_gone(receive))
         try:
@@ -142,16 +142,23 @@ class Answering:
         await writer.finish()
 
 
+class Connection(Protocol):
+    """What is underneath."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether sending waits for the caller to read."""
+
+    def abort(self) -> None:
+        """Close now; what was not sent yet is lost."""
+
+
 class Writer:
-    """The sending side of a response.
+    """The sending side of a response."""
 
-    Attributes:
-        abort: drops the connection with all that was not sent yet.
-    """
-
-    def __init__(self, send: Send, abort: Callable[[], None], timeout_s: float) -> None:
+    def __init__(self, send: Send, connection: Connection, timeout_s: float) -> None:
         self._send = send
-        self.abort = abort
+        self._connection = connection
         self._timeout_s = timeout_s
         self._wrote_at = time.monotonic()
         self.started = False
@@ -159,6 +166,10 @@ class Writer:
     @property
     def silent_s(self) -> float:
         return time.monotonic() - self._wrote_at
+
+    def abort(self) -> None:
+        """Drop the connection with all that was not sent yet."""
+        self._connection.abort()
 
     async def respond(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         """A whole response."""
@@ -185,6 +196,9 @@ class Writer:
         await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pass(self, message: dict[str, Any]) -> None:
+        if not self._connection.blocked:  # nearly always, and a time limit costs more than to send
+            await self._send(message)
+            return
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send(message)

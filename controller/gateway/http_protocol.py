@@ -41,6 +41,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().connection_lost(exc)
 
+    @property
+    def blocked(self) -> bool:
+        """Whether the caller has not read enough yet, so that sending waits."""
+        return self.flow.write_paused
+
+    def abort(self) -> None:
+        """Close now; what was not sent yet is lost."""
+        self.transport.abort()
+
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
@@ -54,7 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["state"]["abort"] = self.transport.abort
+        self.scope["state"]["connection"] = self
         self._in_head = True
 
     def on_headers_complete(self) -> None:
