@@ -1,12 +1,15 @@
 """The HTTP protocol with bounds on what comes before a request is understood.
 
-uvicorn's own waits for ever for the end of a request's head, and takes any number of headers.
+uvicorn's own waits for ever for the end of a request's head, takes any number of headers, writes
+an error into the middle of an answer that is on its way, and loses the body of a request that
+offers to speak another protocol, as Java's client does.
 """
 
 import asyncio
 from asyncio import TimerHandle
 from typing import Any
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -57,7 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._await_head()  # another request on a connection that was kept
         if self._in_head:
             self._head_bytes += len(data)
-        super().data_received(data)
+        self._feed(data)
         if self._in_head and self._head_bytes > self.max_header_bytes:
             self._refuse_head()
 
@@ -67,25 +70,62 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head_bytes = False, 0
         self._stop_timer()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.max_header_bytes or len(self.headers) > _MAX_HEADERS:
             self._refuse_head()
-        else:
-            super().on_headers_complete()
+        elif not self._names_one_host():
+            self._refuse("a request names one host", "invalid_request", 400)
+        elif not self.parser.should_upgrade():
+            super().on_headers_complete()  # raises where the target is none
+            self._in_head, self._head_bytes = False, 0
 
     def on_body(self, body: bytes) -> None:
         if not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_head, self._head_bytes = True, 0
-        if not self._refused:
+        if not self._in_head and not self._refused:
             super().on_message_complete()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_response_complete(self) -> None:
+        was_last = not self.pipeline
+        super().on_response_complete()
+        if self._refused and was_last:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse("this is no HTTP request", "invalid_request", 400)
+
+    def _feed(self, data: bytes) -> None:
+        """Have it parsed. Offers to speak another protocol are passed over: the parser stops at
+        them, so it gets the same head again without."""
+        self._unset_keepalive_if_required()
+        rest = memoryview(data)
+        try:
+            while rest:
+                try:
+                    self.parser.feed_data(rest)
+                    return
+                except httptools.HttpParserUpgrade as offer:
+                    if self._refused or self.parser.get_method() == b"CONNECT":
+                        raise httptools.HttpParserError from None
+                    rest = rest[offer.args[0] :]
+                    self.parser.feed_data(self._head_without_offer())
+        except httptools.HttpParserError:
+            self.send_400_response("")
+
+    def _head_without_offer(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"\r\n"])
+
+    def _names_one_host(self) -> bool:
+        """As HTTP asks for: nobody shall take a request for another one than we do."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        return hosts == 1 or (hosts == 0 and self.parser.get_http_version() != "1.1")
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(self.header_timeout_s, self._head_is_late)
@@ -106,14 +146,32 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(
         self, message: str, code: str, status: int, *, retry_after_ms: int | None = None
     ) -> None:
-        """Say an error and close, without the app. What is still coming in is thrown away for
-        a while: to close at once would take the answer back."""
+        """Take no more on this connection. The error is said where it is the caller's turn to
+        hear of this request: not while earlier ones are answered, or when its own answer has
+        begun. What was asked before is answered; then the connection is closed."""
+        if self._refused:
+            return
         self._refused = True
         self._stop_timer()
+        if self._in_head:
+            answering = self.cycle is not None and not self.cycle.response_complete
+        elif self.pipeline:
+            self.pipeline.popleft()
+            answering = True
+        elif self.cycle.response_started:
+            answering = False
+            self.transport.close()
+        else:
+            answering = False
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if not answering and not self.transport.is_closing():
+            self._say(ClusterError(message, code=code, retry_after_ms=retry_after_ms), status)
+
+    def _say(self, error: ClusterError, status: int) -> None:
+        """Without the app, and close. What is still coming in is thrown away for a while: to
+        close at once would take the answer back."""
         self.connections.discard(self)
-        if self.transport.is_closing():
-            return
-        error = ClusterError(message, code=code, retry_after_ms=retry_after_ms)
         request_id = new_request_id()
         refusal = OpenAiDialect().refusal(error, request_id)
         body = orjson.dumps(refusal.body)
