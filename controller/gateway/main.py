@@ -12,6 +12,7 @@ import click
 
 from controller.gateway.keys import KeyRing
 from controller.gateway.keys_command import keys
+from controller.gateway.server import check_tls
 from controller.gateway.service import GatewayService, key_ring
 from shared.bus import Bus
 from shared.cli.options import (
@@ -72,6 +73,7 @@ def main(
         return
     identity = f"{name_from(socket.gethostname())[:48]}-{secrets.token_hex(3)}"
     ring = key_ring(settings.gateway)
+    check_tls(settings.gateway.tls)  # says it at once, without NATS
     logs = set_up_logging(settings.logging, "gateway", identity)
     say = _say_as_json if as_json else _say
     sys.exit(run_service(lambda stop: _serve(settings, ring, identity, logs, say, stop)))

@@ -6,19 +6,35 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from controller.gateway.http_protocol import bounded_protocol
 from shared.errors import SettingsError
-from shared.settings.tree import Gateway
+from shared.settings.tree import Gateway, GatewayTls
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _KEEP_ALIVE_S = 75
 _LAST_WORDS_S = 2.0
+_TLS_CLOSE_S = 2.0
+
+
+def check_tls(tls: GatewayTls | None) -> None:
+    """Raises SettingsError when the certificate or its key cannot be used."""
+    if tls is None:
+        return
+    try:
+        # A password, though none: for a locked key the terminal would be asked.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.cert_file, tls.key_file, password="")
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"gateway.tls: the certificate or key cannot be used: {error}"
+        ) from None
 
 
 class HttpServer:
@@ -29,9 +45,12 @@ class HttpServer:
     """
 
     def __init__(self, settings: Gateway, app: ASGIApp) -> None:
+        check_tls(settings.tls)
         self._settings = settings
         self._socket = _listen(settings.host, settings.port)
-        self._server = _Server(_config(settings, app))
+        self._server = _Server(
+            _config(settings, app), handshake_timeout_s=settings.header_timeout_ms / 1000
+        )
 
     @property
     def url(self) -> str:
@@ -57,6 +76,34 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
+    """Listens with bounds also on what comes before and after HTTP: a caller who does not go on
+    with the handshake, or the closing, of TLS is let go."""
+
+    def __init__(self, config: uvicorn.Config, *, handshake_timeout_s: float) -> None:
+        super().__init__(config)
+        self._handshake_timeout_s = handshake_timeout_s
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        tls: dict[str, Any] = {}
+        if self.config.ssl is not None:
+            tls = {
+                "ssl": self.config.ssl,
+                "ssl_handshake_timeout": self._handshake_timeout_s,
+                "ssl_shutdown_timeout": _TLS_CLOSE_S,
+            }
+        self.servers = [
+            await loop.create_server(self._protocol, sock=listening, **tls)
+            for listening in sockets or []
+        ]
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state={}
+        )
+        return made
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """The process has its own handlers."""
@@ -85,12 +132,7 @@ def _config(settings: Gateway, app: ASGIApp) -> uvicorn.Config:
     )
     # It tells of streams that were broken off, which is what we do to them.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError(
-            f"gateway.tls: the certificate or key cannot be used: {error}"
-        ) from None
+    config.load()
     return config
 
 
