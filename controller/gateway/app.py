@@ -28,7 +28,7 @@ from controller.gateway.endpoint import (
     key_of,
     request_id_of,
 )
-from controller.gateway.keys import KeyRing
+from controller.gateway.keys import Key, KeyRing
 from controller.gateway.metrics import Metrics
 from controller.gateway.openai.answers import ChatForm, TextForm
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
@@ -169,9 +169,8 @@ class App:
     # Models.
 
     async def _models(self, request: Request) -> ASGIApp:
-        allowed = key_of(request).models
         names = await self._directory.names()
-        shown = [name for name in names if allowed is None or name in allowed]
+        shown = [name for name in names if self._may_ask_for(key_of(request), name)]
         if _is_anthropic(request):
             models = [_anthropic_model(name) for name in shown]
             first, last = (shown[0], shown[-1]) if shown else (None, None)
@@ -181,12 +180,14 @@ class App:
 
     async def _model(self, request: Request) -> ASGIApp:
         name = request.path_params["name"]
-        key = key_of(request)
         names = await self._directory.names()
-        if name not in names or (key.models is not None and name not in key.models):
+        if name not in names or not self._may_ask_for(key_of(request), name):
             raise RequestError(f"there is no model {name[:100]!r}", code="unknown_model")
         make = _anthropic_model if _is_anthropic(request) else _openai_model
         return _json(make(name))
+
+    def _may_ask_for(self, key: Key, name: str) -> bool:
+        return key.models is None or bool({name, self._directory.meaning(name)} & set(key.models))
 
     # About the gateway.
 

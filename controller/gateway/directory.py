@@ -63,6 +63,10 @@ class Directory:
                 names[alias] = names[meant]
         return names
 
+    def meaning(self, name: str) -> str:
+        """What an alias stands for; of other names themselves."""
+        return self._aliases.get(ModelId(name), name)
+
     async def preferred(self) -> str:
         """What stands for a model where a caller names none.
 
@@ -85,7 +89,7 @@ class Directory:
             Unavailable: no controller answers.
         """
         skills = await self._skills()
-        meant = self._aliases.get(ModelId(name), name)
+        meant = self.meaning(name)
         having = [skill for skill, models in skills.items() if meant in models]
         if having:
             return (_DEFAULT_SKILL if _DEFAULT_SKILL in having else having[0]), ModelId(meant)
