@@ -1,8 +1,9 @@
 """The HTTP protocol with bounds on what comes before a request is understood.
 
 uvicorn's own waits for ever for the end of a request's head, takes any number of headers, writes
-an error into the middle of an answer that is on its way, and loses the body of a request that
-offers to speak another protocol, as Java's client does.
+an error into the middle of an answer that is on its way, loses the body of a request that offers
+to speak another protocol, as Java's client does, and tells only the last of several requests that
+their caller has gone.
 """
 
 import asyncio
@@ -11,7 +12,12 @@ from typing import Any
 
 import httptools
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from controller.gateway.openai.errors import OpenAiDialect
 from shared.errors import ClusterError
@@ -34,14 +40,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._refused = False
         self._head_timer: TimerHandle | None = None
+        self._answered: RequestResponseCycle | None = None
         if len(self.connections) > self.max_connections:
             message = f"the gateway has {self.max_connections} connections, as many as it takes"
             self._refuse(message, "too_many_connections", 503, retry_after_ms=1000)
             return
         self._await_head()
 
+    def eof_received(self) -> None:
+        self._caller_has_gone()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._caller_has_gone()
         super().connection_lost(exc)
 
     @property
@@ -97,6 +108,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse("this is no HTTP request", "invalid_request", 400)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _caller_has_gone(self) -> None:
+        self.pipeline.clear()
+        if self._answered is not None:
+            _disconnect(self._answered)
 
     def _feed(self, data: bytes) -> None:
         """Have it parsed. Offers to speak another protocol are passed over: the parser stops at
@@ -163,8 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             answering = False
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+            _disconnect(self.cycle)
         if not answering and not self.transport.is_closing():
             self._say(ClusterError(message, code=code, retry_after_ms=retry_after_ms), status)
 
@@ -186,6 +205,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.close)
+
+
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Have the app hear no more, and nothing heard of it."""
+    cycle.disconnected = True
+    cycle.waiting_for_100_continue = False
+    cycle.message_event.set()
 
 
 def bounded_protocol(**bounds: Any) -> type[BoundedProtocol]:

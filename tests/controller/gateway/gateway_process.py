@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tests.processes import SCRIPTS
 
@@ -19,10 +20,16 @@ class GatewayProcess:
 
     process: "subprocess.Popen[str]"
     url: str
+    log: IO[str]
 
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+    def logged(self, message: str) -> bool:
+        """Whether it has logged something so far."""
+        descriptor = self.log.fileno()  # not read with `log`, which would move where it writes
+        return message.encode() in os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
 @contextlib.contextmanager
@@ -48,7 +55,7 @@ def gateway_process(
             log.seek(0)
             raise AssertionError(f"the gateway did not start: {log.read()}")
         try:
-            yield GatewayProcess(process, json.loads(line)["http_url"])
+            yield GatewayProcess(process, json.loads(line)["http_url"], log)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)

@@ -10,6 +10,7 @@ import pytest
 from tests.controller.gateway.gateway_process import GatewayProcess
 from tests.controller.gateway.long_answers import CHAT, LONG, QUESTION
 from tests.controller.gateway.raw_http import answers, connected, parsed, received
+from tests.processes import wait_for
 
 _BODY = json.dumps(QUESTION | {"max_tokens": 2}).encode()
 _HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n"
@@ -23,9 +24,10 @@ _POSTS = [CHAT, "/v1/completions", "/v1/messages", "/v1/messages/count_tokens"]
 
 
 @pytest.fixture(autouse=True)
-def _still_serves(http: httpx.Client) -> Iterator[None]:
+def _still_serves(http: httpx.Client, gateway: GatewayProcess) -> Iterator[None]:
     yield
     assert http.post(CHAT, content=_BODY).status_code == 200
+    assert not gateway.logged("a request failed")
 
 
 def _chunks(*parts: bytes) -> bytes:
@@ -88,6 +90,32 @@ def test_nothing_is_written_into_a_stream_that_is_on_its_way(gateway: GatewayPro
         (stream,) = parsed(data + received(connection))
     assert stream.status == 200 and stream.body.endswith(b"data: [DONE]\n\n")
     assert b"error" not in stream.body
+
+
+def _hung_up(http: httpx.Client) -> int:
+    """How many requests ended because their caller had gone."""
+    lines = http.get("/metrics").text.splitlines()
+    counts = [line for line in lines if line.startswith("mlx_gateway_requests_total")]
+    return sum(int(float(line.split()[-1])) for line in counts if 'code="client_gone"' in line)
+
+
+@pytest.mark.parametrize("more", [b"", _HEALTH + _END, (_POST + _LENGTH + _END + _BODY) * 2])
+def test_who_hangs_up_ends_its_request_whatever_stands_behind_it(
+    gateway: GatewayProcess, http: httpx.Client, more: bytes
+) -> None:
+    before = _hung_up(http)
+    body = json.dumps(LONG | {"n": 64}).encode()
+    with connected(gateway) as connection:
+        head = _POST + b"content-length: %d\r\n\r\n" % len(body)
+        connection.sendall(head + body + more)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+    wait_for(lambda: _hung_up(http) == before + 1, "the request has ended")
+
+
+def test_a_body_that_turns_bad_before_it_gets_leave_is_refused(gateway: GatewayProcess) -> None:
+    head = _POST + _CHUNKED + b"expect: 100-continue\r\n\r\n"
+    (answer,) = answers(gateway, head + b"zz\r\n")
+    assert answer.status == 400
 
 
 # Versions and methods.
