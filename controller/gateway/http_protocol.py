@@ -81,6 +81,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
+        if self._refused:  # and the rest of what came with it is still being parsed
+            return
         self._stop_timer()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.max_header_bytes or len(self.headers) > _MAX_HEADERS:

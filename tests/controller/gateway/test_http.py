@@ -76,6 +76,14 @@ def test_a_bad_request_does_not_get_the_answer_of_the_one_before(
     assert only.status == 200 and "choices" in json.loads(only.body)
 
 
+def test_a_good_request_behind_a_bad_one_is_not_looked_at(gateway: GatewayProcess) -> None:
+    for bad in (b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 150, _HEALTH + b"host: y\r\n"):
+        (only,) = answers(gateway, bad + _END + _HEALTH + _END)
+        assert only.status in (400, 431)
+        (only,) = answers(gateway, _POST + _LENGTH + _END + _BODY + bad + _END + _HEALTH + _END)
+        assert only.status == 200 and "choices" in json.loads(only.body)
+
+
 def test_a_bad_body_behind_another_request_does_not_either(gateway: GatewayProcess) -> None:
     (only,) = answers(gateway, _POST + _LENGTH + _END + _BODY + _POST + _CHUNKED + _END + b"zz\r\n")
     assert only.status == 200 and "choices" in json.loads(only.body)
