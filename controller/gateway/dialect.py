@@ -65,6 +65,12 @@ def status_of(error: ClusterError) -> int:
     return _STATUSES.get(error.code, _UNAVAILABLE)
 
 
+def prompt_is_too_long(error: ClusterError) -> bool:
+    """Whether a shorter prompt would do. Programs that would then shorten it know this by each
+    API's own words in the message, whatever the code says."""
+    return error.code == "context_length_exceeded" and error.param != "max_tokens"
+
+
 def retry_headers(error: ClusterError) -> Headers:
     """When to come again, in seconds and milliseconds, and whether at all.
 

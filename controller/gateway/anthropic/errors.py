@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from controller.gateway.dialect import Refusal, retry_headers, status_of
+from controller.gateway.dialect import Refusal, prompt_is_too_long, retry_headers, status_of
 from shared.errors import ClusterError
 
 _OVERLOADED = 529
@@ -36,8 +36,9 @@ def _status(error: ClusterError) -> int:
 def _body(error: ClusterError, request_id: str) -> dict[str, Any]:
     status = _status(error)
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    words = "prompt is too long: " if prompt_is_too_long(error) else ""
     return {
         "type": "error",
-        "error": {"type": kind, "message": error.message},
+        "error": {"type": kind, "message": words + error.message},
         "request_id": request_id,
     }

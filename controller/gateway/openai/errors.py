@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from controller.gateway.dialect import Refusal, retry_headers, status_of
+from controller.gateway.dialect import Refusal, prompt_is_too_long, retry_headers, status_of
 from shared.errors import ClusterError
 
 _CODES: Mapping[str, str] = {
@@ -35,9 +35,15 @@ def _body(error: ClusterError) -> dict[str, Any]:
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {
         "error": {
-            "message": error.message,
+            "message": _message(error),
             "type": kind,
             "param": error.param,
             "code": _CODES.get(error.code, error.code),
         }
     }
+
+
+def _message(error: ClusterError) -> str:
+    if prompt_is_too_long(error):
+        return f"This model's maximum context length is exceeded. {error.message}"
+    return error.message

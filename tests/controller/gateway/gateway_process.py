@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import httpx
+
 from tests.processes import SCRIPTS
 
 
@@ -30,6 +32,12 @@ class GatewayProcess:
         """Whether it has logged something so far."""
         descriptor = self.log.fileno()  # not read with `log`, which would move where it writes
         return message.encode() in os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+    def open_requests(self) -> int:
+        """Those that it is answering; where it asks for keys this is not told."""
+        lines = httpx.get(f"{self.url}/metrics", timeout=20).text.splitlines()
+        (line,) = [line for line in lines if line.startswith("mlx_gateway_open_requests ")]
+        return int(float(line.split()[1]))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,203 @@
+"""Programs that others wrote for OpenAI's and Anthropic's services, as they are: llm, litellm."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process, make_key
+from tests.controller.gateway.programs import environment, program, run
+from tests.processes import ClusterProcess, wait_for
+
+_QUESTION = "What is the capital of France?"
+_PARIS = "The capital of France is Paris."
+_CALLS = Path(__file__).parents[2] / "programs" / "litellm_calls.py"
+
+
+class Llm:
+    """llm of a user whose file of models names those of a gateway."""
+
+    def __init__(self, home: Path, gateway: GatewayProcess, **fields: str) -> None:
+        folder = home / "llm"
+        folder.mkdir()
+        models = [
+            {"model_id": own, "model_name": name, "api_base": f"{gateway.url}/v1", **fields}
+            for own, name in (("demo", "demo"), ("tiny", "chat"), ("gone", "gpt-17"))
+        ]
+        (folder / "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
+        self.environment = environment(home, LLM_USER_PATH=str(folder))
+
+    def command(self, *arguments: str) -> list[str]:
+        return [program("llm", "llm"), *arguments]
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return run(self.command(*arguments), self.environment)
+
+
+@pytest.fixture
+def llm(tmp_path: Path, demo_gateway: GatewayProcess) -> Llm:
+    return Llm(tmp_path, demo_gateway)
+
+
+@pytest.fixture(scope="module")
+def keyed(
+    tiny_cluster: ClusterProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[GatewayProcess, Mapping[str, str]]]:
+    """A gateway, and its keys."""
+    file = tmp_path_factory.mktemp("keys") / "keys.yaml"
+    limits: dict[str, list[str]] = {"ada": [], "once": ["--requests-per-minute", "1"]}
+    keys = {client: make_key(file, client, *given) for client, given in limits.items()}
+    with gateway_process(tiny_cluster.url, "--keys-file", str(file)) as process:
+        yield process, keys
+
+
+# llm
+
+
+def test_llm_says_the_same_streamed_and_at_once(llm: Llm) -> None:
+    for how in ([], ["--no-stream"]):
+        done = llm.run("-m", "demo", *how, "--usage", "-o", "temperature", "0", _QUESTION)
+        assert (done.returncode, done.stdout) == (0, f"{_PARIS}\n"), done.stderr
+        assert "37 input, 7 output" in done.stderr
+
+
+def test_llm_goes_on_with_a_conversation(llm: Llm) -> None:
+    llm.run("-m", "demo", "-o", "temperature", "0", _QUESTION)
+    done = llm.run("--continue", "-o", "temperature", "0", "And what of Italy?")
+    assert "Rome" in done.stdout, done.stderr
+    first, second = json.loads(llm.run("logs", "list", "--json").stdout)
+    assert first["conversation_id"] == second["conversation_id"]
+    assert second["input_tokens"] > first["input_tokens"] + first["output_tokens"]
+
+
+def test_llm_passes_options_and_what_comes_on_stdin(llm: Llm) -> None:
+    options = ["max_tokens", "4", "top_p", "0.5", "seed", "1", "stop", "zzz"]
+    pairs = [word for pair in zip(*[iter(options)] * 2, strict=True) for word in ("-o", *pair)]
+    command = llm.command("-m", "demo", "-s", "Be brief.", "--usage", *pairs)
+    done = run(command, llm.environment, said=_QUESTION)
+    assert done.returncode == 0 and "4 output" in done.stderr, done.stderr
+
+
+def test_llm_completes_plain_text(tmp_path: Path, demo_gateway: GatewayProcess) -> None:
+    plain = Llm(tmp_path, demo_gateway, completion="yes")
+    options = ["-o", "temperature", "0", "-o", "max_tokens", "2"]
+    done = plain.run("-m", "demo", *options, "The capital of France is")
+    assert done.stdout == " Paris.\n", done.stderr
+
+
+def test_llm_tells_readably_what_is_wrong(llm: Llm) -> None:
+    gone = llm.run("-m", "gone", _QUESTION)
+    assert gone.returncode == 1
+    assert "there is no 'gpt-17'; there are: demo" in gone.stderr
+    long = run(llm.command("-m", "demo"), llm.environment, said="word " * 20_000)
+    assert long.returncode == 1 and "maximum context length" in long.stderr
+    assert not any("Traceback" in done.stderr for done in (gone, long))
+
+
+def test_llm_shows_its_key(keyed: tuple[GatewayProcess, Mapping[str, str]], tmp_path: Path) -> None:
+    process, keys = keyed
+    llm = Llm(tmp_path, process, api_key_name="cluster")
+    for key in ("mlx-wrong", keys["ada"]):
+        assert llm.run("keys", "set", "cluster", "--value", key).returncode == 0
+        done = llm.run("-m", "tiny", "-o", "max_tokens", "4", "Hi")
+        if key == "mlx-wrong":
+            assert done.returncode == 1 and "401" in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
+
+
+def test_llm_interrupted_frees_the_place(llm: Llm, demo_gateway: GatewayProcess) -> None:
+    wait_for(lambda: demo_gateway.open_requests() == 0, "nobody else asks")
+    never_ending = ["-o", "max_tokens", "1500", "-o", "logit_bias", '{"0": -100, "2": -100}']
+    process = subprocess.Popen(
+        llm.command("-m", "demo", *never_ending, "Count to a thousand."),
+        env=llm.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: demo_gateway.open_requests() == 1, "it is being answered")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) != 0
+    wait_for(lambda: demo_gateway.open_requests() == 0, "it ended", 3)
+
+
+# litellm
+
+
+def _litellm(home: Path, *calls: dict[str, Any]) -> list[dict[str, Any]]:
+    """What came of these calls, one after another."""
+    seen = environment(home, LITELLM_LOCAL_MODEL_COST_MAP="True")  # else it looks on the internet
+    done = run([program("litellm", "python"), str(_CALLS)], seen, said=json.dumps(calls))
+    assert done.returncode == 0, done.stderr
+    outcomes: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return outcomes
+
+
+def _call(api: str, gateway: GatewayProcess, model: str, **fields: Any) -> dict[str, Any]:
+    asked = {
+        "model": f"{api}/{model}",
+        "api_base": gateway.url + ("/v1" if api == "openai" else ""),
+        "api_key": "none",
+        "messages": [{"role": "user", "content": _QUESTION}],
+        "temperature": 0,
+        "max_tokens": 20,
+        "max_retries": 0,
+    }
+    return asked | fields
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+def test_litellm_says_the_same_streamed_and_at_once(
+    tmp_path: Path, demo_gateway: GatewayProcess, api: str
+) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    messages = [system, {"role": "user", "content": _QUESTION}]
+    whole, streamed, prompted = _litellm(
+        tmp_path,
+        _call(api, demo_gateway, "demo"),
+        _call(api, demo_gateway, "demo", stream=True, stream_options={"include_usage": True}),
+        _call(api, demo_gateway, "demo", messages=messages, stop=["Paris"], top_p=0.9, user="ada"),
+    )
+    assert whole["text"] == streamed["text"] == _PARIS
+    assert streamed["parts"] > 3
+    for outcome in (whole, streamed):
+        usage = outcome["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (37, 7)
+    assert prompted["text"] and "Paris" not in prompted["text"]
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+def test_litellm_raises_its_own_errors(
+    tmp_path: Path, demo_gateway: GatewayProcess, api: str
+) -> None:
+    long = [{"role": "user", "content": "word " * 20_000}]
+    story = [{"role": "user", "content": "Tell a long story."}]
+    unknown, wrong, too_long, late = _litellm(
+        tmp_path,
+        _call(api, demo_gateway, "gpt-17"),
+        _call(api, demo_gateway, "demo", temperature=9),
+        _call(api, demo_gateway, "demo", messages=long),
+        _call(api, demo_gateway, "demo", messages=story, max_tokens=1000, timeout_ms=100),
+    )
+    assert (unknown["error"], unknown["status"]) == ("NotFoundError", 404)
+    assert "there is no 'gpt-17'" in unknown["message"]
+    assert (wrong["error"], wrong["status"]) == ("BadRequestError", 400)
+    assert "temperature" in wrong["message"]
+    assert too_long["error"] == "ContextWindowExceededError"
+    assert (late["error"], late["status"]) == ("Timeout", 504)
+
+
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+def test_litellm_knows_a_wrong_key_and_a_spent_one(
+    keyed: tuple[GatewayProcess, Mapping[str, str]], tmp_path: Path, api: str
+) -> None:
+    process, keys = keyed
+    once = _call(api, process, "chat", api_key=keys["once"])
+    wrong, *spent = _litellm(tmp_path, _call(api, process, "chat", api_key="wrong"), once, once)
+    assert (wrong["error"], wrong["status"]) == ("AuthenticationError", 401)
+    assert (spent[-1]["error"], spent[-1]["status"]) == ("RateLimitError", 429)
