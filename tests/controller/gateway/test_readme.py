@@ -69,8 +69,10 @@ def test_llm(demo_gateway: GatewayProcess, tmp_path: Path) -> None:
     (Path(where) / "extra-openai-models.yaml").write_text(models)
     done = run(["bash", "-ec", commands], seen)
     assert "Paris" in done.stdout and "Rome" in done.stdout, done.stderr
-    once = f'llm openai endpoint {demo_gateway.url}/v1 -m demo -o temperature 0 "Say hello."'
-    assert run(["bash", "-c", once], seen).stdout.strip()
+    (once,) = re.findall(r"`(llm openai endpoint .*?)`", _section(demo_gateway))
+    once = once.replace("...", "What is the capital of France?")
+    done = run(["bash", "-c", f"{once} -o temperature 0"], seen)
+    assert "Paris" in done.stdout, done.stderr
 
 
 def test_litellm(demo_gateway: GatewayProcess, tmp_path: Path) -> None:
