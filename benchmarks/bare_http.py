@@ -17,6 +17,7 @@ import orjson
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from benchmarks.pace import steps
 from benchmarks.simulated_workers import MODEL, PROMPT_TOKENS, WORD
 from controller.gateway.openai.answers import ChatForm
 from shared.client import Completion
@@ -76,11 +77,7 @@ class BareServer:
         await send({"type": "http.response.body", "body": _closing(tokens)})
 
     async def _make_steps(self) -> None:
-        clock = asyncio.get_running_loop()
-        due = clock.time()
-        while True:
-            due += 1 / self._steps_per_s
-            await asyncio.sleep(max(0.0, due - clock.time()))
+        async for _ in steps(self._steps_per_s):
             for step in self._waiting:
                 step.set()
 

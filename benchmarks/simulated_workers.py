@@ -15,6 +15,7 @@ from collections import defaultdict
 
 import uvloop
 
+from benchmarks.pace import steps
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
@@ -72,12 +73,7 @@ class SimulatedWorker:
             await self._say("heartbeat")
 
     async def _make_steps(self) -> None:
-        """At even times, whatever a step costs."""
-        clock = asyncio.get_running_loop()
-        due = clock.time()
-        while True:
-            due += 1 / self._steps_per_s
-            await asyncio.sleep(max(0.0, due - clock.time()))
+        async for _ in steps(self._steps_per_s):
             await self._step(self._requests)
             self._requests = [request for request in self._requests if request.end is None]
 

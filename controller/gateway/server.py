@@ -38,14 +38,13 @@ def check_tls(tls: GatewayTls | None) -> None:
 
 
 class HttpServer:
-    """Listens from its making on.
+    """Listens from its making on; for TLS with files that `check_tls` found good.
 
     Raises:
-        SettingsError: the address cannot be had, or the TLS files are unusable.
+        SettingsError: the address cannot be had.
     """
 
     def __init__(self, settings: Gateway, app: ASGIApp) -> None:
-        check_tls(settings.tls)
         self._settings = settings
         self._socket = _listen(settings.host, settings.port)
         self._server = _Server(

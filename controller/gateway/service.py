@@ -52,7 +52,7 @@ class GatewayService:
         say: told the URL once it listens.
 
     Raises:
-        SettingsError: the address or the TLS files are unusable.
+        SettingsError: the address is unusable.
     """
 
     def __init__(

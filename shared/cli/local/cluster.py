@@ -98,7 +98,9 @@ class LocalCluster:
         """In this order: the gateway hears its answers to the end, workers finish their streams,
         controllers follow them, and only then the server goes that carries all."""
         self._stopping = True
-        patience_s = self._settings.worker.drain_timeout_ms / 1000 + _STOP_PATIENCE_S
+        worker, gateway = self._settings.worker, self._settings.gateway
+        longest_ms = max(worker.drain_timeout_ms, gateway.drain_timeout_ms)
+        patience_s = longest_ms / 1000 + _STOP_PATIENCE_S
         for children in (self._gateways, self._workers, self._controllers, [self.nats.child]):
             await asyncio.gather(*(child.stop(patience_s) for child in children))
 

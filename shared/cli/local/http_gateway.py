@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from shared.cli.local.child import Child
+from shared.cli.local.kept import local_address
 from shared.errors import ClusterError, SettingsError
 from shared.settings.tree import Gateway
 
@@ -34,9 +35,7 @@ class HttpGateway:
     @property
     def url(self) -> str:
         """Where a process on this machine reaches it."""
-        local = "127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host
-        host = f"[{local}]" if ":" in local else local
-        return f"{self._scheme}://{host}:{self._port}"
+        return f"{self._scheme}://{local_address(self._host, self._port)}"
 
     async def start(self) -> None:
         """Start it and wait until it listens.

@@ -43,6 +43,12 @@ def kept_token(server: str) -> str | None:
         return None
 
 
+def local_address(host: str, port: int) -> str:
+    """`host:port` where a process on this machine reaches a server that listens on `host`."""
+    local = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    return f"[{local}]:{port}" if ":" in local else f"{local}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Raises SettingsError when `host` is neither localhost nor an IP address."""
     if host == "localhost":

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from shared.cli.local.child import Child
+from shared.cli.local.kept import local_address
 from shared.errors import ClusterError, SettingsError
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -44,8 +45,7 @@ class NatsServer:
     @property
     def url(self) -> str:
         """Where a process on this machine reaches it."""
-        local = "127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host
-        return f"nats://[{local}]:{self.port}" if ":" in local else f"nats://{local}:{self.port}"
+        return f"nats://{local_address(self._host, self.port)}"
 
     async def start(self) -> None:
         """Start it and wait until it listens.
