@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.ending import end_on_sigterm
 from benchmarks.measures import Run, StreamClock, cpu_seconds
 from shared.client import Cluster
 
@@ -39,6 +40,7 @@ def local_cluster(
 ) -> Iterator[LocalCluster]:
     """Start one on a free port, and end it; `settings` are environment variables. Batches are as
     large as `max_batch_size` says, unless they turn adaptive batching on."""
+    end_on_sigterm()
     command = [str(Path(sysconfig.get_path("scripts")) / "cluster"), "up", "--json"]
     command += ["--nats-port", "0", "--workers", str(workers)]
     command += ["--model", model] if model else []

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.request import urlopen
 
+from benchmarks.ending import end_on_sigterm
 from benchmarks.simulated_workers import MODEL
 
 _SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -49,6 +50,7 @@ class Stage:
 @contextlib.contextmanager
 def stage(*, workers: int, steps_per_s: float) -> Iterator[Stage]:
     """Start all of it, and wait until the gateway is ready."""
+    end_on_sigterm()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx-stage-")))
         nats_url, monitor_url, nats_pid = stack.enter_context(_nats(folder))
