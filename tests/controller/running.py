@@ -47,6 +47,13 @@ class Inbox:
     async def next(self, limit_s: float = WAIT_S) -> StreamMessage:
         return await asyncio.wait_for(self._messages.get(), limit_s)
 
+    async def end(self) -> Failed:
+        """The next message but those that say on a busy machine that the request lives."""
+        message = await self.next()
+        while isinstance(message, Status):
+            message = await self.next()
+        return failed(message)
+
     def rest(self) -> list[StreamMessage]:
         """What is there without waiting."""
         return [self._messages.get_nowait() for _ in range(self._messages.qsize())]

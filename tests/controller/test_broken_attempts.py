@@ -77,7 +77,7 @@ async def test_a_worker_that_leaves_or_starts_again_ends_its_requests_at_once(
         await worker.say("left")
     else:
         await worker.say("joined", boot_id="b2")
-    assert failed(await inbox.next()).error.code == "worker_lost"
+    assert (await inbox.end()).error.code == "worker_lost"
     await worker.say("left", boot_id="b2")
     await cluster.settle()
     assert inbox.rest() == []
@@ -176,7 +176,7 @@ async def test_what_was_started_is_not_tried_again_when_its_worker_is_gone(
     await first.emit(await first.next_dispatch(), CONTROLLER, 0, 1)
     assert await running_state(cluster, "r") == "running"
     await first.say("left")
-    assert failed(await inbox.next()).error.code == "worker_lost"
+    assert (await inbox.end()).error.code == "worker_lost"
     await cluster.settle()
     assert second.unread == (0, 0)
 
@@ -188,7 +188,7 @@ async def test_a_request_that_loses_its_only_worker_hears_of_that(cluster: Runni
     await worker.next_dispatch()
     assert (await running_state(cluster, "r")) == "running"
     await worker.say("left")
-    assert failed(await inbox.next()).error.code == "worker_lost"
+    assert (await inbox.end()).error.code == "worker_lost"
 
 
 async def test_long_after_its_deadline_a_request_ends_and_the_worker_drops_it(

@@ -3,14 +3,12 @@
 import pytest
 
 from shared.bus import Bus
-from shared.messages.stream import Failed, Status
+from shared.messages.stream import Status
 from shared.settings.tree import Nats
 from tests.controller.running import (
     CONTROLLER,
-    Inbox,
     Running,
     accepted,
-    failed,
     running_controller,
 )
 from tests.controller.simulated_worker import keep_silent, refuse
@@ -72,7 +70,7 @@ async def test_when_all_refuse_the_last_reason_is_the_end(
         worker.answer = refuse(code, wait_ms)
     inbox = await cluster.ask(request_id="r")
     accepted(await inbox.next())
-    end = await _end(inbox)
+    end = await inbox.end()
     assert (end.error.code, end.error.retryable, end.error.retry_after_ms) == (code, retryable, 300)
     assert end.error.message == f"it said {code}; it said {code}"
     assert (await cluster.query("status", "r")).state == "failed"
@@ -83,7 +81,7 @@ async def test_when_all_refuse_the_last_reason_is_the_end(
 async def test_without_any_worker_the_end_says_so(cluster: Running) -> None:
     inbox = await cluster.ask()
     accepted(await inbox.next())
-    end = await _end(inbox)
+    end = await inbox.end()
     assert (end.error.code, end.error.retryable) == ("no_worker", True)
     assert "demo" in end.error.message
 
@@ -95,11 +93,3 @@ async def test_a_request_that_waits_for_an_ack_hears_that_it_is_queued(cluster: 
     accepted(await inbox.next())
     waiting = await inbox.next()
     assert isinstance(waiting, Status) and waiting.status == "queued"
-
-
-async def _end(inbox: Inbox) -> Failed:
-    """The next message but those that say on a busy machine that the request lives."""
-    end = await inbox.next()
-    while isinstance(end, Status):
-        end = await inbox.next()
-    return failed(end)
