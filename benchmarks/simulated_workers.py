@@ -84,7 +84,7 @@ class SimulatedWorker:
             sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
             request = ActiveRequest(dispatch, batch.owner, self._id, sequences)
             for choice in request.choices:
-                request.start_choice(choice, PROMPT_TOKENS, 0)
+                request.start_choice(choice, PROMPT_TOKENS)
             requests.append(request)
             results.append(
                 DispatchResult(

@@ -16,6 +16,8 @@ import psutil
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+_NOTHING_ON_DISK = {"CLUSTER__WORKER__KV_CACHE__DISK_MB": "0"}
+"""What one test leaves there another would find."""
 
 
 class RunningNats(Protocol):
@@ -147,7 +149,7 @@ def cluster_process(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, **(settings or {})},
+        env={**os.environ, **_NOTHING_ON_DISK, **(settings or {})},
     )
     assert process.stdout is not None and process.stderr is not None
     line = process.stdout.readline()

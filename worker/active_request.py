@@ -78,7 +78,7 @@ class ActiveRequest:
         self._admitted_at: float | None = None
         self._first_token_at: float | None = None
         self._prompt_tokens: dict[int, int] = {}
-        self._cached_tokens = 0
+        self._cached_tokens: dict[int, int] = {}
         self._usage_told = False
 
     @property
@@ -179,6 +179,7 @@ class ActiveRequest:
             resumed_ids=list(body.resume.token_ids) if body.resume else [],
             text_sent=body.resume.text_sent if body.resume else 0,
             count_only=body.count_only,
+            session=body.session_id,
         )
 
     def admit(self, engine: int) -> None:
@@ -190,12 +191,16 @@ class ActiveRequest:
         """The engine goes on with it later."""
         self.status, self.progress = "preempted", None
 
-    def start_choice(self, choice: Choice, prompt_tokens: int, cached_tokens: int) -> None:
+    def start_choice(self, choice: Choice, prompt_tokens: int) -> None:
         """Note what the engine found out about a prompt; counted once for all its choices."""
-        prompt = choice.number // self.dispatch.request.n
-        if prompt not in self._prompt_tokens:
-            self._prompt_tokens[prompt] = prompt_tokens
-            self._cached_tokens += cached_tokens
+        self._prompt_tokens[choice.number // self.dispatch.request.n] = prompt_tokens
+
+    def restore_choice(self, choice: Choice, tokens: int) -> None:
+        """Note how much of a prompt was in the KV memory: what its first choice found, before
+        that began."""
+        prompt, other = divmod(choice.number, self.dispatch.request.n)
+        if other == 0 and self._first_token_at is None:
+            self._cached_tokens[prompt] = min(tokens, self._prompt_tokens.get(prompt, 0))
 
     def advance(self, choice: Choice, output: Output) -> list[StreamMessage]:
         """Take in new tokens: a chunk, or the end when it was the last of the last choice."""
@@ -290,10 +295,12 @@ class ActiveRequest:
         if self._usage_told:
             return None
         self._usage_told = True
-        return Usage(sum(self._prompt_tokens.values()), self._cached_tokens, 0)
+        return Usage(sum(self._prompt_tokens.values()), sum(self._cached_tokens.values()), 0)
 
     def _done(self, outputs: tuple[ChoiceOutput, ...]) -> Done:
-        usage = Usage(sum(self._prompt_tokens.values()), self._cached_tokens, self.tokens)
+        usage = Usage(
+            sum(self._prompt_tokens.values()), sum(self._cached_tokens.values()), self.tokens
+        )
         done = Done(*self._origin, usage, self._timings(), outputs)
         self._note_end(done)
         return done

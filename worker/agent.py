@@ -8,11 +8,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from shared import subjects
 from shared.bus import Bus, Endpoint, Service
 from shared.errors import BusError
-from shared.folders import data_folder
+from shared.folders import cache_folder, data_folder
 from shared.ids import BootId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import encode
@@ -21,6 +22,7 @@ from shared.messages.health import WorkerHealth
 from shared.messages.stream import StreamError
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
+from shared.settings.tree import Worker
 from shared.version import VERSION
 from worker.active_request import ActiveRequest
 from worker.cpu_use import CpuUse
@@ -92,7 +94,7 @@ class Agent:
             EngineProcess(
                 index,
                 engines,
-                ["--settings", settings.worker.model_dump_json()],
+                _engine_arguments(settings.worker, worker_id, index),
                 threads_per_engine(engines),
                 retry_after_failure_s=settings.controller.circuit_breaker.recovery_timeout_ms
                 / 1000,
@@ -278,3 +280,12 @@ async def _first_of(*stops: StopRequest) -> None:
     finally:
         for future in waiting:
             future.cancel()
+
+
+def _engine_arguments(settings: Worker, worker_id: WorkerId, index: int) -> list[str]:
+    arguments = ["--settings", settings.model_dump_json()]
+    if settings.kv_cache.enabled and settings.kv_cache.disk_mb:
+        named = settings.kv_cache.disk_path
+        folder = Path(named).expanduser() if named else cache_folder() / "kv" / worker_id
+        arguments += ["--kv-folder", str(folder.absolute() / f"engine-{index}")]
+    return arguments

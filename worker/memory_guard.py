@@ -80,7 +80,7 @@ class MemoryGuard:
     @property
     def free_bytes(self) -> int:
         """What may be taken besides; negative when there is too much already."""
-        return self.most_bytes - self._reading.own_bytes + self._spare_bytes
+        return self.most_bytes - self._reading.own_bytes + self._spare_bytes + self._lent_bytes
 
     def refusal(self, level: Priority) -> str | None:
         """Why a new request is not taken now; None where it is."""
@@ -135,7 +135,9 @@ class MemoryGuard:
 
     def _limit_engines(self, gives_back: bool) -> None:
         running = [engine for engine in self._engines if engine.state == "running"]
-        held = [engine.measured.kv_bytes for engine in running]
+        held = [
+            engine.measured.kv_bytes + engine.measured.kv_memory.memory_bytes for engine in running
+        ]
         own = self._reading.own_bytes
         allowances = kv_allowances(self.limits, own, held, self._spare_bytes)
         for engine, allowed in zip(running, allowances, strict=True):
@@ -148,6 +150,11 @@ class MemoryGuard:
     @property
     def _spare_bytes(self) -> int:
         return sum(engine.measured.cache_memory_bytes for engine in self._engines)
+
+    @property
+    def _lent_bytes(self) -> int:
+        """What is kept of texts: it goes as soon as somebody needs the room."""
+        return sum(engine.measured.kv_memory.memory_bytes for engine in self._engines)
 
     def _read(self) -> MemoryReading:
         memory = psutil.virtual_memory()

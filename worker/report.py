@@ -10,6 +10,7 @@ from shared.messages.events import (
     BatchStatus,
     EngineStatus,
     Hardware,
+    KVMemoryStatus,
     PreWarmingStatus,
     WorkerReport,
     WorkerState,
@@ -88,6 +89,7 @@ def _engine(engine: EngineProcess, cpu: CpuUse) -> EngineStatus:
         threads=engine.threads,
         cpu_cores=cpu.cores(engine.pid),
         batches=[BatchStatus.model_validate(asdict(batch)) for batch in measured.batches],
+        kv_memory=KVMemoryStatus.model_validate(asdict(measured.kv_memory)),
     )
 
 

@@ -25,6 +25,7 @@ from worker.link.messages import (
     Fact,
     Output,
     PrefillAdvanced,
+    PrefixRestored,
     SequencePreempted,
     SequenceRefused,
     SequenceStarted,
@@ -260,7 +261,11 @@ class Scheduler:
             case SequenceStarted():
                 if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
-                    request.start_choice(choice, fact.prompt_tokens, fact.cached_tokens)
+                    request.start_choice(choice, fact.prompt_tokens)
+            case PrefixRestored():
+                if entry := self._requests.of_sequence(fact.sequence):
+                    request, choice = entry
+                    request.restore_choice(choice, fact.tokens)
             case PrefillAdvanced():
                 if entry := self._requests.of_sequence(fact.sequence):
                     entry[0].progress = round(fact.done / fact.total, 3)

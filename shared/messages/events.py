@@ -83,6 +83,49 @@ class BatchStatus(Part):
     changes: list[BatchChange] = []
 
 
+class KVMemoryStatus(Part):
+    """What an engine keeps of texts, so that what begins with them is not computed again; counts
+    since its start.
+
+    Attributes:
+        blocks: pieces of texts, in memory or on disk.
+        hits, misses: prompts of which some tokens were kept, and of which none was.
+        prompt_tokens: of all prompts.
+        saved_tokens: of them those that were not computed.
+        restore_ms: of putting what was kept into caches, on average.
+        memory_bytes: of at most `memory_limit_bytes`, which is less while requests need it.
+        evictions, disk_evictions: what went because its bytes were needed.
+        disk_bytes: what the files take, of at most `disk_limit_bytes`; 0 where none are kept.
+        read_ms: of reading a file, on average.
+        written_today_bytes: since midnight, UTC.
+        broken_files: found damaged, and deleted.
+        failed_files: could not be read or written.
+        problem: why nothing is written to disk now, or None.
+    """
+
+    blocks: Count = 0
+    hits: Count = 0
+    misses: Count = 0
+    prompt_tokens: Count = 0
+    saved_tokens: Count = 0
+    restore_ms: float = 0.0
+    memory_bytes: Count = 0
+    memory_limit_bytes: Count = 0
+    evictions: Count = 0
+    disk_bytes: Count = 0
+    disk_limit_bytes: Count = 0
+    disk_evictions: Count = 0
+    read_blocks: Count = 0
+    read_bytes: Count = 0
+    read_ms: float = 0.0
+    written_blocks: Count = 0
+    written_bytes: Count = 0
+    written_today_bytes: Count = 0
+    broken_files: Count = 0
+    failed_files: Count = 0
+    problem: str | None = None
+
+
 class EngineStatus(Part):
     """One engine process of a worker.
 
@@ -106,6 +149,7 @@ class EngineStatus(Part):
     threads: Count = 0
     cpu_cores: float = 0.0
     batches: list[BatchStatus] = []
+    kv_memory: KVMemoryStatus = KVMemoryStatus()
 
 
 class LevelStatus(Part):

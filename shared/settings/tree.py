@@ -286,12 +286,15 @@ class ResourceLimits(Section):
 
 
 class KvCache(Section):
-    """`memory_mb` defaults to a quarter of the memory ceiling."""
+    """`memory_mb` defaults to a quarter of the memory ceiling. `disk_mb` 0 keeps nothing on disk;
+    `disk_writes_mb_per_day` spares the disk, which wears out by writing: the default lets one of
+    1 TB live for years."""
 
     enabled: bool = True
     block_tokens: Annotated[int, Field(ge=16, le=4096)] = 256
     memory_mb: Annotated[int, Field(ge=0)] | None = None
     disk_mb: Annotated[int, Field(ge=0)] = 20_480
+    disk_writes_mb_per_day: Annotated[int, Field(ge=0)] | None = 256_000
     disk_path: str | None = None
     bits: Literal["native"] | Literal[8] = "native"
 

@@ -245,7 +245,7 @@ async def running_agent(
                 for name, source in models.items()
             },
             "controller": {"failover": {"heartbeat_interval_ms": 100}, **controller},
-            "worker": settings,
+            "worker": {"kv_cache": {"disk_mb": 0}, **settings},
         }
     )
     worker = WorkerId(f"worker-{next(_numbers)}")

@@ -45,7 +45,7 @@ class Scheduled:
             dispatch = dispatched(request_id, **fields)  # type: ignore[arg-type]
             assert self.scheduler.accept(dispatch, OWNER) is None
             for sequence in self._sequences(request_id):
-                self.scheduler.on_fact(self.engine, SequenceStarted(sequence, 5, 0))
+                self.scheduler.on_fact(self.engine, SequenceStarted(sequence, 5))
 
     def generate(self, request_id: str) -> None:
         """One token."""

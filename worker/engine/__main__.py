@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from importlib.metadata import version
+from pathlib import Path
 
 from shared.settings.tree import Worker
 from worker.engine.blas import load_fast_blas
@@ -14,6 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="worker.engine")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--settings", required=True, help="the section `worker` as JSON")
+    parser.add_argument("--kv-folder", type=Path, help="for the KV cache on disk")
     arguments = parser.parse_args()
     settings = Worker.model_validate_json(arguments.settings)
     batching = settings.continuous_batching
@@ -32,6 +34,7 @@ def main() -> None:
         memory_limit_bytes,
         raise_wired_limit,
     )
+    from worker.engine.kv_memory import kv_memory_settings
     from worker.engine.loop import Engine
     from worker.engine.pulse import start_pulse
     from worker.link.messages import EngineStarted, Order
@@ -50,6 +53,7 @@ def main() -> None:
         engines=settings.engines.count,
         adaptive=settings.adaptive_batching if adapts else None,
         min_batch_size=batching.min_batch_size,
+        kv_memory=kv_memory_settings(settings, arguments.kv_folder, memory_limit_bytes()),
     )
     keep_freed_memory()
     raise_wired_limit()

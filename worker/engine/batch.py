@@ -6,7 +6,6 @@ Sequences join and leave between any two steps.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import mlx.core as mx
 
@@ -16,21 +15,12 @@ from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.ledger import Claim, KVLedger
 from worker.engine.model import LoadedModel
 from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cost
-from worker.engine.prefill import Pending, PrefillJob, Progress
+from worker.engine.prefill import PrefillJob, PrefillRow, Progress
+from worker.engine.prefilling import Prefilling
+from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.engine.turns import Turns
 from worker.link.messages import BatchMeasured
-
-_STRETCH = 40.0
-"""A prompt is due after so many times the time it takes alone: short ones go before long ones,
-but not for ever."""
-
-_HEAD_START_S = 10.0
-"""And so much later for each priority below high: such a prompt goes before what comes later."""
-
-_MIN_CHUNK_TOKENS = 8
-_WORTH_SHARING = 4
-"""Prompts of up to so many times the tokens that the fixed part of a pass is worth go together."""
 
 _SPARE_SLOTS = 1.5
 """A group that needs more slots gets so many times those it has, so that few joins copy it."""
@@ -43,6 +33,7 @@ class Batch:
         groups: the rows that decode.
         turns: whose step is next among them.
         turn: of this model among those of the engine.
+        preempted: sequences that gave way since somebody looked.
         adaptive: keeps the number of rows below `max_size` where steps take long.
     """
 
@@ -54,46 +45,53 @@ class Batch:
         max_size: int,
         max_chunk_tokens: int,
         adaptive: AdaptiveBatchSize | None = None,
+        prefix_cache: PrefixCache | None = None,
     ) -> None:
+        """Without a `prefix_cache` nothing is kept."""
         self._model = model
+        self._kept = prefix_cache
         self._ledger = ledger
         self._max_size = max_size
         self.adaptive = adaptive
-        self._max_chunk_tokens = max_chunk_tokens
-        self._pending: list[Pending] = []
-        self._jobs: list[PrefillJob] = []
+        self._prompts = Prefilling(
+            model, ledger, prefix_cache, max_chunk_tokens=max_chunk_tokens, room=self._room
+        )
         self.groups: list[DecodeGroup] = []
         self.turns = Turns()
         self.turn = 0.0
         self.preempted: list[int] = []
+        self._leaving: list[DecodingRow] = []
         ledger.open(self)
 
     def close(self) -> None:
         self._ledger.close(self)
+        if self._kept is not None:
+            self._kept.close()
 
     # Sequences.
 
     def add(self, prepared: PreparedSequence) -> None:
         """Queue a sequence for prefill."""
-        now = time.monotonic()
-        alone_s = self._model.prefill_speed.seconds(len(prepared.all_ids))
-        due_at = now + _STRETCH * alone_s + _HEAD_START_S * prepared.order.priority
-        self._pending.append(Pending(prepared, now, due_at))
+        self._prompts.add(prepared)
 
     def remove(self, sequence: int) -> None:
         """Generate no more of a sequence; unknown ones are ignored."""
-        self._pending = [each for each in self._pending if each.id != sequence]
-        for job in self._jobs:
-            job.remove(sequence)
-        self._jobs = [job for job in self._jobs if job.pending]
-        for row in self._rows:
+        self._prompts.remove(sequence)
+        for row in [*self._rows, *self._leaving]:
             row.gone = row.gone or row.id == sequence
 
     def retire(self) -> None:
         """Drop the rows that ended, or have all their tokens drawn."""
         for group in self.groups:
-            group.drop([row for row in group.rows if row.gone or row.left == 0])
+            leaving = [row for row in group.rows if row.gone or row.left == 0]
+            if leaving:
+                group.keep_rest(leaving)
+                group.drop(leaving)
+                self._leaving += leaving
         self.groups = [group for group in self.groups if group.rows]
+        if self._leaving:
+            self._ledger.lend_rest()
+            self._leaving = [row for row in self._leaving if not row.settle()]
 
     def took(self, group: DecodeGroup, seconds: float) -> None:
         """A step of a group took so long; a token of each row takes as long as a step of every
@@ -103,11 +101,12 @@ class Batch:
         if self.adaptive is not None:
             others_s = sum(other.step_s for other in self.groups if other is not group)
             now = time.monotonic()
-            self.adaptive.stepped(seconds + others_s, len(self._rows), len(self._pending), now)
+            waiting = len(self._prompts.pending)
+            self.adaptive.stepped(seconds + others_s, len(self._rows), waiting, now)
 
     def __len__(self) -> int:
         """Sequences that use the device."""
-        return len(self._rows) + self._prefilling
+        return len(self._rows) + len(self._prompts)
 
     def measured(self, model: ModelId, now: float) -> BatchMeasured:
         """The present state, for people."""
@@ -116,7 +115,7 @@ class Batch:
         return BatchMeasured(
             model,
             rows=len(self._rows),
-            waiting=len(self._pending) + self._prefilling,
+            waiting=len(self._prompts.pending) + len(self._prompts),
             limit=adaptive.limit if adaptive else self._max_size,
             step_ms=round(1000 * ((adaptive and adaptive.latency_s) or steps_s), 1),
             stability=round(adaptive.stability, 3) if adaptive else 1.0,
@@ -132,99 +131,41 @@ class Batch:
     @property
     def next_due(self) -> float | None:
         """When the prompt is due that may be prefilled next; None if there is none."""
-        first = self._next_in_turn()
-        return first.due_at if first is not None else None
+        return self._prompts.next_due
 
     def prefill(self, seconds: float) -> list[Progress]:
         """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
         that are complete begin to decode."""
-        first = self._next_in_turn()
-        assert first is not None
-        job = self._open_job(first, seconds) if isinstance(first, Pending) else first
-        rows = len(job.pending)
-        wanted = self._model.prefill_speed.tokens_in(seconds, job.done) // rows
-        count = min(max(wanted, _MIN_CHUNK_TOKENS), self._max_chunk_tokens // rows, job.left)
-        context, tokens = job.done, count * rows
-        took_s = job.advance(count)
-        if tokens >= _MIN_CHUNK_TOKENS:
-            self._model.prefill_speed.measured(tokens, context, took_s)
+        job = self._prompts.advance(seconds)
         if job.complete:
-            self._jobs.remove(job)
             self._join(job)
         return job.progress()
 
     def prefill_pays(self, seconds: float) -> bool:
-        """Whether so much time holds a chunk that is worth its pass: the rest of what is due
-        first, or as much as the fixed part of a pass."""
-        first, speed = self._next_in_turn(), self._model.prefill_speed
-        assert first is not None
-        if isinstance(first, Pending):
-            context, left, rows = 0, first.tokens - 1, 1
-        else:
-            context, left, rows = first.done, first.left, len(first.pending)
-        worth = max(_MIN_CHUNK_TOKENS, speed.floor_tokens // rows)
-        return speed.tokens_in(seconds, context) // rows >= min(left, worth)
+        """Whether so much time holds a chunk of what is due first that is worth its pass."""
+        return self._prompts.pays(seconds)
 
-    def _next_in_turn(self) -> PrefillJob | Pending | None:
-        """What is due first: a job that has begun, or a prompt that may begin."""
-        job = min(self._jobs, key=lambda job: job.due_at, default=None)
-        pending = self._admissible()
-        if job is None or (pending is not None and pending.due_at < job.due_at):
-            return pending
-        return job
+    def take_restored(self) -> list[tuple[int, int]]:
+        """Sequences and how many of their tokens were kept, since this was asked last."""
+        restored, self._prompts.restored = self._prompts.restored, []
+        return restored
 
-    def _admissible(self) -> Pending | None:
-        """The one that is due first, if there is room for it."""
-        first = min(self._pending, key=lambda each: each.due_at, default=None)
-        if first is None or self._room_for(first) < 1:
-            return None
-        size = self._model.layout.bytes(1, first.tokens)
-        return first if self._ledger.admits(size) else None
-
-    @property
-    def _prefilling(self) -> int:
-        return sum(len(job.pending) for job in self._jobs)
-
-    def _room_for(self, pending: Pending) -> int:
+    def _room(self, urgent: bool) -> int:
         """How many more may decode; high priority does not wait for steps to become faster."""
-        urgent = pending.prepared.order.priority == 0
         limit = self._max_size if self.adaptive is None or urgent else self.adaptive.limit
         return limit - len(self)
-
-    def _open_job(self, first: Pending, seconds: float) -> PrefillJob:
-        """The first, and others as far as they share a pass with profit."""
-        speed, layout = self._model.prefill_speed, self._model.layout
-        most_tokens = min(speed.tokens_in(seconds, 0), self._max_chunk_tokens)
-        padding = speed.floor_tokens if layout.allows_padding else 0
-        chosen = [first]
-        longest = first.tokens
-        for each in sorted(self._pending, key=lambda each: each.due_at):
-            if longest > _WORTH_SHARING * speed.floor_tokens:
-                break
-            if each is first or abs(each.tokens - first.tokens) > padding:
-                continue
-            longest_then = max(longest, each.tokens)
-            rows = len(chosen) + 1
-            fits = rows <= self._room_for(each) and rows * longest_then <= most_tokens
-            if fits and self._ledger.has_room(layout.bytes(rows, longest_then)):
-                chosen.append(each)
-                longest = longest_then
-        self._pending = [each for each in self._pending if each not in chosen]
-        job = PrefillJob(self._model.network, layout, chosen)
-        self._jobs.append(job)
-        return job
 
     # Groups.
 
     def _join(self, job: PrefillJob) -> None:
-        rows = [self._row(pending) for pending in job.pending]
+        rows = [self._row(row) for row in job.rows]
         inputs = mx.array(job.inputs, dtype=mx.uint32)
         self.groups.append(DecodeGroup(self._model.network, rows, job.hand_over(), inputs))
         self._regroup()
 
-    def _row(self, pending: Pending) -> DecodingRow:
-        stop_token_ids = pending.prepared.order.stop_token_ids
-        return DecodingRow(pending, self._model.end_ids | set(stop_token_ids))
+    def _row(self, row: PrefillRow) -> DecodingRow:
+        stop_token_ids = row.pending.prepared.order.stop_token_ids
+        return DecodingRow(row.pending, self._model.end_ids | set(stop_token_ids), row.trail)
 
     def _regroup(self) -> None:
         """Let rows decode together in the cheapest way, where moving them pays soon."""
@@ -283,7 +224,7 @@ class Batch:
     @property
     def held_bytes(self) -> int:
         return sum(group.cache.nbytes for group in self.groups) + sum(
-            job.reserved_bytes for job in self._jobs
+            job.reserved_bytes for job in self._prompts.jobs
         )
 
     @property
@@ -293,8 +234,12 @@ class Batch:
     @property
     def claims(self) -> list[Claim]:
         pending = [row.pending for row in self._rows]
-        pending += [each for job in self._jobs for each in job.pending]
+        pending += [each for job in self._prompts.jobs for each in job.pending]
         return [Claim(each.prepared.order.priority, each.arrived_at, each.id) for each in pending]
+
+    def has_room(self, group: DecodeGroup) -> bool:
+        """Whether the next step of a group takes nothing from anybody."""
+        return self._ledger.fits(_growth_needed(group))
 
     def make_room(self, group: DecodeGroup) -> bool:
         """Have room for the next step of a group; False where none of its rows is left."""
@@ -309,24 +254,21 @@ class Batch:
 
     def preempt(self, sequence: int) -> None:
         """Take a sequence's memory; it is prefilled again later, with what it has generated."""
-        for job in self._jobs:
-            for pending in [each for each in job.pending if each.id == sequence]:
-                job.remove(sequence)
-                self._give_way(pending)
-        self._jobs = [job for job in self._jobs if job.pending]
+        if (pending := self._prompts.take_back(sequence)) is not None:
+            self._prompts.add_again(pending, pending.prepared)
+            self.preempted.append(sequence)
         for group in self.groups:
             for row in [row for row in group.rows if row.id == sequence]:
                 row.gone = True
+                group.keep_rest([row])
                 group.drop([row])
                 if group.rows:
                     group.fit()
-                resumed = row.pending.prepared.resumed(row.answer_ids)
-                self._give_way(replace(row.pending, prepared=resumed))
+                self._ledger.lend_rest()
+                row.settle()
+                self._prompts.add_again(row.pending, row.pending.prepared.resumed(row.answer_ids))
+                self.preempted.append(sequence)
         self.groups = [group for group in self.groups if group.rows]
-
-    def _give_way(self, pending: Pending) -> None:
-        self._pending.append(pending)
-        self.preempted.append(pending.id)
 
 
 def _growth_needed(group: DecodeGroup) -> int:

@@ -48,12 +48,11 @@ def bytes_of(cache: Cache) -> int:
     return sum(int(leaf.nbytes) for leaf in leaves(cache))
 
 
-def _map(function: Callable[..., Any], *layers: Any) -> Any:
-    """Make a layer of other ones of the same kind, leaf by leaf."""
-    if not isinstance(layers[0], CacheList):
-        return function(*layers)
-    parts = zip(*(layer.caches for layer in layers), strict=True)
-    return CacheList(*(_map(function, *part) for part in parts))
+def map_leaves(function: Callable[[Any], Any], layer: Any) -> Any:
+    """Make a layer of another one, leaf by leaf."""
+    if not isinstance(layer, CacheList):
+        return function(layer)
+    return CacheList(*(map_leaves(function, part) for part in layer.caches))
 
 
 def blocks_for(tokens: int) -> int:
@@ -69,13 +68,15 @@ class CacheLayout:
         row_bytes: per row, in all other layers, when their windows are full.
         allows_padding: rows may hold more than their own tokens, to be overwritten later.
         layers: how many there are.
+        shapes: of the layers that grow, heads, size and type of keys and of values.
+        description: differs where the caches do.
 
     Raises:
         ModelError: the model's layers cannot be batched.
     """
 
     def __init__(self, network: Any) -> None:
-        self._network = network
+        self.network = network
         cache = make_prompt_cache(network)
         for leaf in leaves(cache):
             if not hasattr(leaf, "merge"):
@@ -85,9 +86,11 @@ class CacheLayout:
         sizes = [_sizes(leaf) for leaf in leaves(cache)]
         self.token_bytes = sum(token for token, _ in sizes)
         self.row_bytes = sum(row for _, row in sizes)
-        self._shapes = [_shapes(leaf) for leaf in leaves(cache) if type(leaf) is KVCache]
-        self.allows_padding = len(self._shapes) == len(sizes)
+        self.shapes = [_shapes(leaf) for leaf in leaves(cache) if type(leaf) is KVCache]
+        self.allows_padding = len(self.shapes) == len(sizes)
         self.layers = len(cache)
+        kinds = [type(leaf).__name__ for leaf in leaves(cache)]
+        self.description = f"{kinds} {self.shapes} {self.row_bytes}"
 
     def bytes(self, rows: int, tokens: int) -> int:
         """What rows of up to `tokens` tokens take together."""
@@ -95,19 +98,18 @@ class CacheLayout:
 
     def new_cache(self, rows: int, tokens: int) -> Cache:
         """An empty cache with room for so many tokens of each row; all rows grow together."""
-        shapes = iter(self._shapes)
+        shapes = iter(self.shapes)
 
-        def new_leaf(first: Any, *others: Any) -> Any:
+        def new_leaf(first: Any) -> Any:
             if type(first) is not KVCache:
-                return first.merge([first, *others])
+                return first.merge([first] * rows)
             first.keys, first.values = (
                 mx.zeros((rows, heads, blocks_for(tokens), dim), dtype)
                 for heads, dim, dtype in next(shapes)
             )
             return first
 
-        caches = [make_prompt_cache(self._network) for _ in range(rows)]
-        return [_map(new_leaf, *layers) for layers in zip(*caches, strict=True)]
+        return [map_leaves(new_leaf, layer) for layer in make_prompt_cache(self.network)]
 
 
 def _shapes(layer: KVCache) -> list[tuple[int, int, mx.Dtype]]:
@@ -150,7 +152,7 @@ class BatchCache:
         def taken_over(leaf: Any) -> Any:
             return RowKVCache.of(leaf, rows) if type(leaf) is KVCache else leaf
 
-        return cls([_map(taken_over, layer) for layer in prefilled], rows, layout.row_bytes)
+        return cls([map_leaves(taken_over, layer) for layer in prefilled], rows, layout.row_bytes)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -211,7 +213,7 @@ class BatchCache:
             parts = [leaf.extract(place) for place in places]
             return parts[0].merge(parts)
 
-        layers = [_map(taken, layer) for layer in self.layers]
+        layers = [map_leaves(taken, layer) for layer in self.layers]
         evaluate(layers)
         return BatchCache(layers, rows, self._row_bytes)
 

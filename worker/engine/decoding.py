@@ -8,6 +8,7 @@ import mlx.core as mx
 
 from worker.engine.caches import BatchCache, blocks_for
 from worker.engine.prefill import Pending
+from worker.engine.prefix_cache import Trail
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
 
@@ -41,14 +42,18 @@ class DecodingRow:
 
     Attributes:
         ends: tokens that end it.
+        end: the one that did.
         answer_ids: what was generated and read, by earlier attempts too.
         left: tokens that may still be drawn.
         fresh: nothing was drawn yet.
         gone: it ended or was removed; what was drawn for it ahead is of no use.
+        trail: how far its text is kept; None where nothing is.
     """
 
     pending: Pending
     ends: frozenset[int]
+    trail: Trail | None = None
+    end: list[int] = field(default_factory=list, init=False)
     answer_ids: list[int] = field(init=False)
     left: int = field(init=False)
     sampled: SampledRow = field(init=False)
@@ -65,6 +70,21 @@ class DecodingRow:
     @property
     def id(self) -> int:
         return self.pending.id
+
+    @property
+    def text_ids(self) -> list[int]:
+        """All tokens that are known, the one that ended it too."""
+        return [*self.pending.prepared.prompt_ids, *self.answer_ids, *self.end]
+
+    def settle(self) -> bool:
+        """File what is kept of a row that has left its group, and let that be all; False while
+        its last tokens are not read."""
+        if self.trail is not None:
+            self.trail.file(self.text_ids)
+            if not (self.gone or self.trail.filed):
+                return False
+            self.trail.close()
+        return True
 
 
 class Drawn:
@@ -90,6 +110,7 @@ class Drawn:
                 continue
             if token_id in row.ends:
                 row.gone = True
+                row.end = [token_id]
                 tokens.append(Token(row.id, None, "stop"))
             else:
                 row.answer_ids.append(token_id)
@@ -143,6 +164,7 @@ class DecodeGroup:
         self._inputs = tokens
         for row in self.rows:
             row.left -= 1
+        self._keep()
         self.stepped = True
         return Drawn(self.rows, tokens, logprobs)
 
@@ -153,6 +175,18 @@ class DecodeGroup:
         self.step_s = usual + _WEIGHT_OF_NEW * (counted - usual)
 
     # Rows.
+
+    def _keep(self) -> None:
+        """Have the blocks that became full filed."""
+        for place, (row, length) in enumerate(zip(self.rows, self.lengths, strict=True)):
+            if row.trail is not None and length >= row.trail.next_cut:
+                row.trail.cut(self.cache.layers, place, length, row.text_ids)
+
+    def keep_rest(self, rows: Collection[DecodingRow]) -> None:
+        """Have all of rows that leave taken along for what is kept of them; they file it."""
+        for place, (row, length) in enumerate(zip(self.rows, self.lengths, strict=True)):
+            if row.trail is not None and row in rows:
+                row.trail.cut_rest(self.cache.layers, place, length)
 
     def drop(self, rows: Collection[DecodingRow]) -> None:
         """Rows leave between two steps; where half the room is left over, it is given back."""

@@ -40,13 +40,17 @@ class Holder(Protocol):
 class KVLedger:
     """Asked before anything is put into memory. Belongs to the engine thread.
 
+    Args:
+        lend: told how many bytes nobody needs now, so that what is kept of texts may take them.
+
     Attributes:
         budget_bytes: for the caches of all models together.
         preemptions: how often a sequence gave way.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, lend: Callable[[int], None] = lambda _: None) -> None:
         self.budget_bytes = budget_bytes
+        self._lend = lend
         self.preemptions = 0
         self._holders: list[Holder] = []
 
@@ -76,6 +80,14 @@ class KVLedger:
         Args:
             needed: how many bytes, now: less when those who need them gave way themselves.
         """
+        self._make_room(needed)
+        self.lend_rest(needed())
+
+    def lend_rest(self, needed: int = 0) -> None:
+        """Lend what is neither held nor needed now."""
+        self._lend(max(0, self.budget_bytes - self.held_bytes - needed))
+
+    def _make_room(self, needed: Callable[[], int]) -> None:
         if self.fits(needed()):
             return
         for holder in self._holders:

@@ -11,13 +11,25 @@ from shared.settings.tree import AdaptiveBatching
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
 from worker.engine.device import give_back_memory, on_gpu
+from worker.engine.kv_memory import NOTHING_KEPT, KVMemory, KVMemorySettings
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel
+from worker.engine.prefix_cache import PrefixCache
 from worker.engine.preparation import NotPrepared, Preparation, Prepared, refused
 from worker.engine.prompt import PreparedSequence
 from worker.engine.rounds import Rounds
 from worker.engine.sequence import Sequence
 from worker.engine.served_models import ServedModels
+from worker.kv_memory.file_threads import (
+    DeleteFailed,
+    ReadFailed,
+    Result,
+    Scanned,
+    Unusable,
+    WasRead,
+    WriteFailed,
+    Written,
+)
 from worker.link.messages import (
     Cancel,
     EngineMeasured,
@@ -60,6 +72,7 @@ class Engine:
         adaptive: AdaptiveBatching | None = None,
         min_batch_size: int = 1,
         overlaps: bool | None = None,
+        kv_memory: KVMemorySettings = NOTHING_KEPT,
     ) -> None:
         """
         Args:
@@ -69,6 +82,7 @@ class Engine:
                 `min_batch_size` and `max_batch_size`; None keeps it.
             overlaps: ask the device for the next step before this one's tokens are read; by
                 default on a GPU. On a CPU to ask is to wait, and the tokens come later.
+            kv_memory: what is kept of texts, and where.
         """
         self._send = send
         self._wait_for_room = wait_for_room
@@ -76,9 +90,10 @@ class Engine:
         self._adaptive = adaptive
         self._min_batch_size = min_batch_size
         self._max_chunk_tokens = max_chunk_tokens
-        self._inbox: queue.SimpleQueue[Order | Prepared] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Order | Prepared | Result] = queue.SimpleQueue()
+        self._kv_memory = KVMemory(kv_memory, self._inbox.put)
         self._models = ServedModels(
-            self._new_batch, kv_budget_bytes=kv_budget_bytes, engines=engines
+            self._new_batch, self._kv_memory, kv_budget_bytes=kv_budget_bytes, engines=engines
         )
         self._preparation = Preparation(self._models.find, self._inbox.put)
         self._rounds = Rounds(
@@ -100,6 +115,7 @@ class Engine:
             max_size=self._max_batch_size,
             max_chunk_tokens=self._max_chunk_tokens,
             adaptive=adaptive,
+            prefix_cache=PrefixCache(self._kv_memory, model.layout, model.fingerprint),
         )
 
     @property
@@ -119,18 +135,22 @@ class Engine:
         """Serve until a `Stop` comes. An exception leaves every sequence unfinished: the
         caller must end the process, and the agent reports and restarts."""
         self._preparation.start()
+        self._kv_memory.start()
         running = True
         while running:
             running = self._take_orders()
             if self._models.is_loading:
                 self._load()
-            if self._rounds:
+            if self._rounds.can_step:
                 self._turned_at = None
                 self._wait_for_room()
                 self._turned_at = time.monotonic()
                 self._rounds.step()
+            if self._kv_memory.can_write:
+                self._kv_memory.write_one()
             self._measure()
             self._turned_at = None
+        self._kv_memory.close()
 
     def _take_orders(self) -> bool:
         """Carry out what has arrived; wait for something only while there is nothing to do."""
@@ -153,14 +173,18 @@ class Engine:
                     self._unload(item.model)
                 case LimitMemory():
                     self._limit_memory(item)
+                case Scanned() | Unusable() | Written() | WriteFailed() | DeleteFailed():
+                    self._kv_memory.take(item)
+                case WasRead() | ReadFailed():
+                    self._kv_memory.take(item)
                 case Stop():
                     return False
                 case Submit():  # `give` sends these to their own thread
                     raise AssertionError("a prompt was not prepared")
         return True
 
-    def _arrived(self) -> Iterator[Order | Prepared]:
-        busy = self._rounds or self._models.is_loading
+    def _arrived(self) -> Iterator[Order | Prepared | Result]:
+        busy = self._rounds.can_step or self._models.is_loading or self._kv_memory.can_write
         try:
             yield self._inbox.get(timeout=0 if busy else _MEASURE_INTERVAL_S)
             while True:
@@ -179,7 +203,7 @@ class Engine:
         if cancelled:
             self._send(StepCompleted([sequence.cancel()]))
             return
-        self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids), 0))
+        self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids)))
         if order.count_only:
             self._send(StepCompleted([Output(order.sequence, 0, [], "", "stop")]))
             return
@@ -207,6 +231,7 @@ class Engine:
         self._models.unload(model)
 
     def _limit_memory(self, order: LimitMemory) -> None:
+        self._rounds.read_ahead()
         self._models.limit_kv(order.kv_bytes)
         self._rounds.report_preempted()
         if order.give_back:
@@ -228,6 +253,7 @@ class Engine:
                     ledger.preemptions,
                     round(max(self._rounds.step_times, default=0) * 1000, 2),
                     [batch.measured(model, now) for model, batch in self._models.batches.items()],
+                    self._kv_memory.measured(),
                 )
             )
 

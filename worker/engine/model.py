@@ -23,6 +23,7 @@ from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.text import Decode
 from worker.link.messages import LoadModel
+from worker.models.fingerprint import fingerprint
 
 _DEFAULT_CONTEXT_TOKENS = 4096
 _TOKENIZER_WAIT_S = 0.01
@@ -40,6 +41,7 @@ class LoadedModel:
         end_ids: the tokens that end an answer.
         layout: of its KV cache.
         prefill_speed: as measured, first while loading.
+        fingerprint: of its weights; see `worker.models.fingerprint`.
     """
 
     network: Any
@@ -51,6 +53,7 @@ class LoadedModel:
     memory_bytes: int
     layout: CacheLayout
     prefill_speed: PrefillSpeed
+    fingerprint: str = ""
 
 
 class Loading:
@@ -166,6 +169,7 @@ def _assemble(
         memory_bytes=sum(array.nbytes for array in _weights(network)),
         layout=layout,
         prefill_speed=speed,
+        fingerprint=fingerprint(Path(order.path)),
     )
 
 

@@ -1,14 +1,17 @@
 """Prompts on their way into the KV cache, a chunk at a time, and no output layer for them."""
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 
 from worker.engine.caches import BatchCache, Cache, CacheLayout, evaluate, keep_rows
+from worker.engine.prefix_cache import Recall, Trail
 from worker.engine.prompt import PreparedSequence
+from worker.kv_memory.block import TokenIds, token_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +23,29 @@ class Progress:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Pending:
     """A sequence whose tokens are to be prefilled; again, if it was preempted.
 
     Attributes:
         arrived_at: when it first came, on the monotonic clock.
         due_at: who is due first is prefilled first.
+        recall: what is kept of its text.
+        again: it had begun before.
+        awaits: a job with a sequence that has so many first tokens in common with this one: once
+            they are there, they are not computed again.
     """
 
     prepared: PreparedSequence
     arrived_at: float
     due_at: float
+    again: bool = False
+    recall: Recall | None = None
+    awaits: "tuple[PrefillJob, int, int] | None" = None
+    ids_to_prefill: TokenIds = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ids_to_prefill = token_array(self.prepared.all_ids[:-1])
 
     @property
     def id(self) -> int:
@@ -41,35 +55,81 @@ class Pending:
     def tokens(self) -> int:
         return len(self.prepared.all_ids)
 
+    @property
+    def left(self) -> int:
+        """Tokens to be prefilled, as far as is known."""
+        return self.tokens - 1 - (self.recall.tokens if self.recall else 0)
+
+    @property
+    def urgent(self) -> bool:
+        """Of the highest priority."""
+        return self.prepared.order.priority == 0
+
+    @property
+    def in_session(self) -> bool:
+        return self.prepared.order.session is not None
+
+
+@dataclass(slots=True)
+class PrefillRow:
+    """A sequence of a job; `trail` is None where nothing is kept."""
+
+    pending: Pending
+    trail: Trail | None = None
+    ids: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ids = self.pending.prepared.all_ids
+
 
 class PrefillJob:
     """Sequences that go into one cache together, all their tokens but the last, which is the
     first input of decoding. Shorter ones are padded at their ends.
 
     Belongs to the engine thread.
+
+    Args:
+        cache: has the first `done` tokens of each already, and room for all.
+
+    Attributes:
+        wanted_at: when somebody is due who waits for it.
     """
 
-    def __init__(self, network: Any, layout: CacheLayout, pending: Sequence[Pending]) -> None:
+    def __init__(
+        self,
+        network: Any,
+        layout: CacheLayout,
+        rows: Sequence[PrefillRow],
+        cache: Cache | None = None,
+        done: int = 0,
+    ) -> None:
         self._network = network
-        self.pending = list(pending)
-        self._tokens = [each.prepared.all_ids for each in pending]
+        self.rows = list(rows)
         self._room = self._longest
-        self.cache: Cache = layout.new_cache(len(pending), self._room)
+        self.cache = layout.new_cache(len(rows), self._room) if cache is None else cache
         self._layout = layout
-        self.done = 0
+        self.done = done
+        self.wanted_at = math.inf
+
+    @property
+    def pending(self) -> list[Pending]:
+        return [row.pending for row in self.rows]
 
     @property
     def due_at(self) -> float:
-        return min(each.due_at for each in self.pending)
+        return min(self.wanted_at, *(row.pending.due_at for row in self.rows))
+
+    def has(self, sequence: int) -> bool:
+        return any(row.pending.id == sequence for row in self.rows)
 
     @property
     def reserved_bytes(self) -> int:
         """What its cache takes when it is full."""
-        return self._layout.bytes(len(self.pending), self._room)
+        return self._layout.bytes(len(self.rows), self._room)
 
     @property
     def _longest(self) -> int:
-        return max(map(len, self._tokens))
+        return max(len(row.ids) for row in self.rows)
 
     @property
     def complete(self) -> bool:
@@ -78,7 +138,7 @@ class PrefillJob:
     @property
     def inputs(self) -> list[int]:
         """[B] the last token of each."""
-        return [tokens[-1] for tokens in self._tokens]
+        return [row.ids[-1] for row in self.rows]
 
     @property
     def left(self) -> int:
@@ -90,32 +150,50 @@ class PrefillJob:
         started = time.perf_counter()
         until = self.done + min(count, self.left)
         if until > self.done:
-            chunk = [_slice(tokens[:-1], self.done, until) for tokens in self._tokens]
+            chunk = [_slice(row.ids[:-1], self.done, until) for row in self.rows]
             self._network(mx.array(chunk), cache=self.cache)  # the logits are never computed
             evaluate(self.cache)
             mx.clear_cache()
             self.done = until
         return time.perf_counter() - started
 
+    def keep(self) -> None:
+        """File the blocks that became full."""
+        for place, row in enumerate(self.rows):
+            length = min(self.done, len(row.ids) - 1)
+            if row.trail is not None and length >= row.trail.next_cut:
+                row.trail.cut(self.cache, place, length, row.ids)
+
+    def keep_rest(self) -> None:
+        """File all that is complete."""
+        for place, row in enumerate(self.rows):
+            if row.trail is not None:
+                length = len(row.ids) - 1
+                row.trail.cut(self.cache, place, length, row.ids)
+                row.trail.cut_rest(self.cache, place, length)
+                row.trail.file(row.ids)
+
     def remove(self, sequence: int) -> None:
         """Drop a sequence; unknown ones are ignored."""
-        stay = [place for place, each in enumerate(self.pending) if each.id != sequence]
-        if len(stay) < len(self.pending):
-            self.pending = [self.pending[place] for place in stay]
-            self._tokens = [self._tokens[place] for place in stay]
+        stay = [place for place, row in enumerate(self.rows) if row.pending.id != sequence]
+        if len(stay) < len(self.rows):
+            for row in self.rows:
+                if row.pending.id == sequence and row.trail is not None:
+                    row.trail.close()
+            self.rows = [self.rows[place] for place in stay]
             if stay:
                 self._room = max(self._longest, self.done)
                 keep_rows(self.cache, stay, self._room)
 
     def progress(self) -> list[Progress]:
         return [
-            Progress(each.id, min(self.done, len(tokens) - 1), len(tokens))
-            for each, tokens in zip(self.pending, self._tokens, strict=True)
+            Progress(row.pending.id, min(self.done, len(row.ids) - 1), len(row.ids))
+            for row in self.rows
         ]
 
     def hand_over(self) -> BatchCache:
         """The cache of what is complete, for decoding."""
-        lengths = [len(tokens) - 1 for tokens in self._tokens]
+        lengths = [len(row.ids) - 1 for row in self.rows]
         return BatchCache.of(self.cache, lengths, self._layout)
 
 

@@ -11,7 +11,13 @@ from worker.engine.prefill import Progress
 from worker.engine.prompt import PreparedSequence
 from worker.engine.sequence import Sequence
 from worker.engine.turns import Turns
-from worker.link.messages import Fact, PrefillAdvanced, SequencePreempted, StepCompleted
+from worker.link.messages import (
+    Fact,
+    PrefillAdvanced,
+    PrefixRestored,
+    SequencePreempted,
+    StepCompleted,
+)
 
 _LEAST_SHARE = 0.8
 """Prefill gets so much of the stall that is allowed, however long decoding itself takes: else
@@ -61,6 +67,12 @@ class Rounds:
         return len(self._sequences)
 
     @property
+    def can_step(self) -> bool:
+        """Whether `step` has something to do now: not while all wait for files to be read."""
+        prefills = (batch.next_due is not None for batch in self._batches.values())
+        return bool(self._ahead or self._groups() or any(prefills))
+
+    @property
     def step_times(self) -> list[float]:
         """Of each group of rows, in seconds."""
         return [group.step_s for group in self._groups()]
@@ -92,10 +104,9 @@ class Rounds:
     def step(self) -> None:
         """A step of the group whose turn it is, and some prefill if that may be now. While a GPU
         computes, the tokens it has brought before are sent."""
-        steps = [self._ahead] if self._ahead else []
+        step = self._draw()
+        steps = [each for each in (self._ahead, step) if each is not None]
         self._ahead = None
-        if (step := self._draw()) is not None:
-            steps.append(step)
         prefill_next = self._may_prefill()
         if self._overlaps and step is not None and not step.drawn.has_fresh and not prefill_next:
             self._ahead = steps.pop()  # read while the next step is computed
@@ -106,6 +117,15 @@ class Rounds:
             batch.retire()
         if not self._sequences:
             self._ahead = None
+
+    def read_ahead(self) -> None:
+        """Read the step that the device was asked for before its turn, so that of every row all
+        tokens are known but the last."""
+        if self._ahead is not None:
+            steps, self._ahead = [self._ahead], None
+            self._read(steps)
+            for batch in self._batches.values():
+                batch.retire()
 
     def paused(self) -> None:
         """The device did something else until now."""
@@ -123,6 +143,9 @@ class Rounds:
         while batches := [batch for batch in self._batches.values() if batch.groups]:
             batch = self._turns.next(batches)
             group = batch.turns.next(batch.groups)
+            if self._ahead is not None and not batch.has_room(group):
+                self.read_ahead()  # who gives way goes on where it was
+                continue
             has_rows = batch.make_room(group)
             self.report_preempted()
             if has_rows:
@@ -177,6 +200,8 @@ class Rounds:
         batch = self._next_to_prefill()
         while batch is not None:
             self._report(batch.prefill(until - began_at))
+            for sequence, tokens in batch.take_restored():
+                self._send(PrefixRestored(sequence, tokens))
             now = time.perf_counter()
             self._turns.took(batch, now - began_at)
             self._free_at = began_at = now

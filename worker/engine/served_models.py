@@ -9,6 +9,7 @@ from shared.errors import ModelError
 from shared.ids import ModelId
 from worker.engine.batch import Batch
 from worker.engine.device import free_for_kv_bytes, give_back_memory
+from worker.engine.kv_memory import KVMemory
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel, Loading
 from worker.engine.row_cache import BLOCK_TOKENS
@@ -22,6 +23,7 @@ class ServedModels:
 
     Args:
         new_batch: the batch for a model that was loaded.
+        kv_memory: what is kept of texts; it takes of the budget what the caches leave.
         kv_budget_bytes: for all KV caches; by default a share of what is free.
         engines: among how many engines of this machine that is shared.
 
@@ -33,10 +35,12 @@ class ServedModels:
     def __init__(
         self,
         new_batch: Callable[[LoadedModel, KVLedger], Batch],
+        kv_memory: KVMemory,
         *,
         kv_budget_bytes: int | None,
         engines: int,
     ) -> None:
+        self._kv_memory = kv_memory
         self._new_batch = new_batch
         self._kv_budget_bytes = kv_budget_bytes
         self._allowed_kv_bytes: int | None = None
@@ -47,7 +51,7 @@ class ServedModels:
         self._loading: Loading | None = None
         self._told_progress = 0.0
         self.batches: dict[ModelId, Batch] = {}
-        self.ledger = KVLedger(self._own_kv_bytes)
+        self.ledger = KVLedger(self._own_kv_bytes, kv_memory.limit)
 
     def find(self, model: ModelId) -> LoadedModel | None:
         return self._models.get(model)
@@ -128,12 +132,16 @@ class ServedModels:
 
     def _renew_budget(self) -> None:
         if self._kv_budget_bytes is None:
-            self._own_kv_bytes = free_for_kv_bytes(self.ledger.held_bytes) // self._engines
+            self._own_kv_bytes = (
+                free_for_kv_bytes(self.ledger.held_bytes + self._kv_memory.memory.held_bytes)
+                // self._engines
+            )
         self._set_budget()
 
     def _set_budget(self) -> None:
         own, allowed = self._own_kv_bytes, self._allowed_kv_bytes
         self.ledger.budget_bytes = own if allowed is None else min(own, allowed)
+        self.ledger.lend_rest()
 
 
 def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:

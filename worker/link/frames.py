@@ -11,6 +11,7 @@ from worker.link.messages import (
     BatchMeasured,
     EngineMeasured,
     Fact,
+    KVMemoryMeasured,
     Order,
     Output,
     Sampling,
@@ -46,6 +47,7 @@ def decode_body(body: bytes) -> Order | Fact:
             fields["sampling"] = Sampling(**fields["sampling"])
         if kind is EngineMeasured:
             fields["batches"] = [BatchMeasured(**batch) for batch in fields["batches"]]
+            fields["kv_memory"] = KVMemoryMeasured(**fields["kv_memory"])
         message = kind(**fields)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"no message of the engine link: {error!r}", body) from None

@@ -81,6 +81,23 @@ def _kv_cache(engine: EngineStatus) -> Text:
     return Text(figures.share_of_size(engine.kv_bytes, engine.kv_budget_bytes))
 
 
+def _reused(engine: EngineStatus) -> Text:
+    """The share of prompts that was kept and not computed."""
+    kept = engine.kv_memory
+    if not kept.prompt_tokens:
+        return Text(figures.NOTHING, "dim")
+    return Text(f"{kept.saved_tokens / kept.prompt_tokens:.0%}")
+
+
+def _kept(engine: EngineStatus) -> Text:
+    return Text(figures.size(engine.kv_memory.memory_bytes))
+
+
+def _on_disk(engine: EngineStatus) -> Text:
+    kept = engine.kv_memory
+    return Text(figures.size(kept.disk_bytes), "yellow" if kept.problem else "")
+
+
 def _noted(number: int) -> Text:
     return Text(str(number), "yellow" if number else "dim")
 
@@ -97,6 +114,9 @@ _COLUMNS: tuple[Column[EngineRow], ...] = (
     Column("step", _step, rank=1, right=True),
     Column("stable", _of_batch(_stability), rank=3, right=True),
     Column("kv cache", _of_engine(_kv_cache), rank=2, right=True),
+    Column("reused", _of_engine(_reused), rank=3, right=True),
+    Column("kept", _of_engine(_kept), rank=5, right=True),
+    Column("on disk", _of_engine(_on_disk), rank=6, right=True),
     Column("preempted", _of_engine(lambda engine: _noted(engine.preemptions)), rank=4, right=True),
     Column("restarts", _of_engine(lambda engine: _noted(engine.restarts)), rank=5, right=True),
     Column(

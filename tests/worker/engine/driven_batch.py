@@ -4,12 +4,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shared.ids import ModelId
 from worker.engine.batch import Batch
 from worker.engine.decoding import DecodeGroup, Drawn, Token
+from worker.engine.kv_memory import KVMemory
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import Progress
 from worker.engine.prefill_speed import PrefillSpeed
+from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.engine.turns import Turns
 
@@ -40,6 +43,7 @@ class DrivenBatch:
         tokens: all that came so far, by sequence.
         progress: of all prefill so far.
         preempted: who gave way, in order.
+        restored: how many tokens of a sequence were kept, where there were any.
         most_held: the most bytes that were held after a turn.
     """
 
@@ -50,9 +54,19 @@ class DrivenBatch:
         max_size: int = 8,
         max_chunk_tokens: int = 64,
         budget_bytes: int = 2**40,
+        kv_memory: KVMemory | None = None,
     ) -> None:
-        self.ledger = KVLedger(budget_bytes)
-        self.batch = Batch(model, self.ledger, max_size=max_size, max_chunk_tokens=max_chunk_tokens)
+        """Without a `kv_memory` nothing is kept."""
+        self.ledger = KVLedger(budget_bytes, kv_memory.limit if kv_memory else lambda _: None)
+        kept = PrefixCache(kv_memory, model.layout, model.fingerprint) if kv_memory else None
+        self.batch = Batch(
+            model,
+            self.ledger,
+            max_size=max_size,
+            max_chunk_tokens=max_chunk_tokens,
+            prefix_cache=kept,
+        )
+        self.restored: dict[int, int] = {}
         self.tokens: dict[int, list[Token]] = defaultdict(list)
         self.progress: list[Progress] = []
         self.preempted: list[int] = []
@@ -67,6 +81,11 @@ class DrivenBatch:
     @property
     def busy(self) -> bool:
         return bool(self.groups or self._ahead or self.batch.next_due is not None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody is to be prefilled, now or once files are read."""
+        return self.batch.measured(ModelId("tiny"), 0.0).waiting > 0
 
     def add(self, *sequences: PreparedSequence) -> None:
         for prepared in sequences:
@@ -83,10 +102,9 @@ class DrivenBatch:
 
     def turn(self, *, chunks: int = 1, seconds: float = ENOUGH_S) -> None:
         """A step of one group, and up to so many chunks of prefill once all have stepped."""
-        unread = [self._ahead] if self._ahead else []
+        drawn = self._draw()
+        unread = [each for each in (self._ahead, drawn) if each is not None]
         self._ahead = None
-        if (drawn := self._draw()) is not None:
-            unread.append(drawn)
         may_prefill = chunks > 0 and all(group.stepped for group in self.groups)
         if may_prefill and self.batch.next_due is not None:
             self._prefill(unread, chunks, seconds)
@@ -95,6 +113,13 @@ class DrivenBatch:
         self._read(unread)
         self.batch.retire()
         self._check()
+
+    def read_ahead(self) -> None:
+        """As the engine does before somebody gives way."""
+        if self._ahead is not None:
+            unread, self._ahead = [self._ahead], None
+            self._read(unread)
+            self.batch.retire()
 
     def prefill(self, *, chunks: int = 1, seconds: float = ENOUGH_S) -> list[Progress]:
         """Prefill alone, without a step before it."""
@@ -114,6 +139,9 @@ class DrivenBatch:
     def _draw(self) -> Drawn | None:
         while self.groups:
             group = self._turns.next(self.groups)
+            if self._ahead is not None and not self.batch.has_room(group):
+                self.read_ahead()
+                continue
             has_rows = self.batch.make_room(group)
             self.preempted += self.batch.preempted
             self.batch.preempted.clear()
@@ -130,6 +158,7 @@ class DrivenBatch:
             if self.batch.next_due is None:
                 break
             self.progress += self.batch.prefill(seconds)
+            self.restored.update(self.batch.take_restored())
             if alone and self.groups:
                 break
         for group in self.groups:

@@ -17,7 +17,7 @@ from tests.worker.engine.watched_network import (
     prepared,
     random_ids,
 )
-from worker.engine import batch as batch_module
+from worker.engine import prefilling
 from worker.engine.caches import BatchCache
 from worker.engine.decoding import Token
 from worker.engine.model import LoadedModel
@@ -223,7 +223,7 @@ def test_short_prompts_do_not_go_before_a_long_one_for_ever(
     make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(batch_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(prefilling, "time", SimpleNamespace(monotonic=lambda: now[0]))
     batch = make_batch(max_size=100)
     batch.add(prepared(0, random_ids(900, 0), max_tokens=1))
     due_long = batch.batch.next_due

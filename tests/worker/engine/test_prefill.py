@@ -13,7 +13,7 @@ from tests.worker.engine.watched_network import (
     random_ids,
 )
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import Pending, PrefillJob, Progress
+from worker.engine.prefill import Pending, PrefillJob, PrefillRow, Progress
 from worker.engine.prompt import PreparedSequence
 
 _WIDER = 2000
@@ -29,8 +29,8 @@ class _WideNetwork(WatchedNetwork):
 def _job_of(
     model: LoadedModel, sequences: Sequence[PreparedSequence], network: object = None
 ) -> PrefillJob:
-    pending = [Pending(each, 0.0, 10.0 - each.order.sequence) for each in sequences]
-    return PrefillJob(network or model.network, model.layout, pending)
+    rows = [PrefillRow(Pending(each, 0.0, 10.0 - each.order.sequence)) for each in sequences]
+    return PrefillJob(network or model.network, model.layout, rows)
 
 
 def _job(model: LoadedModel, *lengths: int) -> PrefillJob:

@@ -1,0 +1,106 @@
+"""A driven batch with a KV memory, its files and their threads; answers beside cold runs."""
+
+import queue
+from pathlib import Path
+
+from tests.worker.engine.driven_batch import DrivenBatch, ids_of, tokens_alone
+from worker.engine.kv_memory import KVMemory, KVMemorySettings
+from worker.engine.model import LoadedModel
+from worker.engine.prompt import PreparedSequence
+from worker.kv_memory.file_threads import Result
+
+_LIMIT_S = 20.0
+_DISK_BYTES = 2**30
+
+
+class KeptTexts:
+    """One engine's life after another on the same folder.
+
+    Attributes:
+        batch: the present one.
+        memory: what it keeps.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        block_tokens: int,
+        folder: Path | None = None,
+        memory_bytes: int = 2**40,
+        budget_bytes: int = 2**40,
+        max_size: int = 8,
+        bits: int | None = None,
+    ) -> None:
+        self._model = model
+        self._settings = KVMemorySettings(
+            block_tokens=block_tokens,
+            memory_bytes=memory_bytes,
+            path=folder,
+            disk_bytes=_DISK_BYTES,
+            bits=bits,
+        )
+        self._max_size = max_size
+        self._budget_bytes = budget_bytes
+        self._alone: dict[int, list[int]] = {}
+        self._start()
+
+    def _start(self) -> None:
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self.memory = KVMemory(self._settings, self._results.put)
+        self.memory.start()
+        self.batch = DrivenBatch(
+            self._model,
+            max_size=self._max_size,
+            budget_bytes=self._budget_bytes,
+            kv_memory=self.memory,
+        )
+        if self.memory.files is not None:
+            self._take_one()
+
+    @property
+    def next_number(self) -> int:
+        return max(self.batch.tokens, default=-1) + 1
+
+    def answers(self, *sequences: PreparedSequence, compare: bool = True) -> list[list[int]]:
+        """What is generated, all at once; compared with what each would get alone and cold."""
+        self.batch.add(*sequences)
+        while self.batch.waits or self.batch.busy:
+            if self.batch.busy:
+                self.batch.turn()
+            else:
+                self._take_one()
+        self.settle()
+        answers = [self.batch.ids(each.order.sequence) for each in sequences]
+        if compare:
+            for each, answer in zip(sequences, answers, strict=True):
+                assert answer == ids_of(tokens_alone(self._model, each)), each.order.sequence
+        return [[token for token in answer if token is not None] for answer in answers]
+
+    def settle(self) -> None:
+        """Have all written that is to be, and nothing on its way."""
+        files = self.memory.files
+        while self.memory.can_write:
+            self.memory.write_one()
+        while files is not None and (files.busy or self.memory.can_write):
+            self._take_one()
+            if self.memory.can_write:
+                self.memory.write_one()
+
+    def forget_memory(self) -> None:
+        """Only what is on disk is left."""
+        self.memory.limit(0)
+        assert self.memory.memory.held_bytes == 0
+        self.memory.limit(self._settings.memory_bytes)
+
+    def restart(self, model: LoadedModel | None = None) -> None:
+        """The engine ends and another one starts; maybe with another model."""
+        self._model = model or self._model
+        self.close()
+        self._start()
+
+    def close(self) -> None:
+        self.memory.close()
+
+    def _take_one(self) -> None:
+        self.memory.take(self._results.get(timeout=_LIMIT_S))

@@ -1,0 +1,260 @@
+"""The prompts of one model: those that wait, those on their way into the KV cache, who is next."""
+
+import time
+from collections.abc import Callable, Iterable
+
+from worker.engine.ledger import KVLedger
+from worker.engine.model import LoadedModel
+from worker.engine.prefill import Pending, PrefillJob, PrefillRow
+from worker.engine.prefix_cache import PrefixCache
+from worker.engine.prompt import PreparedSequence
+from worker.kv_memory.tree import Match
+
+_STRETCH = 40.0
+"""A prompt is due after so many times the time it takes alone: short ones go before long ones,
+but not for ever."""
+
+_HEAD_START_S = 10.0
+"""And so much later for each priority below high: such a prompt goes before what comes later."""
+
+_MIN_CHUNK_TOKENS = 8
+_WORTH_SHARING = 4
+"""Prompts of up to so many times the tokens that the fixed part of a pass is worth go together."""
+
+
+class Prefilling:
+    """Belongs to the engine thread.
+
+    Args:
+        room: how many more sequences may begin; of high priority, or of any.
+        kept: what is kept of texts; None where nothing is.
+
+    Attributes:
+        pending: prompts that wait.
+        jobs: those on their way.
+        restored: sequences and how many of their tokens were there already, since somebody
+            looked.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        ledger: KVLedger,
+        kept: PrefixCache | None,
+        *,
+        max_chunk_tokens: int,
+        room: Callable[[bool], int],
+    ) -> None:
+        self._model = model
+        self._ledger = ledger
+        self._kept = kept
+        self._max_chunk_tokens = max_chunk_tokens
+        self._room = room
+        self.pending: list[Pending] = []
+        self.jobs: list[PrefillJob] = []
+        self.restored: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        """Sequences on their way."""
+        return sum(len(job.rows) for job in self.jobs)
+
+    def add(self, prepared: PreparedSequence) -> None:
+        """Queue a sequence."""
+        now = time.monotonic()
+        pending = Pending(prepared, now, now)
+        self._recall(pending)
+        alone_s = self._model.prefill_speed.seconds(pending.left + 1)
+        pending.due_at += _STRETCH * alone_s + _HEAD_START_S * prepared.order.priority
+        self.pending.append(pending)
+
+    def add_again(self, pending: Pending, prepared: PreparedSequence) -> None:
+        """Queue one that gave way, with what it has generated."""
+        again = Pending(prepared, pending.arrived_at, pending.due_at, again=True)
+        self._recall(again)
+        self.pending.append(again)
+
+    def remove(self, sequence: int) -> None:
+        """Drop a sequence; unknown ones are ignored."""
+        for each in [each for each in self.pending if each.id == sequence]:
+            self._forget(each)
+        for job in self.jobs:
+            job.remove(sequence)
+        self.jobs = [job for job in self.jobs if job.rows]
+
+    def take_back(self, sequence: int) -> Pending | None:
+        """Take a sequence that is on its way out, with its memory; None when it is not here."""
+        for job in self.jobs:
+            for row in job.rows:
+                if row.pending.id == sequence:
+                    job.keep()
+                    job.remove(sequence)
+                    self.jobs = [job for job in self.jobs if job.rows]
+                    return row.pending
+        return None
+
+    # Who is next.
+
+    @property
+    def next_due(self) -> float | None:
+        """When the prompt is due that may be prefilled next; None if there is none."""
+        first = self._next()
+        return first.due_at if first is not None else None
+
+    def pays(self, seconds: float) -> bool:
+        """Whether so much time holds a chunk that is worth its pass: the rest of what is due
+        first, or as much as the fixed part of a pass."""
+        first, speed = self._next(), self._model.prefill_speed
+        assert first is not None
+        if isinstance(first, Pending):
+            context, left, rows = first.tokens - 1 - first.left, first.left, 1
+        else:
+            context, left, rows = first.done, first.left, len(first.rows)
+        worth = max(_MIN_CHUNK_TOKENS, speed.floor_tokens // rows)
+        return speed.tokens_in(seconds, context) // rows >= min(left, worth)
+
+    def advance(self, seconds: float) -> PrefillJob:
+        """Prefill a chunk that takes about so long, and never nothing, of what is due first; who
+        is complete is no more among the jobs then."""
+        first = self._next()
+        assert first is not None
+        job = self._open(first, seconds) if isinstance(first, Pending) else first
+        rows, speed = len(job.rows), self._model.prefill_speed
+        wanted = speed.tokens_in(seconds, job.done) // rows
+        count = min(max(wanted, _MIN_CHUNK_TOKENS), self._max_chunk_tokens // rows, job.left)
+        if self._kept is not None:
+            count = min(count, self._kept.until_snapshot(job.done))
+        context, tokens = job.done, count * rows
+        took_s = job.advance(count)
+        if tokens >= _MIN_CHUNK_TOKENS:
+            speed.measured(tokens, context, took_s)
+        if job.complete:
+            job.keep_rest()
+            self.jobs.remove(job)
+        else:
+            job.keep()
+        return job
+
+    def _next(self) -> PrefillJob | Pending | None:
+        """What is due first: a job that has begun, or a prompt that may begin."""
+        job = min(self.jobs, key=lambda job: job.due_at, default=None)
+        pending = self._admissible()
+        if job is None or (pending is not None and pending.due_at < job.due_at):
+            return pending
+        return job
+
+    def _admissible(self) -> Pending | None:
+        """The one that is due first of those that may begin, if there is room for it."""
+        ready = [each for each in self.pending if self._may_begin(each)]
+        first = min(ready, key=lambda each: each.due_at, default=None)
+        if first is None or self._room(first.urgent) < 1:
+            return None
+        return first if self._ledger.admits(self._bytes(1, first.tokens)) else None
+
+    def _may_begin(self, pending: Pending) -> bool:
+        """Not while what it begins with is on its way: from disk, or in a job."""
+        if pending.awaits is not None:
+            job, sequence, common = pending.awaits
+            if job in self.jobs and job.has(sequence) and job.done < common:
+                return False
+            pending.awaits = None
+            self._recall(pending)
+        return pending.recall is None or pending.recall.ready
+
+    # Jobs.
+
+    def _open(self, first: Pending, seconds: float) -> PrefillJob:
+        """The first, and others as far as they share a pass with profit."""
+        speed, layout = self._model.prefill_speed, self._model.layout
+        most_tokens = min(speed.tokens_in(seconds, 0), self._max_chunk_tokens)
+        padding = speed.floor_tokens if layout.allows_padding else 0
+        chosen = {first: self._found(first)}
+        longest, done = first.tokens, chosen[first].tokens
+        for each in sorted(self.pending, key=lambda each: each.due_at):
+            if longest - done > _WORTH_SHARING * speed.floor_tokens:
+                break
+            if each is first or abs(each.tokens - first.tokens) > padding:
+                continue
+            if not self._may_begin(each) or self._shared(each, chosen):
+                continue
+            found = self._found(each)
+            if abs(found.tokens - chosen[first].tokens) > padding:
+                continue
+            longest_then, done_then = max(longest, each.tokens), min(done, found.tokens)
+            rows = len(chosen) + 1
+            fits = (
+                rows <= self._room(each.urgent) and rows * (longest_then - done_then) <= most_tokens
+            )
+            if fits and self._ledger.has_room(self._bytes(rows, longest_then)):
+                chosen[each] = found
+                longest, done = longest_then, done_then
+        return self._begin(chosen)
+
+    def _begin(self, chosen: dict[Pending, Match]) -> PrefillJob:
+        done = min(match.tokens for match in chosen.values())
+        tokens = max(each.tokens for each in chosen)
+        self._ledger.lend_rest(self._bytes(len(chosen), tokens))
+        cache = None
+        rows = [PrefillRow(each) for each in chosen]
+        if self._kept is not None:
+            if done:
+                cache = self._kept.restored(list(chosen.values()), done, tokens)
+                self.restored += [(each.id, done) for each in chosen if not each.again]
+            for row, match in zip(rows, chosen.values(), strict=True):
+                row.trail = self._kept.trail(match, on_disk=row.pending.in_session)
+            self._kept.note(done, [each.tokens for each in chosen if not each.again])
+        job = PrefillJob(self._model.network, self._model.layout, rows, cache, done)
+        self.jobs.append(job)
+        for each in chosen:
+            self._forget(each)
+        for each in self.pending:
+            self._await(each, [job])
+        return job
+
+    def _found(self, pending: Pending) -> Match:
+        """What of a prompt is in memory."""
+        if self._kept is None:
+            return Match()
+        return self._kept.find(pending.ids_to_prefill, in_memory=True)
+
+    def _bytes(self, rows: int, tokens: int) -> int:
+        return self._model.layout.bytes(rows, tokens)
+
+    # What prompts have in common.
+
+    def _recall(self, pending: Pending) -> None:
+        if self._kept is not None:
+            if pending.recall is not None:
+                pending.recall.close()
+            pending.recall = self._kept.recall(pending.ids_to_prefill)
+            self._await(pending, self.jobs)
+
+    def _await(self, pending: Pending, jobs: Iterable[PrefillJob]) -> None:
+        """Have a prompt wait for one with which it has much in common."""
+        if self._kept is None:
+            return
+        for job in jobs:
+            for row in job.rows:
+                common = self._gain(pending, row.pending)
+                if common > 0 and common > job.done:
+                    pending.awaits = job, row.pending.id, common
+                    job.wanted_at = min(job.wanted_at, pending.due_at)
+                    return
+
+    def _shared(self, pending: Pending, others: Iterable[Pending]) -> bool:
+        return any(self._gain(pending, other) > 0 for other in others)
+
+    def _gain(self, pending: Pending, other: Pending) -> int:
+        """How many tokens a prompt will find kept once another is prefilled, if that is worth
+        the wait; else 0."""
+        if self._kept is None:
+            return 0
+        found = pending.recall.tokens if pending.recall is not None else 0
+        common = self._kept.kept_of(other.ids_to_prefill, pending.ids_to_prefill)
+        worth = max(_MIN_CHUNK_TOKENS, self._model.prefill_speed.floor_tokens)
+        return common if common - found >= worth else 0
+
+    def _forget(self, pending: Pending) -> None:
+        self.pending.remove(pending)
+        if pending.recall is not None:
+            pending.recall.close()
+            pending.recall = None

@@ -1,0 +1,1 @@
+"""What is kept of texts that were computed: which blocks, where, for how long. No MLX here."""

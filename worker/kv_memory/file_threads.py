@@ -1,0 +1,177 @@
+"""The threads that read and write the files of blocks; none of them ever touches MLX."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.kv_memory.block_file import BrokenBlockError, Content, FileName
+from worker.kv_memory.folder import BlockFolder, FolderError, FolderInUseError, Found
+
+_LOCK_WAIT_S = 10.0
+_LOCK_TRIES_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    name: FileName
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    name: FileName
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    name: FileName
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What was in the folder at the start."""
+
+    found: list[Found]
+    written_today: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """The folder cannot be used, until another process starts."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Has the content, so that whoever gave it sees it go on a thread of its own."""
+
+    write: Write
+    file_bytes: int
+    written_today: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFailed:
+    write: Write
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFailed:
+    name: FileName
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WasRead:
+    name: FileName
+    content: Content
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailed:
+    """`broken`: the file is there, and is not what was written."""
+
+    name: FileName
+    reason: str
+    broken: bool
+
+
+Result = Scanned | Unusable | Written | WriteFailed | DeleteFailed | WasRead | ReadFailed
+
+
+class FileThreads:
+    """Files are written and deleted in the order of the orders, and read besides.
+
+    Args:
+        put: takes what became of each order, on one of the threads.
+    """
+
+    def __init__(self, path: Path, put: Callable[[Result], None]) -> None:
+        self._folder = BlockFolder(path)
+        self._put = put
+        self._changes: queue.SimpleQueue[Write | Delete | Touch | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[FileName | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._change, name="kv-write", daemon=True),
+            threading.Thread(target=self._read, name="kv-read", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def change(self, order: Write | Delete | Touch) -> None:
+        self._changes.put(order)
+
+    def read(self, name: FileName) -> None:
+        self._reads.put(name)
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what was ordered, if that takes no longer, and leave the folder to others."""
+        self._changes.put(None)
+        self._reads.put(None)
+        until = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _change(self) -> None:
+        try:
+            self._open()
+            found = list(self._folder.scan())
+            self._put(Scanned(found, self._folder.written_today()))
+        except (FolderError, OSError) as error:
+            self._put(Unusable(str(error)))
+            return
+        while (order := self._changes.get()) is not None:
+            match order:
+                case Write():
+                    self._put(self._write(order))
+                case Delete():
+                    try:
+                        self._folder.delete(order.name)
+                    except OSError as error:
+                        self._put(DeleteFailed(order.name, _reason(error)))
+                case Touch():
+                    self._folder.touch(order.name)
+        self._folder.close()
+
+    def _open(self) -> None:
+        """An engine that was ended may still be on its way out."""
+        until = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                return self._folder.open()
+            except FolderInUseError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_LOCK_TRIES_S)
+
+    def _write(self, order: Write) -> Result:
+        try:
+            file_bytes = self._folder.write(order.name, order.content)
+            return Written(order, file_bytes, self._folder.count_written(file_bytes))
+        except OSError as error:
+            return WriteFailed(order, _reason(error))
+
+    def _read(self) -> None:
+        while (name := self._reads.get()) is not None:
+            began_at = time.perf_counter()
+            try:
+                content = self._folder.read(name)
+                self._put(WasRead(name, content, time.perf_counter() - began_at))
+            except FileNotFoundError:
+                self._put(ReadFailed(name, "it is gone", broken=False))
+            except OSError as error:
+                self._put(ReadFailed(name, _reason(error), broken=False))
+            except BrokenBlockError as error:
+                self._put(ReadFailed(name, str(error), broken=True))
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

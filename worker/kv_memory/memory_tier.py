@@ -1,0 +1,57 @@
+"""What of the blocks is in memory: least recently used goes first, when its bytes are needed."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from worker.kv_memory.block import Block, BlockKey, Kind, Payload
+
+
+class MemoryTier:
+    """Belongs to one thread.
+
+    Args:
+        on_evicted: told of a part that has left memory, whatever is left of its block.
+
+    Attributes:
+        held_bytes: of all payloads.
+        evictions: parts that went although nobody asked for that.
+    """
+
+    def __init__(self, on_evicted: Callable[[Block, Kind], None]) -> None:
+        self._on_evicted = on_evicted
+        self._parts: OrderedDict[tuple[BlockKey, Kind], Block] = OrderedDict()
+        self.held_bytes = 0
+        self.evictions = 0
+
+    def put(self, block: Block, kind: Kind, payload: Payload) -> None:
+        """Keep a part that is not in memory."""
+        block.part(kind).payload = payload
+        self._parts[block.key, kind] = block
+        self.held_bytes += payload.nbytes
+
+    def touch(self, block: Block) -> None:
+        """It was used just now."""
+        for kind in block.parts:
+            if (block.key, kind) in self._parts:
+                self._parts.move_to_end((block.key, kind))
+
+    def drop(self, block: Block, kind: Kind) -> None:
+        """Let a part go, if it is in memory."""
+        if self._parts.pop((block.key, kind), None) is not None:
+            part = block.parts[kind]
+            assert part.payload is not None
+            self.held_bytes -= part.payload.nbytes
+            part.payload = None
+
+    def shrink(self, limit_bytes: int) -> None:
+        """Have parts go until no more than that is held; who is in use stays."""
+        if self.held_bytes <= limit_bytes:
+            return
+        for (_, kind), block in list(self._parts.items()):
+            if block.users:
+                continue
+            self.drop(block, kind)
+            self.evictions += 1
+            self._on_evicted(block, kind)
+            if self.held_bytes <= limit_bytes:
+                return
