@@ -1,14 +1,16 @@
 """One request on this worker, from its dispatch to its end."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shared.clock import awake_or_asleep
-from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
+from shared.ids import DERIVED_SESSION, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import RequestFailed, RequestFinished, TokensEmitted
 from shared.messages.prefixes import PrefixChain, prefix_chain
+from shared.messages.prompt_rules import cleaned
 from shared.messages.request import PRIORITIES, Priority
 from shared.messages.stream import (
     ChoiceOutput,
@@ -22,6 +24,7 @@ from shared.messages.stream import (
     Timings,
     Usage,
 )
+from shared.settings.tree import PromptRule
 from worker.inboxes import Inboxes
 from worker.link.messages import Output, Sampling, Submit
 from worker.stream_log import MAX_BYTES, StreamLog
@@ -53,9 +56,17 @@ class ActiveRequest:
     """
 
     def __init__(
-        self, dispatch: Dispatch, owner: ControllerId, worker: WorkerId, sequences: list[int]
+        self,
+        dispatch: Dispatch,
+        owner: ControllerId,
+        worker: WorkerId,
+        sequences: list[int],
+        rules: Sequence[PromptRule] = (),
     ) -> None:
+        """`rules` are for what the model gets to read; the request stays as it came."""
         self.dispatch = dispatch
+        turns = dispatch.request.messages or []
+        self._messages = cleaned([{"role": t.role, "content": t.text} for t in turns], rules)
         self.owner = owner
         self.worker = worker
         resume = dispatch.request.resume
@@ -109,9 +120,18 @@ class ActiveRequest:
         session = self.dispatch.request.session_id
         return (self.dispatch.client, session) if session is not None else None
 
+    @property
+    def ordered_session(self) -> tuple[ClientName, str] | None:
+        """The session whose turns go one after another. One that nobody named, which gateways
+        derive from how a conversation began, only says where the request is best served."""
+        session = self.session
+        if session is None or self.counts_only or session[1].startswith(DERIVED_SESSION):
+            return None
+        return session
+
     @cached_property
     def prefixes(self) -> PrefixChain:
-        return prefix_chain(self.model, self.dispatch.request)
+        return prefix_chain(self.model, self.dispatch.request, self._messages)
 
     @property
     def streams(self) -> bool:
@@ -153,11 +173,10 @@ class ActiveRequest:
         """What an engine is told to generate for one choice."""
         body = self.dispatch.request
         prompt = body.prompts[choice.number // body.n] if body.prompts else None
-        messages = [{"role": turn.role, "content": turn.text} for turn in body.messages or []]
         return Submit(
             sequence=choice.sequence,
             model=self.model,
-            messages=messages or None,
+            messages=self._messages or None,
             text=prompt if isinstance(prompt, str) else None,
             token_ids=prompt if isinstance(prompt, list) else None,
             max_tokens=body.max_tokens,

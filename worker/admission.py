@@ -16,6 +16,7 @@ from worker.engine_process import EngineProcess
 from worker.models.catalogue import ModelCatalogue
 from worker.queue_figures import QueueFigures
 from worker.request_queue import RequestQueue
+from worker.session_order import SessionOrder
 
 _LEAST_AHEAD = 2
 _SHARE_AHEAD = 4
@@ -44,6 +45,7 @@ class Admission:
         self._figures = QueueFigures(time.monotonic)
         self._drain = DrainRate(time.monotonic)
         self._prefixes = PrefixIndex()  # of what runs
+        self._sessions: SessionOrder[ActiveRequest] = SessionOrder()
         self._choice = EngineChoice(engines, self._most)
 
     def __len__(self) -> int:
@@ -86,6 +88,7 @@ class Admission:
         had to go for it."""
         loser = self._queue.push(request, request.received_at)
         assert loser is not request
+        self._sessions.came(request)
         if loser is not None:
             self._figures.dropped(loser.level)
         return loser
@@ -115,7 +118,8 @@ class Admission:
         return overdue
 
     def leave_queue(self, request: ActiveRequest) -> None:
-        """A request ended before it was admitted; others are ignored."""
+        """A request ended, maybe before it was admitted."""
+        self._sessions.ended(request)
         if self._queue.remove(request):
             self._figures.left()
 
@@ -127,6 +131,8 @@ class Admission:
         open_to: dict[tuple[ModelId, bool, bool], bool] = {}
 
         def admissible(request: ActiveRequest) -> bool:
+            if not self._sessions.is_next(request):
+                return False
             kind = request.model, request.urgent, request.counts_only
             if kind not in open_to:
                 open_to[kind] = self._engine_for(request) is not None
@@ -154,8 +160,8 @@ class Admission:
         self._prefixes.remove(request.prefixes)
 
     def _waits_for_a_place(self, request: ActiveRequest) -> bool:
-        """And not for its model to be loaded."""
-        return self._models[request.model].state == "warm"
+        """And not for its model to be loaded, or for an earlier turn of its session."""
+        return self._models[request.model].state == "warm" and self._sessions.is_next(request)
 
     def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
         holders = self._models[request.model].engines

@@ -59,6 +59,7 @@ class Scheduler:
     ) -> None:
         self._worker = worker
         self._put = put
+        self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._requests = RequestTable()
         self._numbers = itertools.count(1)
         self.throughput = Throughput(time.monotonic)
@@ -131,7 +132,7 @@ class Scheduler:
                 code=error.code, message=error.message, retry_after_ms=error.retry_after_ms
             )
         sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
-        request = ActiveRequest(dispatch, owner, self._worker, sequences)
+        request = ActiveRequest(dispatch, owner, self._worker, sequences, self._prompt_rules)
         self._enqueue(request)
         self._admit_all()
         if request.engine is None:

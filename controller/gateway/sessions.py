@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from shared.ids import ID_PATTERN
+from shared.ids import DERIVED_SESSION, ID_PATTERN
 
 _ID = re.compile(ID_PATTERN)
 
@@ -20,7 +20,7 @@ def session_id(name: str) -> str:
 
 def derived_name(beginning: Sequence[tuple[str, str]]) -> str:
     """A name for a conversation that nobody named, from the roles and texts it began with."""
-    return f"auto-{_digest(orjson.dumps(beginning))}"
+    return f"{DERIVED_SESSION}{_digest(orjson.dumps(beginning))}"
 
 
 def _digest(data: bytes) -> str:

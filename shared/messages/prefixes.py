@@ -7,7 +7,7 @@ chains have in common at the front.
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from shared.ids import ModelId
 from shared.messages.request import InferenceRequest
@@ -18,12 +18,23 @@ _DIGEST_BYTES = 8
 PrefixChain = tuple[bytes, ...]
 
 
-def prefix_chain(model: ModelId, request: InferenceRequest) -> PrefixChain:
+def prefix_chain(
+    model: ModelId,
+    request: InferenceRequest,
+    messages: Sequence[Mapping[str, str]] | None = None,
+) -> PrefixChain:
     """A link for each whole KiB of a message, and for its end; of a plain prompt likewise. Of
-    several prompts the first counts; prompts of different models have nothing in common."""
+    several prompts the first counts; prompts of different models have nothing in common.
+
+    Args:
+        messages: of the request, as the model gets to read them: `role` and `content`; by default
+            as they came.
+    """
+    if messages is None:
+        messages = [{"role": m.role, "content": m.text} for m in request.messages or []]
     hashed = hashlib.blake2b(model.encode(), digest_size=_DIGEST_BYTES)
     chain = []
-    for kind, content in _parts(request):
+    for kind, content in _parts(request, messages):
         hashed.update(b"%s:" % kind)
         whole = len(content) - len(content) % LINK_BYTES
         for start in range(0, whole, LINK_BYTES):
@@ -34,10 +45,12 @@ def prefix_chain(model: ModelId, request: InferenceRequest) -> PrefixChain:
     return tuple(chain)
 
 
-def _parts(request: InferenceRequest) -> Iterator[tuple[bytes, bytes]]:
+def _parts(
+    request: InferenceRequest, messages: Sequence[Mapping[str, str]]
+) -> Iterator[tuple[bytes, bytes]]:
     """Kind and content of each part."""
-    for message in request.messages or []:
-        yield message.role.encode(), message.text.encode(errors="surrogatepass")
+    for message in messages:
+        yield message["role"].encode(), message["content"].encode(errors="surrogatepass")
     for prompt in request.prompts[:1]:
         if isinstance(prompt, str):
             yield b"text", prompt.encode(errors="surrogatepass")

@@ -3,6 +3,7 @@
 Units stand in the names. A section that is a capability has `enabled`.
 """
 
+import re
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -285,6 +286,27 @@ class ResourceLimits(Section):
         return self
 
 
+def _pattern(text: str) -> str:
+    try:
+        compiled = re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+    if compiled.fullmatch(""):
+        raise ValueError("must not match an empty line")
+    return text
+
+
+class PromptRule(Section):
+    """What to do with lines of a prompt that match `pattern` (a regular expression, for the whole
+    line): `remove` them, or `move` them to the end of their message."""
+
+    pattern: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_pattern)]
+    action: Literal["remove", "move"] = "remove"
+    roles: Annotated[
+        list[Literal["system", "developer", "user", "assistant"]], Field(min_length=1)
+    ] = ["system"]
+
+
 class KvCache(Section):
     """`memory_mb` defaults to a quarter of the memory ceiling. `disk_mb` 0 keeps nothing on disk;
     `disk_writes_mb_per_day` spares the disk, which wears out by writing: the default lets one of
@@ -297,6 +319,7 @@ class KvCache(Section):
     disk_writes_mb_per_day: Annotated[int, Field(ge=0)] | None = 256_000
     disk_path: str | None = None
     bits: Literal["native"] | Literal[8] = "native"
+    prompt_rules: Annotated[list[PromptRule], Field(max_length=32)] = []
 
 
 class Worker(Section):

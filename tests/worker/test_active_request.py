@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_dispatch_is_acked_and_its_tokens_stream_to_one_end(agent: RunningAgent) -> None:
-    dispatch = agent.dispatch(max_tokens=10)
+    dispatch = agent.dispatch(prompt="~%#@!", max_tokens=10)  # nobody has begun like that
     reply = await agent.send(dispatch)
     assert (reply.worker, reply.boot_id) == (agent.id, agent.agent.boot_id)
     (result,) = reply.results

@@ -206,16 +206,16 @@ def test_one_that_restarts_gets_nothing() -> None:
 def test_a_session_goes_where_it_was_while_there_is_a_place() -> None:
     worker = Admitting(engines=2)
     worker.push()
-    first = worker.push(session_id="talk")
+    first = worker.push(session_id="auto-talk")
     worker.admit()
     assert first.engine == 1
     worker.push()
-    again = worker.push(session_id="talk")
+    again = worker.push(session_id="auto-talk")
     worker.admit()
     assert again.engine == 1
     worker.engines[1].measures(limits={TINY: 1})
     for _ in range(3):
-        worker.push(session_id="talk")
+        worker.push(session_id="auto-talk")
     assert [request.engine for request in worker.admit()] == [1, 0, 0]
 
 

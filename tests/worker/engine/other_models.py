@@ -6,7 +6,15 @@ from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.models import falcon_h1, gemma3_text, lfm2, mamba2, recurrent_gemma
+from mlx_lm.models import (
+    falcon_h1,
+    gemma3_text,
+    gpt_oss,
+    lfm2,
+    mamba2,
+    qwen3_next,
+    recurrent_gemma,
+)
 from mlx_lm.models.cache import make_prompt_cache
 
 from worker.engine.caches import CacheLayout
@@ -128,12 +136,63 @@ def windows_and_states() -> Any:
     )
 
 
+def windows_with_sinks() -> Any:
+    """GPT-OSS: experts, and every other layer with a window shorter than a block."""
+    return gpt_oss.Model(
+        gpt_oss.ModelArgs(
+            hidden_size=64,
+            num_hidden_layers=4,
+            intermediate_size=64,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            num_attention_heads=4,
+            head_dim=16,
+            num_key_value_heads=2,
+            vocab_size=VOCABULARY,
+            sliding_window=WINDOW_TOKENS // 2,
+        )
+    )
+
+
+def linear_attention() -> Any:
+    """Qwen 3 Next: experts, and three of four layers with a state that has no length."""
+    return qwen3_next.Model(
+        qwen3_next.ModelArgs(
+            model_type="qwen3_next",
+            hidden_size=32,
+            num_hidden_layers=4,
+            intermediate_size=48,
+            num_attention_heads=4,
+            linear_num_value_heads=4,
+            linear_num_key_heads=2,
+            linear_key_head_dim=32,
+            linear_value_head_dim=8,
+            linear_conv_kernel_dim=3,
+            num_experts=4,
+            num_experts_per_tok=2,
+            decoder_sparse_step=1,
+            shared_expert_intermediate_size=16,
+            mlp_only_layers=[],
+            moe_intermediate_size=16,
+            rms_norm_eps=1e-5,
+            vocab_size=VOCABULARY,
+            num_key_value_heads=2,
+            rope_theta=10_000.0,
+            partial_rotary_factor=0.5,
+            max_position_embeddings=4096,
+            head_dim=8,
+        )
+    )
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "sliding windows": sliding_windows,
     "convolutions": convolutions,
     "state spaces": state_spaces,
     "pairs": pairs,
     "windows and states": windows_and_states,
+    "windows with sinks": windows_with_sinks,
+    "linear attention": linear_attention,
 }
 
 
