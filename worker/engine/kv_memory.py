@@ -14,7 +14,7 @@ from worker.kv_memory.memory_tier import MemoryTier
 from worker.kv_memory.tree import TextTree
 from worker.link.messages import KVMemoryMeasured
 
-_CLOSE_S = 3.0
+_CLOSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,8 @@ class KVMemory:
             self.files.start()
 
     def close(self) -> None:
-        """Write what was not written yet, as far as that goes quickly."""
+        """Finish what was handed over to be written, as far as that goes quickly."""
         if self.files is not None:
-            while self._to_write and self.files.takes:
-                self.write_one()
             self.files.close(_CLOSE_S)
 
     # Keeping.
@@ -169,6 +167,11 @@ class KVMemory:
         self.tree.prune(block)
 
     # Disk.
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether something is to be written, now or when there is room for it again."""
+        return bool(self._to_write) and self.files is not None and self.files.problem is None
 
     @property
     def can_write(self) -> bool:

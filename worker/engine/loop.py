@@ -1,5 +1,6 @@
 """The engine's loop: take orders, load a while, one step."""
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ from worker.link.messages import (
 
 _MEASURE_INTERVAL_S = 1.0
 _LEAST_LOADING_S = 0.05
+_LAST_WRITES_S = 2.0
+_LAST_WAIT_S = 0.01
 
 Send = Callable[[Fact], None]
 
@@ -150,6 +153,7 @@ class Engine:
                 self._kv_memory.write_one()
             self._measure()
             self._turned_at = None
+        self._write_rest()
         self._kv_memory.close()
 
     def _take_orders(self) -> bool:
@@ -191,6 +195,16 @@ class Engine:
                 yield self._inbox.get_nowait()
         except queue.Empty:
             return
+
+    def _write_rest(self) -> None:
+        """Before the end: what is kept in memory only would be lost."""
+        until = time.monotonic() + _LAST_WRITES_S
+        while self._kv_memory.unwritten and time.monotonic() < until:
+            if self._kv_memory.can_write:
+                self._kv_memory.write_one()
+            with contextlib.suppress(queue.Empty):
+                if isinstance(item := self._inbox.get(timeout=_LAST_WAIT_S), Result):
+                    self._kv_memory.take(item)
 
     def _start(self, prepared: PreparedSequence) -> None:
         order = prepared.order
