@@ -114,9 +114,9 @@ _COLUMNS: tuple[Column[EngineRow], ...] = (
     Column("step", _step, rank=1, right=True),
     Column("stable", _of_batch(_stability), rank=3, right=True),
     Column("kv cache", _of_engine(_kv_cache), rank=2, right=True),
-    Column("reused", _of_engine(_reused), rank=3, right=True),
-    Column("kept", _of_engine(_kept), rank=5, right=True),
-    Column("on disk", _of_engine(_on_disk), rank=6, right=True),
+    Column("reused", _of_engine(_reused), rank=11, right=True),
+    Column("kept", _of_engine(_kept), rank=12, right=True),
+    Column("on disk", _of_engine(_on_disk), rank=13, right=True),
     Column("preempted", _of_engine(lambda engine: _noted(engine.preemptions)), rank=4, right=True),
     Column("restarts", _of_engine(lambda engine: _noted(engine.restarts)), rank=5, right=True),
     Column(

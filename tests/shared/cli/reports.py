@@ -7,6 +7,7 @@ from shared.messages.events import (
     ControllerReport,
     EngineStatus,
     Hardware,
+    KVMemoryStatus,
     LevelStatus,
     MemoryStatus,
     ModelStatus,
@@ -105,6 +106,12 @@ OVERLOADED = worker(
             kv_bytes=int(7.9 * GIB),
             kv_budget_bytes=8 * GIB,
             preemptions=12,
+            kv_memory=KVMemoryStatus(
+                prompt_tokens=40_000,
+                saved_tokens=30_000,
+                memory_bytes=int(1.5 * GIB),
+                disk_bytes=12 * GIB,
+            ),
             step_ms=104.2,
             cpu_cores=1.4,
             batches=[

@@ -10,6 +10,7 @@ def test_each_batch_has_a_line_and_the_engines_own_figures_stand_once() -> None:
     )
     assert demo == [
         "mac-3/0", "running", "50123", "demo", "16/16", "4", "104ms", "35%", "7.9/8.0", "GiB",
+        "75%", "1.5", "GiB", "12", "GiB",
         "12", "1", "30", "GiB", "1.4", "18→16", "9s", "ago", "at", "131ms:", "too", "slow",
     ]  # fmt: skip
     assert big[1:] == [OVERLOADED.models[1].id, "12/14", "0", "99ms", "90%"]
