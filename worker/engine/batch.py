@@ -65,6 +65,7 @@ class Batch:
 
     def close(self) -> None:
         self._ledger.close(self)
+        self._prompts.close()
         if self._kept is not None:
             self._kept.close()
 

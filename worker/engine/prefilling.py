@@ -54,6 +54,11 @@ class Prefilling:
         self.jobs: list[PrefillJob] = []
         self.restored: list[tuple[int, int]] = []
 
+    def close(self) -> None:
+        """Nobody may begin any more. Whoever knows the room would else be held here, and the
+        model's memory with it, until garbage is collected."""
+        self._room = lambda _: 0
+
     def __len__(self) -> int:
         """Sequences on their way."""
         return sum(len(job.rows) for job in self.jobs)

@@ -78,7 +78,7 @@ def test_every_row_of_a_mixed_batch_gets_the_token_that_the_reference_draws(
 ) -> None:
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=60)
+    @settings(max_examples=100)
     @given(
         rows=st.lists(_rows(vocabulary), min_size=1, max_size=12),
         number=_NUMBERS,

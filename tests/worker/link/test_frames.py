@@ -17,7 +17,15 @@ from worker.link.frames import (
     encode_frame,
     frame_length,
 )
-from worker.link.messages import BatchMeasured, Fact, FinishReason, Order, Output, Sampling
+from worker.link.messages import (
+    BatchMeasured,
+    Fact,
+    FinishReason,
+    KVMemoryMeasured,
+    Order,
+    Output,
+    Sampling,
+)
 
 _INTEGERS = st.integers(0, 2**64 - 1)
 _FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -54,6 +62,7 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     list[Output]: st.lists(st.deferred(lambda: _messages(Output)), max_size=4),
     bool: st.booleans(),
     list[dict[str, Any]]: st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
+    KVMemoryMeasured: st.deferred(lambda: _messages(KVMemoryMeasured)),
     list[BatchMeasured]: st.lists(st.deferred(lambda: _messages(BatchMeasured)), max_size=3),
 }
 

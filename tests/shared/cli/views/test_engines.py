@@ -6,7 +6,7 @@ from tests.shared.cli.reports import IDLE, OVERLOADED
 
 def test_each_batch_has_a_line_and_the_engines_own_figures_stand_once() -> None:
     _, demo, big, restarting = (
-        line.plain.split() for line in engine_table(engine_rows([OVERLOADED]), 200)
+        line.plain.split() for line in engine_table(engine_rows([OVERLOADED]), 240)
     )
     assert demo == [
         "mac-3/0", "running", "50123", "demo", "16/16", "4", "104ms", "35%", "7.9/8.0", "GiB",
