@@ -65,8 +65,7 @@ class ActiveRequest:
     ) -> None:
         """`rules` are for what the model gets to read; the request stays as it came."""
         self.dispatch = dispatch
-        turns = dispatch.request.messages or []
-        self._messages = cleaned([{"role": t.role, "content": t.text} for t in turns], rules)
+        self._messages = cleaned(dispatch.request.turns, rules)
         self.owner = owner
         self.worker = worker
         resume = dispatch.request.resume

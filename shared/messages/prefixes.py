@@ -31,7 +31,7 @@ def prefix_chain(
             as they came.
     """
     if messages is None:
-        messages = [{"role": m.role, "content": m.text} for m in request.messages or []]
+        messages = request.turns
     hashed = hashlib.blake2b(model.encode(), digest_size=_DIGEST_BYTES)
     chain = []
     for kind, content in _parts(request, messages):

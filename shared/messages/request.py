@@ -169,6 +169,11 @@ class InferenceRequest(Edge):
         return self
 
     @property
+    def turns(self) -> list[dict[str, str]]:
+        """The `role` and `content` of each message, its parts joined."""
+        return [{"role": each.role, "content": each.text} for each in self.messages or []]
+
+    @property
     def prompts(self) -> list[str] | list[list[int]]:
         """The plain prompts as a list; empty when `messages` are given."""
         match self.prompt:

@@ -21,16 +21,7 @@ from worker.engine.prompt import PreparedSequence
 from worker.engine.rounds import Rounds
 from worker.engine.sequence import Sequence
 from worker.engine.served_models import ServedModels
-from worker.kv_memory.file_threads import (
-    DeleteFailed,
-    ReadFailed,
-    Result,
-    Scanned,
-    Unusable,
-    WasRead,
-    WriteFailed,
-    Written,
-)
+from worker.kv_memory.file_threads import Result
 from worker.link.messages import (
     Cancel,
     EngineMeasured,
@@ -160,6 +151,9 @@ class Engine:
         """Carry out what has arrived; wait for something only while there is nothing to do."""
         for item in self._arrived():
             self._turned_at = time.monotonic()
+            if isinstance(item, Result):
+                self._kv_memory.take(item)
+                continue
             match item:
                 case PreparedSequence():
                     self._start(item)
@@ -177,10 +171,6 @@ class Engine:
                     self._unload(item.model)
                 case LimitMemory():
                     self._limit_memory(item)
-                case Scanned() | Unusable() | Written() | WriteFailed() | DeleteFailed():
-                    self._kv_memory.take(item)
-                case WasRead() | ReadFailed():
-                    self._kv_memory.take(item)
                 case Stop():
                     return False
                 case Submit():  # `give` sends these to their own thread

@@ -82,9 +82,7 @@ class Prefilling:
         """Drop a sequence; unknown ones are ignored."""
         for each in [each for each in self.pending if each.id == sequence]:
             self._forget(each)
-        for job in self.jobs:
-            job.remove(sequence)
-        self.jobs = [job for job in self.jobs if job.rows]
+        self._leave_job(sequence)
 
     def take_back(self, sequence: int) -> Pending | None:
         """Take a sequence that is on its way out, with its memory; None when it is not here."""
@@ -92,10 +90,14 @@ class Prefilling:
             for row in job.rows:
                 if row.pending.id == sequence:
                     job.keep()
-                    job.remove(sequence)
-                    self.jobs = [job for job in self.jobs if job.rows]
+                    self._leave_job(sequence)
                     return row.pending
         return None
+
+    def _leave_job(self, sequence: int) -> None:
+        for job in self.jobs:
+            job.remove(sequence)
+        self.jobs = [job for job in self.jobs if job.rows]
 
     # Who is next.
 

@@ -26,11 +26,6 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
-    name: FileName
-
-
-@dataclass(frozen=True, slots=True)
 class Scanned:
     """What was in the folder at the start."""
 
@@ -95,7 +90,7 @@ class FileThreads:
     def __init__(self, path: Path, put: Callable[[Result], None]) -> None:
         self._folder = BlockFolder(path)
         self._put = put
-        self._changes: queue.SimpleQueue[Write | Delete | Touch | None] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[Write | Delete | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[FileName | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._change, name="kv-write", daemon=True),
@@ -106,7 +101,7 @@ class FileThreads:
         for thread in self._threads:
             thread.start()
 
-    def change(self, order: Write | Delete | Touch) -> None:
+    def change(self, order: Write | Delete) -> None:
         self._changes.put(order)
 
     def read(self, name: FileName) -> None:
@@ -137,8 +132,6 @@ class FileThreads:
                         self._folder.delete(order.name)
                     except OSError as error:
                         self._put(DeleteFailed(order.name, _reason(error)))
-                case Touch():
-                    self._folder.touch(order.name)
         self._folder.close()
 
     def _open(self) -> None:

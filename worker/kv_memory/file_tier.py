@@ -16,7 +16,6 @@ from worker.kv_memory.file_threads import (
     ReadFailed,
     Result,
     Scanned,
-    Touch,
     Unusable,
     WasRead,
     Write,
@@ -60,7 +59,7 @@ class FileTier:
     Attributes:
         held_bytes: what the files take, and those that are being written.
         problem: why nothing is written now, or None.
-        ready: whether the folder was looked through.
+        ready: whether the folder was looked through; never, where it cannot be used.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class FileTier:
         self._reading: dict[tuple[BlockKey, Kind], Block] = {}
         self._backlog_bytes = 0
         self._paused_until = 0.0
-        self._unusable = False
         self.path = path
         self.ready = False
         self.problem: str | None = None
@@ -100,7 +98,7 @@ class FileTier:
     @property
     def takes(self) -> bool:
         """Whether a block may be given to be written now."""
-        if not self.ready or self._unusable or self._backlog_bytes >= _BACKLOG_BYTES:
+        if not self.ready or self._backlog_bytes >= _BACKLOG_BYTES:
             return False
         if self.problem is not None and time.monotonic() >= self._paused_until:
             self.problem = None
@@ -117,13 +115,11 @@ class FileTier:
             return False
         if not self._make_room(needed):
             return False
-        assert block.parent is not None
         self.held_bytes += needed
         self._backlog_bytes += needed
         self._writing[block.key, kind] = block, needed
         block.users += 1
-        name = FileName(block.key, block.parent.key, block.count, kind)
-        self._threads.change(Write(name, content))
+        self._threads.change(Write(_name(block, kind), content))
         return True
 
     @property
@@ -135,25 +131,16 @@ class FileTier:
         """Delete a file, if there is one."""
         if self._files.pop((block.key, kind), None) is None:
             return
-        assert block.parent is not None
         part = block.parts[kind]
         self.held_bytes -= part.file_bytes
         part.file_bytes = 0
-        self._threads.change(Delete(FileName(block.key, block.parent.key, block.count, kind)))
+        self._threads.change(Delete(_name(block, kind)))
 
     def touch(self, block: Block) -> None:
         """It was used just now."""
         for kind in block.parts:
             if (block.key, kind) in self._files:
                 self._files.move_to_end((block.key, kind))
-
-    def note_use(self, block: Block) -> None:
-        """Have the disk know too that it was used, for the next process."""
-        assert block.parent is not None
-        for kind, part in block.parts.items():
-            if part.file_bytes:
-                name = FileName(block.key, block.parent.key, block.count, kind)
-                self._threads.change(Touch(name))
 
     def _make_room(self, needed: int) -> bool:
         for (_, kind), block in list(self._files.items()):
@@ -171,10 +158,9 @@ class FileTier:
         """Have a file read; the block stays in use until that is done."""
         if (block.key, kind) in self._reading:
             return
-        assert block.parent is not None
         self._reading[block.key, kind] = block
         block.users += 1
-        self._threads.read(FileName(block.key, block.parent.key, block.count, kind))
+        self._threads.read(_name(block, kind))
 
     # Results.
 
@@ -188,7 +174,7 @@ class FileTier:
             case Scanned():
                 self._take_found(result)
             case Unusable():
-                self._unusable, self.problem = True, result.reason
+                self.problem = result.reason
                 logger.warning("the KV cache is kept in memory only: %s", result.reason)
             case Written():
                 self._finish(result.write, result.file_bytes)
@@ -256,3 +242,8 @@ class FileTier:
             logger.warning("nothing is written to the KV cache on disk: %s", problem)
         self.problem = problem
         self._paused_until = time.monotonic() + _PAUSE_S
+
+
+def _name(block: Block, kind: Kind) -> FileName:
+    assert block.parent is not None  # nothing is kept of a root
+    return FileName(block.key, block.parent.key, block.count, kind)

@@ -143,11 +143,6 @@ class BlockFolder:
         with suppress(FileNotFoundError):
             os.unlink(self.path / str(name))
 
-    def touch(self, name: FileName) -> None:
-        """The block was used now."""
-        with suppress(OSError):
-            os.utime(self.path / str(name))
-
     # What is written a day.
 
     def written_today(self) -> int:
