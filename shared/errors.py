@@ -50,6 +50,10 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "unknown_model": ErrorCode("No such model, or the skill does not have it.", False),
         "context_length_exceeded": ErrorCode("Prompt or max_tokens exceed the context.", False),
         "unknown_request": ErrorCode("Nobody knows a request of this id (any more).", False),
+        "unknown_session": ErrorCode(
+            "What was said in this session is not known here; send the whole conversation.", False
+        ),
+        "session_quota": ErrorCode("Pinned sessions would take too much.", False),
         "request_id_conflict": ErrorCode("The same request_id came with another body.", False),
         "requirements_unmet": ErrorCode("No worker has the required hardware or labels.", True),
         "no_worker": ErrorCode("No worker that could serve this is there now.", True),

@@ -11,6 +11,8 @@ SkillName = NewType("SkillName", str)
 ModelId = NewType("ModelId", str)
 WorkerId = NewType("WorkerId", str)
 ControllerId = NewType("ControllerId", str)
+SessionKey = tuple[ClientName, str]
+"""Session ids are the clients' own, so only both together are unique."""
 BootId = NewType("BootId", str)
 """Names one run of a process: a restarted worker keeps its WorkerId and gets a new BootId."""
 

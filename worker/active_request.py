@@ -165,6 +165,14 @@ class ActiveRequest:
         return sum(choice.tokens for choice in self.choices)
 
     @property
+    def answer(self) -> str | None:
+        """The text of its only answer; None where there are several, or not all is known."""
+        request, resumed = self.dispatch.request, self.dispatch.resume
+        if len(self.choices) > 1 or request.resume or resumed or not self._log.whole:
+            return None
+        return "".join(output.text for output in self._log.since(0, 0))
+
+    @property
     def unfinished(self) -> list[Choice]:
         return [choice for choice in self.choices if not choice.finished]
 

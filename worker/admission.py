@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from shared.ids import ModelId
+from shared.ids import ModelId, SessionKey
 from shared.messages.events import QueueStatus
 from shared.messages.prefixes import PrefixIndex
 from shared.messages.request import PRIORITIES, Priority
@@ -124,6 +124,10 @@ class Admission:
             self._figures.left()
 
     # Places in engines.
+
+    def settle(self, session: SessionKey, engine: int) -> None:
+        """An engine keeps what is kept of a session: it is to go there, if it can."""
+        self._choice.settle(session, engine)
 
     def next(self) -> tuple[ActiveRequest, EngineProcess] | None:
         """Take the request that is next from the queue and give it a place; None where nobody

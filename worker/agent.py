@@ -29,13 +29,15 @@ from worker.cpu_use import CpuUse
 from worker.engine_process import EngineProcess
 from worker.entrance import Entrance
 from worker.lease import Lease
-from worker.link.messages import EngineStarted, Fact
+from worker.link.messages import EngineStarted, Fact, Order
 from worker.machine import threads_per_engine
 from worker.pre_warming import PreWarming
 from worker.predictive_warming import PredictiveWarming
 from worker.publisher import Publisher
 from worker.report import build_report
 from worker.scheduler import Scheduler
+from worker.sessions.book import SessionBook
+from worker.sessions.files import SessionFiles
 from worker.standing import find_lost
 
 logger = logging.getLogger(__name__)
@@ -68,7 +70,15 @@ class Agent:
             on_missed=self._on_nobody_listens,
         )
         self._engines: list[EngineProcess] = []
-        self._scheduler = Scheduler(worker_id, settings, self._engines, self._publisher.put)
+        self._sessions = SessionBook(
+            settings.worker.sessions,
+            SessionFiles(_sessions_folder(settings.worker, worker_id)),
+            self._order,
+            pin_limit_bytes=self._kept_limit_bytes,
+        )
+        self._scheduler = Scheduler(
+            worker_id, settings, self._engines, self._publisher.put, self._sessions
+        )
         self._pre_warming = PreWarming(settings, self._scheduler.models, self._scheduler.changes)
         self._predictive = PredictiveWarming(
             settings.worker.pre_warming.predictive,
@@ -133,6 +143,15 @@ class Agent:
             for task in background:
                 task.cancel()
 
+    def _order(self, engine: int, order: Order) -> None:
+        """Nothing is to be told to an engine of an earlier run that there is not now."""
+        if engine < len(self._engines):
+            self._engines[engine].send(order)
+
+    def _kept_limit_bytes(self) -> int:
+        kept = [engine.measured.kv_memory for engine in self._engines]
+        return sum(each.memory_limit_bytes + each.disk_limit_bytes for each in kept)
+
     def report(self) -> WorkerReport:
         """The whole state, for heartbeats and health."""
         return build_report(
@@ -193,6 +212,7 @@ class Agent:
         self._scheduler.give_back_all(StreamError.of("draining", f"worker {self.id} shut down"))
         await self._publisher.drain(_LAST_WORDS_S)
         await asyncio.gather(*(engine.stop() for engine in self._engines))
+        await asyncio.to_thread(self._sessions.close)
         await self._change_state("stopped")
         await self._publish_event("left")
         logger.info("worker %s left", self.id)
@@ -228,6 +248,7 @@ class Agent:
         while True:
             await asyncio.sleep(_TICK_S)
             self._scheduler.tick()
+            self._sessions.tick()
 
     async def _guard_memory(self) -> None:
         interval_s = self._settings.worker.resource_limits.check_interval_ms / 1000
@@ -284,8 +305,20 @@ async def _first_of(*stops: StopRequest) -> None:
 
 def _engine_arguments(settings: Worker, worker_id: WorkerId, index: int) -> list[str]:
     arguments = ["--settings", settings.model_dump_json()]
-    if settings.kv_cache.enabled and settings.kv_cache.disk_mb:
-        named = settings.kv_cache.disk_path
-        folder = Path(named).expanduser() if named else cache_folder() / "kv" / worker_id
-        arguments += ["--kv-folder", str(folder.absolute() / f"engine-{index}")]
+    if (folder := _kv_folder(settings, worker_id)) is not None:
+        arguments += ["--kv-folder", str(folder / f"engine-{index}")]
     return arguments
+
+
+def _kv_folder(settings: Worker, worker_id: WorkerId) -> Path | None:
+    """For what is kept of texts; None where nothing may be kept on disk."""
+    if not (settings.kv_cache.enabled and settings.kv_cache.disk_mb):
+        return None
+    named = settings.kv_cache.disk_path
+    folder = Path(named).expanduser() if named else cache_folder() / "kv" / worker_id
+    return folder.absolute()
+
+
+def _sessions_folder(settings: Worker, worker_id: WorkerId) -> Path | None:
+    folder = _kv_folder(settings, worker_id)
+    return folder / "sessions" / worker_id if folder is not None else None

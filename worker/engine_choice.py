@@ -5,12 +5,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from shared.ids import ClientName, ModelId
+from shared.ids import ModelId, SessionKey
 from worker.engine_process import EngineState
 
 _KEPT_SESSIONS = 10_000
-
-SessionKey = tuple[ClientName, str]
 
 
 class Engine(Protocol):
@@ -75,10 +73,14 @@ class EngineChoice(Generic[E]):
         self._by_model[engine, model] += sequences
         self._sequences[engine] += sequences
         if session is not None:
-            self._homes[session] = engine
-            self._homes.move_to_end(session)
-            if len(self._homes) > _KEPT_SESSIONS:
-                self._homes.popitem(last=False)
+            self.settle(session, engine)
+
+    def settle(self, session: SessionKey, engine: int) -> None:
+        """An engine keeps what is kept of a session."""
+        self._homes[session] = engine
+        self._homes.move_to_end(session)
+        if len(self._homes) > _KEPT_SESSIONS:
+            self._homes.popitem(last=False)
 
     def went(self, engine: int, model: ModelId) -> None:
         """One of its sequences ended."""

@@ -15,13 +15,17 @@ from shared.messages.control import (
     ControlOrder,
     ControlReply,
     DrainWorker,
+    ForgetSession,
     ListModels,
     ListRequests,
+    ListSessions,
     LoadModel,
+    PinSession,
     ResendQuery,
     ResendState,
     ResendStateName,
     RunningRequest,
+    TellSession,
     UnloadModel,
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
@@ -154,6 +158,19 @@ class Entrance:
                 return ControlReply(worker=self._id, ok=True)
             case ListRequests():
                 return self._list(order)
+            case ListSessions():
+                sessions = self._scheduler.sessions.listing(order.client)
+                return ControlReply(worker=self._id, ok=True, sessions=sessions)
+            case TellSession():
+                said = self._scheduler.sessions.said((order.client, order.session_id))
+                return ControlReply(worker=self._id, ok=said is not None, said=said)
+            case ForgetSession():
+                self._scheduler.sessions.forget((order.client, order.session_id), drop=order.drop)
+                return ControlReply(worker=self._id, ok=True)
+            case PinSession():
+                session = order.client, order.session_id
+                status = self._scheduler.sessions.pin(session, pinned=order.pinned)
+                return ControlReply(worker=self._id, ok=True, sessions=[status])
 
     def _attach(self, order: AttachStream) -> ControlReply:
         request = self._scheduler.find((order.client, order.request_id))

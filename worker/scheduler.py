@@ -22,6 +22,7 @@ from worker.admission import Admission
 from worker.engine_process import EngineProcess
 from worker.link.messages import (
     Cancel,
+    EngineStarted,
     Fact,
     Output,
     PrefillAdvanced,
@@ -30,12 +31,15 @@ from worker.link.messages import (
     SequenceRefused,
     SequenceStarted,
     StepCompleted,
+    TextKept,
+    TextsMeasured,
 )
 from worker.memory_guard import MemoryGuard
 from worker.models.catalogue import Model
 from worker.models.keeper import ModelKeeper
 from worker.publisher import Letter, Outgoing
 from worker.request_table import RequestTable
+from worker.sessions.book import SessionBook
 from worker.stream_status import StreamStatus
 from worker.throughput import Throughput
 
@@ -48,6 +52,7 @@ class Scheduler:
     Args:
         engines: all of this worker; the list may still grow.
         put: hands messages to the publisher.
+        sessions: hears of the turns of all sessions.
     """
 
     def __init__(
@@ -56,9 +61,11 @@ class Scheduler:
         settings: ClusterSettings,
         engines: Sequence[EngineProcess],
         put: Callable[[Outgoing], None],
+        sessions: SessionBook,
     ) -> None:
         self._worker = worker
         self._put = put
+        self.sessions = sessions
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._requests = RequestTable()
         self._numbers = itertools.count(1)
@@ -75,6 +82,8 @@ class Scheduler:
             on_failed=self._on_model_failed,
         )
         self.admission = Admission(settings.worker, self.models.catalogue, engines)
+        for session, engine in sessions.homes:
+            self.admission.settle(session, engine)
         self._status = StreamStatus(self.models.catalogue, put)
         self.completed = 0
         self.failed = 0
@@ -267,6 +276,12 @@ class Scheduler:
                 if entry := self._requests.of_sequence(fact.sequence):
                     request, choice = entry
                     request.restore_choice(choice, fact.tokens)
+            case TextKept():
+                self.sessions.on_text_kept(engine.index, fact)
+            case TextsMeasured():
+                self.sessions.on_measured(engine.index, fact.texts)
+            case EngineStarted():
+                self.sessions.on_engine_started(engine.index)
             case PrefillAdvanced():
                 if entry := self._requests.of_sequence(fact.sequence):
                     entry[0].progress = round(fact.done / fact.total, 3)
@@ -332,6 +347,7 @@ class Scheduler:
         while self.guard.pressure != "hard" and (admitted := self.admission.next()) is not None:
             request, engine = admitted
             self._requests.enter_engine(request)
+            self.sessions.begin(request)
             for choice in request.choices:
                 engine.send(request.order(choice))
 
@@ -358,6 +374,7 @@ class Scheduler:
             self._cancel_sequences(request)
         if self._requests.end(request) and request.engine is not None:
             self.admission.forget_prefixes(request)
+            self.sessions.end(request, answered=isinstance(request.end, Done))
             self.models.catalogue[request.model].used_at = time.monotonic()
         self.admission.leave_queue(request)
         for choice in request.choices:

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-from worker.engine_choice import SessionKey
+from shared.ids import SessionKey
 
 
 class Turn(Protocol):

@@ -15,12 +15,16 @@ class StreamLog:
     """The outputs of all choices, each choice's in order.
 
     Bounded where they only serve to be sent again: then the oldest go first.
+
+    Attributes:
+        whole: nothing went.
     """
 
     def __init__(self, choices: int, *, max_bytes: int | None = MAX_BYTES) -> None:
         self._outputs: list[deque[ChoiceOutput]] = [deque() for _ in range(choices)]
         self._max_bytes = max_bytes
         self._bytes = 0
+        self.whole = True
 
     def append(self, output: ChoiceOutput) -> None:
         self._outputs[output.choice].append(output)
@@ -28,6 +32,7 @@ class StreamLog:
         while self._max_bytes is not None and self._bytes > self._max_bytes:
             longest = max(self._outputs, key=len)
             self._bytes -= _size(longest.popleft())
+            self.whole = False
 
     def since(self, choice: int | None, index: int) -> Iterator[ChoiceOutput]:
         """The outputs with something at or after a token index: of one choice, or of all."""

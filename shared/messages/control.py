@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared.ids import ID_PATTERN, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.codec import Internal, Part
-from shared.messages.events import ModelStatus
+from shared.messages.events import Count, ModelStatus
 
 RequestStateName = Literal["accepted", "dispatching", "running", "finished", "failed", "unknown"]
 ResendStateName = Literal["running", "finished", "unknown"]
@@ -110,8 +110,52 @@ class ListRequests(Internal):
     owner: ControllerId | None = None
 
 
+class ListSessions(Internal):
+    """All sessions of the worker, or those of a client."""
+
+    verb: Literal["sessions"] = "sessions"
+    client: ClientName | None = None
+
+
+class SessionOrder(Internal):
+    """About one session of a client."""
+
+    client: ClientName
+    session_id: str
+
+
+class TellSession(SessionOrder):
+    """What was said in a session: asked for one that goes on with its new turn alone."""
+
+    verb: Literal["session"] = "session"
+
+
+class ForgetSession(SessionOrder):
+    """Forgets what was said; with `drop` also what is kept of its text alone."""
+
+    verb: Literal["forget"] = "forget"
+    drop: bool = True
+
+
+class PinSession(SessionOrder):
+    """Keeps a session and its text when others go, or no longer."""
+
+    verb: Literal["pin"] = "pin"
+    pinned: bool = True
+
+
 ControlOrder = (
-    CancelRequest | AttachStream | LoadModel | UnloadModel | ListModels | DrainWorker | ListRequests
+    CancelRequest
+    | AttachStream
+    | LoadModel
+    | UnloadModel
+    | ListModels
+    | DrainWorker
+    | ListRequests
+    | ListSessions
+    | TellSession
+    | ForgetSession
+    | PinSession
 )
 
 CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
@@ -122,6 +166,10 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
     "models": ListModels,
     "drain": DrainWorker,
     "requests": ListRequests,
+    "sessions": ListSessions,
+    "session": TellSession,
+    "forget": ForgetSession,
+    "pin": PinSession,
 }
 """The order that each verb of `mlx.worker.<worker>.control.<verb>` carries."""
 
@@ -135,9 +183,40 @@ class RunningRequest(Part):
     tokens: int
 
 
+class SessionStatus(Part):
+    """A session, and what is kept of its text.
+
+    Attributes:
+        turns: how many were answered.
+        continuable: whether all that was said is known, so that a new turn alone is enough.
+        active: a request of it runs.
+        text_tokens: of its text after the last turn.
+        tokens: how many first ones of those can be had, from memory or disk.
+        memory_tokens: how many first ones are in memory.
+        own_bytes: of `memory_bytes` and `disk_bytes`, what no other text shares.
+    """
+
+    client: ClientName
+    id: str
+    model: ModelId
+    turns: Count = 0
+    continuable: bool = False
+    pinned: bool = False
+    active: bool = False
+    age_s: float = 0.0
+    idle_s: float = 0.0
+    text_tokens: Count = 0
+    tokens: Count = 0
+    memory_tokens: Count = 0
+    memory_bytes: Count = 0
+    disk_bytes: Count = 0
+    own_bytes: Count = 0
+
+
 class ControlReply(Internal):
     """What became of an order; `requests` answers `ListRequests`, `models` answers orders about
-    models: all, or the one concerned."""
+    models: all, or the one concerned; `sessions` those about sessions, `said` `TellSession`: all
+    messages, or None where they are not known."""
 
     worker: WorkerId
     ok: bool
@@ -145,3 +224,5 @@ class ControlReply(Internal):
     message: str | None = None
     requests: list[RunningRequest] = []
     models: list[ModelStatus] = []
+    sessions: list[SessionStatus] = []
+    said: list[dict[str, str]] | None = None

@@ -152,6 +152,11 @@ class InferenceRequest(Edge):
 
     request_id: RequestId | None = Field(None, pattern=ID_PATTERN)
     session_id: str | None = Field(None, pattern=ID_PATTERN)
+    history: Literal["sent", "kept"] | None = Field(
+        None,
+        description="whether messages are the whole conversation, or only what is new in the "
+        "session; when not given that is told from what they begin with",
+    )
     priority: PriorityName = "medium"
     requires: Requirements | None = None
     timeout_ms: TimeoutMs = 120_000
@@ -164,6 +169,8 @@ class InferenceRequest(Edge):
             raise ValueError("exactly one of messages, prompt and input is needed")
         if self.choices > MAX_CHOICES:
             raise ValueError(f"n times the number of prompts must be at most {MAX_CHOICES}")
+        if self.history == "kept" and (self.session_id is None or not self.messages):
+            raise ValueError("history: kept goes with session_id and messages only")
         if self.resume is not None and self.choices > 1:
             raise ValueError("resume works for a single choice only")
         return self

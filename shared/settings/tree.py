@@ -322,6 +322,19 @@ class KvCache(Section):
     prompt_rules: Annotated[list[PromptRule], Field(max_length=32)] = []
 
 
+class Sessions(Section):
+    """Of each client the longest unused go when there are more, or when what is kept of their
+    texts alone takes more than `max_mb_per_client`; all that were not used for `ttl_s` go."""
+
+    ttl_s: Annotated[int, Field(ge=1)] = 604_800
+    max_per_client: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    max_mb_per_client: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def most_bytes_per_client(self) -> int:
+        return 2**62 if self.max_mb_per_client is None else self.max_mb_per_client * 1_000_000
+
+
 class Worker(Section):
     """`id` is made from the host's name and kept on disk when not given; `models` limits what
     this worker serves (by default all that `skills` and `models` name)."""
@@ -338,6 +351,7 @@ class Worker(Section):
     request_queue: RequestQueue = RequestQueue()
     resource_limits: ResourceLimits = ResourceLimits()
     kv_cache: KvCache = KvCache()
+    sessions: Sessions = Sessions()
 
     @model_validator(mode="after")
     def _a_stall_is_no_hang(self) -> Self:

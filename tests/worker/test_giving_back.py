@@ -8,6 +8,7 @@ from shared.messages.events import RequestFailed
 from shared.messages.stream import Failed, StreamError
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
+from tests.worker.sessions.books import new_book
 from tests.worker.test_queue_figures import Clock
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from worker.link.messages import Output, SequenceStarted, StepCompleted
@@ -34,7 +35,7 @@ class Scheduled:
         self.outgoing: list[Outgoing] = []
         self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
         self.engine.state = "running"
-        self.scheduler = Scheduler(MAC, settings, [self.engine], self.outgoing.append)
+        self.scheduler = Scheduler(MAC, settings, [self.engine], self.outgoing.append, new_book())
         model = self.scheduler.models.catalogue[TINY]
         model.state, model.requested, model.folder = "warm", True, folder
         model.engines.add(self.engine.index)

@@ -6,9 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shared.ids import ClientName
+from shared.ids import ClientName, SessionKey
 from tests.worker.test_admission import Admitting
-from worker.engine_choice import SessionKey
 from worker.session_order import SessionOrder
 
 CLIENT = ClientName("local")

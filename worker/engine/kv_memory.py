@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from shared.settings.tree import Worker
@@ -11,8 +11,9 @@ from worker.kv_memory.block import Block, BlockKey, Kind
 from worker.kv_memory.file_threads import Result
 from worker.kv_memory.file_tier import FileTier
 from worker.kv_memory.memory_tier import MemoryTier
+from worker.kv_memory.texts import FollowedTexts, own_blocks
 from worker.kv_memory.tree import TextTree
-from worker.link.messages import KVMemoryMeasured
+from worker.link.messages import KVMemoryMeasured, TextKept, TextMeasured
 
 _CLOSE_S = 2.0
 
@@ -41,6 +42,7 @@ class KVMemorySettings:
 NOTHING_KEPT = KVMemorySettings(enabled=False)
 _DEFAULT_SHARE = 4
 _MB = 1_000_000
+_TEXTS_AT_ONCE = 128
 
 
 def kv_memory_settings(worker: Worker, path: Path | None, memory_limit: int) -> KVMemorySettings:
@@ -105,10 +107,14 @@ class KVMemory:
     )
     _codecs: "dict[tuple[BlockKey, Kind], BlockCodec]" = field(init=False, default_factory=dict)
     _limit_bytes: int = field(init=False)
+    texts: FollowedTexts = field(init=False)
+    _kept: list[TextKept] = field(init=False, default_factory=list)
+    _to_drop: list[Block] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         settings = self.settings
         self.tree = TextTree(settings.block_tokens)
+        self.texts = FollowedTexts(self.tree)
         self.memory = MemoryTier(self._evicted)
         self._limit_bytes = settings.memory_bytes
         if settings.enabled and settings.path is not None and settings.disk_bytes > 0:
@@ -165,6 +171,40 @@ class KVMemory:
             if self.files is not None:
                 self.files.drop(block, kind)
         self.tree.prune(block)
+
+    # Whole texts.
+
+    def ended(self, sequence: int, last: Block) -> None:
+        """What is kept of a sequence ends with this block: from now on its text is followed."""
+        if last.parent is not None:
+            self.texts.follow(last.key, pinned=self.texts.pins(last.key))
+            self._kept.append(TextKept(sequence, last.key.hex(), last.end))
+
+    def take_kept(self) -> list[TextKept]:
+        """The texts that ended since this was asked last."""
+        kept, self._kept = self._kept, []
+        return kept
+
+    def forget_text(self, end: BlockKey, *, drop: bool) -> None:
+        """Follow a text no more; with `drop` let all go that no other text has."""
+        self.texts.forget(end)
+        block = self.tree.find(end)
+        if drop and block is not None:
+            self._to_drop += own_blocks(block)
+            self.drop_forgotten()
+
+    def drop_forgotten(self) -> None:
+        """Let go what was to be dropped, as far as nobody uses it now."""
+        for block in self._to_drop:
+            self.drop(block)
+        self._to_drop = [block for block in self._to_drop if block.users]
+
+    def measured_texts(self) -> list[TextMeasured]:
+        """Followed texts of which something changed; of many a part at a time."""
+        return [
+            TextMeasured(end.hex(), **asdict(figures))
+            for end, figures in self.texts.changed(_TEXTS_AT_ONCE)
+        ]
 
     # Disk.
 

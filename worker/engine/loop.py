@@ -21,11 +21,14 @@ from worker.engine.prompt import PreparedSequence
 from worker.engine.rounds import Rounds
 from worker.engine.sequence import Sequence
 from worker.engine.served_models import ServedModels
+from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
 from worker.link.messages import (
     Cancel,
     EngineMeasured,
     Fact,
+    FollowText,
+    ForgetText,
     LimitMemory,
     LoadModel,
     Order,
@@ -35,6 +38,7 @@ from worker.link.messages import (
     StepCompleted,
     Stop,
     Submit,
+    TextsMeasured,
     UnloadModel,
 )
 
@@ -142,6 +146,8 @@ class Engine:
                 self._rounds.step()
             if self._kv_memory.can_write:
                 self._kv_memory.write_one()
+            for kept in self._kv_memory.take_kept():
+                self._send(kept)
             self._measure()
             self._turned_at = None
         self._write_rest()
@@ -169,6 +175,10 @@ class Engine:
                     self._models.load(item)
                 case UnloadModel():
                     self._unload(item.model)
+                case FollowText():
+                    self._kv_memory.texts.follow(block_key_of(item.end), pinned=item.pinned)
+                case ForgetText():
+                    self._kv_memory.forget_text(block_key_of(item.end), drop=item.drop)
                 case LimitMemory():
                     self._limit_memory(item)
                 case Stop():
@@ -246,6 +256,9 @@ class Engine:
         now = time.monotonic()
         if now - self._measured_at >= _MEASURE_INTERVAL_S:
             self._measured_at = now
+            self._kv_memory.drop_forgotten()
+            if texts := self._kv_memory.measured_texts():
+                self._send(TextsMeasured(texts))
             ledger = self._models.ledger
             self._send(
                 EngineMeasured(

@@ -207,7 +207,7 @@ class Prefilling:
                 cache = self._kept.restored(list(chosen.values()), done, tokens)
                 self.restored += [(each.id, done) for each in chosen if not each.again]
             for row, match in zip(rows, chosen.values(), strict=True):
-                row.trail = self._kept.trail(match, on_disk=row.pending.in_session)
+                row.trail = self._kept.trail(row.pending.id, match, on_disk=row.pending.in_session)
             self._kept.note(done, [each.tokens for each in chosen if not each.again])
         job = PrefillJob(self._model.network, self._model.layout, rows, cache, done)
         self.jobs.append(job)

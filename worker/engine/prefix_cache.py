@@ -107,8 +107,8 @@ class PrefixCache:
 
     # Texts that grow.
 
-    def trail(self, match: Match, *, on_disk: bool = False) -> "Trail | None":
-        """The trail of a text that begins with what was found; None where nothing is kept.
+    def trail(self, sequence: int, match: Match, *, on_disk: bool = False) -> "Trail | None":
+        """The trail of a sequence that begins with what was found; None where nothing is kept.
 
         Args:
             on_disk: its last tokens, too few for a block, are kept on disk, too.
@@ -116,7 +116,7 @@ class PrefixCache:
         if not self.enabled:
             return None
         whole = [b for b in match.blocks if b.count == self.block_tokens and b.end <= match.tokens]
-        return Trail(self, whole[-1] if whole else self.root, on_disk=on_disk)
+        return Trail(self, sequence, whole[-1] if whole else self.root, on_disk=on_disk)
 
 
 class Recall:
@@ -171,9 +171,10 @@ class _Cut:
 class Trail:
     """How far a text is kept, and what was cut from the cache of its row but is not filed yet."""
 
-    def __init__(self, cache: PrefixCache, at: Block, *, on_disk: bool) -> None:
+    def __init__(self, cache: PrefixCache, sequence: int, at: Block, *, on_disk: bool) -> None:
         self._cache = cache
-        self._at = at
+        self._sequence = sequence
+        self._at = self._last = at
         at.holders += 1
         self._on_disk = on_disk
         self._cut_to = at.end
@@ -220,7 +221,7 @@ class Trail:
     def _go_on(self, block: Block) -> None:
         block.holders += 1
         self._at.holders -= 1
-        self._at = block
+        self._at = self._last = block
 
     @property
     def filed(self) -> bool:
@@ -236,6 +237,7 @@ class Trail:
 
     def close(self) -> None:
         """The text grows no more."""
+        self._cache.memory.ended(self._sequence, self._last)
         self._at.holders -= 1
         self._cache.memory.tree.prune(self._at)
 
@@ -265,6 +267,7 @@ class Trail:
         memory.touch(block)
         if not self._cache.layout.has_state:
             self._supersede(block, tokens)
+        self._last = block
         if whole:
             self._go_on(block)
         block.holders -= 1

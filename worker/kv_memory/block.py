@@ -44,6 +44,15 @@ def block_key(parent: BlockKey, tokens: TokenIds) -> BlockKey:
     return BlockKey(hashlib.blake2b(parent + tokens.tobytes(), digest_size=KEY_BYTES).digest())
 
 
+def block_key_of(text: str) -> BlockKey:
+    """The name that was written as hexadecimal digits.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return BlockKey(bytes.fromhex(text))
+
+
 @dataclass(slots=True)
 class Part:
     """One kind of what is kept of a block.
@@ -60,6 +69,10 @@ class Part:
     def there(self) -> bool:
         return self.payload is not None or self.file_bytes > 0
 
+    @property
+    def memory_bytes(self) -> int:
+        return self.payload.nbytes if self.payload is not None else 0
+
 
 @dataclass(slots=True, eq=False)
 class Block:
@@ -71,7 +84,7 @@ class Block:
         tokens: its own; None where only the file is known.
         holders: who needs it to stay in the tree.
         users: who needs its parts to stay where they are.
-        pins: sessions that are to be kept with it.
+        pins: texts that go on with it and are to be kept before others.
     """
 
     key: BlockKey

@@ -44,14 +44,25 @@ class MemoryTier:
             part.payload = None
 
     def shrink(self, limit_bytes: int) -> None:
-        """Have parts go until no more than that is held; who is in use stays."""
+        """Have parts go until no more than that is held: who is in use stays, and what is pinned
+        and on no disk goes last."""
         if self.held_bytes <= limit_bytes:
             return
+        pinned: list[tuple[Block, Kind]] = []
         for (_, kind), block in list(self._parts.items()):
-            if block.users:
-                continue
-            self.drop(block, kind)
-            self.evictions += 1
-            self._on_evicted(block, kind)
             if self.held_bytes <= limit_bytes:
                 return
+            if block.pins and not block.parts[kind].file_bytes:
+                pinned.append((block, kind))
+            elif not block.users:
+                self._evict(block, kind)
+        for block, kind in pinned:
+            if self.held_bytes <= limit_bytes:
+                return
+            if not block.users:
+                self._evict(block, kind)
+
+    def _evict(self, block: Block, kind: Kind) -> None:
+        self.drop(block, kind)
+        self.evictions += 1
+        self._on_evicted(block, kind)

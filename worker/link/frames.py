@@ -17,6 +17,8 @@ from worker.link.messages import (
     Sampling,
     StepCompleted,
     Submit,
+    TextMeasured,
+    TextsMeasured,
 )
 
 HEADER = struct.Struct(">I")
@@ -48,6 +50,8 @@ def decode_body(body: bytes) -> Order | Fact:
         if kind is EngineMeasured:
             fields["batches"] = [BatchMeasured(**batch) for batch in fields["batches"]]
             fields["kv_memory"] = KVMemoryMeasured(**fields["kv_memory"])
+        if kind is TextsMeasured:
+            fields["texts"] = [TextMeasured(**text) for text in fields["texts"]]
         message = kind(**fields)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"no message of the engine link: {error!r}", body) from None

@@ -76,6 +76,23 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowText:
+    """Tell how much is kept of the text that ends with this block, and keep it before others
+    where it is `pinned`."""
+
+    end: str
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetText:
+    """Tell of a text no more; with `drop` forget what is kept of it and of no other."""
+
+    end: str
+    drop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LimitMemory:
     """KV caches may take so much at most, however much the engine would allow itself; with
     `give_back` the memory that MLX keeps for later is given back now."""
@@ -136,6 +153,35 @@ class PrefixRestored:
 
     sequence: int
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextKept:
+    """What is kept of a sequence that left its batch ends with this block, the `tokens`-th of
+    the text; it is followed."""
+
+    sequence: int
+    end: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextMeasured:
+    """What is kept of the text that ends with a block; the others are those of `TextFigures`."""
+
+    end: str
+    tokens: int
+    memory_tokens: int
+    memory_bytes: int
+    disk_bytes: int
+    own_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextsMeasured:
+    """Followed texts of which something changed."""
+
+    texts: list[TextMeasured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +294,7 @@ class EngineAlive:
     stuck_s: float
 
 
-Order = LoadModel | UnloadModel | Submit | Cancel | LimitMemory | Stop
+Order = LoadModel | UnloadModel | Submit | Cancel | FollowText | ForgetText | LimitMemory | Stop
 Fact = (
     EngineStarted
     | ModelLoading
@@ -256,6 +302,8 @@ Fact = (
     | ModelFailed
     | SequenceStarted
     | PrefixRestored
+    | TextKept
+    | TextsMeasured
     | PrefillAdvanced
     | SequencePreempted
     | SequenceRefused

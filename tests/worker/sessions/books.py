@@ -1,0 +1,28 @@
+"""Session books for tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from shared.settings.tree import Sessions
+from worker.link.messages import Order
+from worker.sessions.book import SessionBook
+from worker.sessions.files import SessionFiles
+
+
+def new_book(
+    folder: Path | None = None,
+    *,
+    orders: list[tuple[int, Order]] | None = None,
+    pin_limit_bytes: int = 1000,
+    clock: Callable[[], float] = lambda: 0.0,
+    **settings: int,
+) -> SessionBook:
+    """A book; `orders` takes what it tells engines."""
+    told = orders if orders is not None else []
+    return SessionBook(
+        Sessions.model_validate(settings),
+        SessionFiles(folder),
+        lambda engine, order: told.append((engine, order)),
+        pin_limit_bytes=lambda: pin_limit_bytes,
+        clock=clock,
+    )

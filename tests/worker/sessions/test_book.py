@@ -1,0 +1,215 @@
+"""The book of sessions, by value: turns, orders to engines, limits, files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.errors import RequestError
+from tests.worker.sessions.books import new_book
+from tests.worker.values import CLIENT, active
+from worker.active_request import ActiveRequest
+from worker.link.messages import FollowText, ForgetText, Order, Output, TextKept, TextMeasured
+from worker.sessions.book import SessionBook
+
+USER = {"role": "user", "content": "Hello"}
+ANSWER = {"role": "assistant", "content": "Hi!"}
+KEY = (CLIENT, "s")
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def begun(book: SessionBook, session: str = "s", **fields: Any) -> ActiveRequest:
+    fields = {"messages": [USER], "prompt": None, **fields}
+    request = active(session_id=session, **fields)
+    request.admit(0)
+    book.begin(request)
+    return request
+
+
+def turn(book: SessionBook, session: str = "s", *, end: str = "aa", **fields: Any) -> None:
+    """A turn that was answered, and whose text is kept."""
+    request = begun(book, session, **fields)
+    request.advance(request.choices[0], Output(1, 0, [5], "Hi!", "stop"))
+    book.end(request, answered=True)
+    book.on_text_kept(0, TextKept(1, end, 7))
+
+
+def measured(end: str, own_bytes: int) -> TextMeasured:
+    return TextMeasured(end, 7, 7, own_bytes, 0, own_bytes)
+
+
+def test_a_session_is_what_was_said_in_all_its_turns() -> None:
+    book = new_book()
+    turn(book)
+    assert book.said(KEY) == [USER, ANSWER]
+    turn(book, messages=[USER, ANSWER, USER])
+    assert book.said(KEY) == [USER, ANSWER, USER, ANSWER]
+    (status,) = book.listing()
+    assert (status.client, status.id, status.turns, status.text_tokens) == (*KEY, 2, 7)
+    assert status.continuable and not status.active
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"history": "sent"}, None),
+        ({"n": 2}, None),
+        ({"resume": {"token_ids": [5], "text_sent": 1}}, None),
+        ({"messages": None, "prompt": "Hello"}, []),
+    ],
+)
+def test_where_not_all_is_known_nothing_is(fields: dict[str, Any], said: list[Any] | None) -> None:
+    book = new_book()
+    if fields.get("n"):
+        request = begun(book, n=1)
+        request.choices *= 2
+        book.end(request, answered=True)
+    else:
+        turn(book, **fields)
+    assert book.said(KEY) == said
+    assert book.said((CLIENT, "other")) is None
+
+
+def test_sessions_that_nobody_named_keep_no_words() -> None:
+    book = new_book()
+    turn(book, "auto-0123")
+    assert book.said((CLIENT, "auto-0123")) is None
+    assert [status.continuable for status in book.listing()] == [False]
+
+
+def test_a_first_turn_that_failed_leaves_nothing_and_a_later_one_what_was() -> None:
+    book = new_book()
+    request = begun(book)
+    assert book.listing()[0].active
+    book.end(request, answered=False)
+    assert book.listing() == []
+    turn(book)
+    book.end(begun(book, messages=[USER, ANSWER, USER]), answered=False)
+    assert book.said(KEY) == [USER, ANSWER]
+
+
+def test_an_engine_follows_the_last_text_of_a_session() -> None:
+    orders: list[tuple[int, Order]] = []
+    book = new_book(orders=orders)
+    turn(book, end="aa")
+    assert orders == []
+    turn(book, end="bb")
+    assert orders == [(0, ForgetText("aa"))]
+    book.on_measured(0, [measured("aa", 5), measured("bb", 9)])
+    assert book.status(KEY).own_bytes == 9
+    book.on_engine_started(0)
+    assert orders[1:] == [(0, FollowText("bb"))]
+    assert book.status(KEY).own_bytes == 0, "a new engine has to say what it has"
+    book.forget(KEY)
+    assert orders[2:] == [(0, ForgetText("bb", drop=True))]
+    with pytest.raises(RequestError) as error:
+        book.forget(KEY)
+    assert error.value.code == "unknown_session"
+
+
+def test_what_is_pinned_stays_pinned_over_turns_and_restarts(tmp_path: Path) -> None:
+    orders: list[tuple[int, Order]] = []
+    book = new_book(tmp_path, orders=orders)
+    turn(book, end="aa")
+    assert book.pin(KEY, pinned=True).pinned
+    turn(book, end="bb")
+    follow = [order for _, order in orders if isinstance(order, FollowText)]
+    assert follow == [FollowText("aa", pinned=True), FollowText("bb", pinned=True)]
+    book.close()
+
+    orders.clear()
+    book = new_book(tmp_path, orders=orders)
+    assert book.homes == [(KEY, 0)]
+    book.on_engine_started(1)
+    assert orders == [], "another engine has its text"
+    book.on_engine_started(0)
+    assert orders == [(0, FollowText("bb", pinned=True))]
+    assert book.said(KEY) == [USER, ANSWER]
+    assert not book.pin(KEY, pinned=False).pinned
+
+
+def test_at_most_half_of_what_is_kept_may_be_pinned() -> None:
+    book = new_book(pin_limit_bytes=100)
+    for session, end in (("s", "aa"), ("t", "bb")):
+        turn(book, session, end=end)
+        book.on_measured(0, [measured(end, 30)])
+    book.pin(KEY, pinned=True)
+    with pytest.raises(RequestError, match="60 bytes; at most 50") as error:
+        book.pin((CLIENT, "t"), pinned=True)
+    assert error.value.code == "session_quota"
+    book.pin(KEY, pinned=True)
+
+
+def test_sessions_go_when_nobody_used_them_for_long() -> None:
+    clock = Clock()
+    book = new_book(clock=clock, ttl_s=60)
+    for session, end in (("old", "aa"), ("pinned", "bb"), ("new", "cc")):
+        turn(book, session, end=end)
+        clock.now += 30
+    book.pin((CLIENT, "pinned"), pinned=True)
+    clock.now += 1
+    book.tick()
+    assert [status.id for status in book.listing()] == ["new", "pinned"]
+    assert [status.idle_s for status in book.listing()] == [31, 61]
+
+
+def test_a_client_has_so_many_sessions_and_no_more() -> None:
+    orders: list[tuple[int, Order]] = []
+    book = new_book(orders=orders, max_per_client=2)
+    for session, end in (("a", "aa"), ("b", "bb")):
+        turn(book, session, end=end)
+    turn(book, "a", end="aa")
+    turn(book, "c", end="cc")
+    assert [status.id for status in book.listing(CLIENT)] == ["c", "a"]
+    assert orders == [(0, ForgetText("bb", drop=False))], "others may still begin like it"
+    assert book.listing("nobody") == []  # type: ignore[arg-type]
+
+
+def test_a_client_may_have_so_many_bytes_and_no_more() -> None:
+    orders: list[tuple[int, Order]] = []
+    book = new_book(orders=orders, max_mb_per_client=1)
+    for session, end in (("a", "aa"), ("b", "bb"), ("c", "cc")):
+        turn(book, session, end=end)
+        book.on_measured(0, [measured(end, 400_000)])
+    assert [status.id for status in book.listing()] == ["c", "b"]
+    assert orders == [(0, ForgetText("aa", drop=True))]
+    book.on_measured(0, [measured("cc", 2_000_000)])
+    assert [status.id for status in book.listing()] == ["c"], "the one in use stays"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"client": 3}', b"\xff\xfe", b'{"nonsense": true}']
+)
+def test_a_file_that_is_no_session_is_deleted(tmp_path: Path, content: bytes) -> None:
+    book = new_book(tmp_path)
+    turn(book)
+    book.close()
+    (kept,) = tmp_path.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    bad = tmp_path / ("0" * 32 + ".json")
+    for data in (content, kept.read_bytes()):  # the second one is another session's
+        bad.write_bytes(data)
+        assert len(new_book(tmp_path)) == 1
+        assert list(tmp_path.iterdir()) == [kept]
+    book = new_book(tmp_path)
+    book.forget(KEY)
+    book.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_usable_folder_sessions_live_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    book = new_book(tmp_path / "file" / "folder")
+    turn(book)
+    turn(book)
+    book.close()
+    assert book.said(KEY) == [USER, ANSWER]
+    assert caplog.text.count("do not survive a restart") == 1

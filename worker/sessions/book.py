@@ -1,0 +1,264 @@
+"""All sessions of a worker: begun, gone on with, listed, pinned, forgotten."""
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+
+from shared.errors import RequestError
+from shared.ids import DERIVED_SESSION, ClientName, SessionKey
+from shared.messages.control import SessionStatus
+from shared.settings.tree import Sessions
+from worker.active_request import ActiveRequest
+from worker.link.messages import FollowText, ForgetText, Order, TextKept, TextMeasured
+from worker.sessions.files import SessionFiles
+from worker.sessions.session import Session, Turns
+
+_MOST_SAID_BYTES = 256 * 2**20
+_MOST_SEQUENCES = 4096
+_PINNED_SHARE = 0.5
+
+Send = Callable[[int, Order], None]
+
+
+class SessionBook:
+    """Args:
+    send: gives an order to an engine.
+    pin_limit_bytes: what the own blocks of pinned sessions may take.
+    clock: in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        settings: Sessions,
+        files: SessionFiles,
+        send: Send,
+        *,
+        pin_limit_bytes: Callable[[], int],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._files = files
+        self._send = send
+        self._pin_limit_bytes = pin_limit_bytes
+        self._clock = clock
+        self._sessions: OrderedDict[SessionKey, Session] = OrderedDict()  # longest unused first
+        self._sequences: OrderedDict[int, SessionKey] = OrderedDict()
+        self._by_end: dict[tuple[int, str], Session] = {}
+        self._said_bytes = 0
+        self._count: Counter[ClientName] = Counter()
+        self._own_bytes: Counter[ClientName] = Counter()
+        for session in sorted(files.read(), key=lambda session: session.used_at):
+            self._add(session)
+        self.tick()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def homes(self) -> list[tuple[SessionKey, int]]:
+        """Of each session which engine keeps its text, the longest unused first."""
+        return [(s.key, s.engine) for s in self._sessions.values() if s.end is not None]
+
+    # Turns.
+
+    def begin(self, request: ActiveRequest) -> None:
+        """A turn is with an engine now."""
+        if request.session is None or request.counts_only:
+            return
+        assert request.engine is not None
+        now = self._clock()
+        client, id = request.session
+        session = self._sessions.get(request.session)
+        if session is None:
+            session = Session(client, id, request.model, now, now)
+            self._add(session)
+        session.active += 1
+        session.used_at = now
+        self._sessions.move_to_end(session.key)
+        self._sequences[request.choices[0].sequence] = session.key
+        if len(self._sequences) > _MOST_SEQUENCES:
+            self._sequences.popitem(last=False)
+
+    def end(self, request: ActiveRequest, *, answered: bool) -> None:
+        """A turn that was begun ended: with an answer, or it does not count."""
+        session = self._sessions.get(request.session) if request.session is not None else None
+        if session is None or request.counts_only or request.engine is None:
+            return
+        session.active = max(0, session.active - 1)
+        session.used_at = self._clock()
+        if answered:
+            session.turns += 1
+            session.model = request.model
+            self._said_bytes -= session.said_bytes
+            session.said = said_with(request)
+            self._said_bytes += session.said_bytes
+            self._files.write(session)
+            self._keep_within_limits(session.client)
+        elif session.turns == 0 and session.active == 0:
+            self._remove(session, drop=False)
+
+    # What engines keep.
+
+    def on_text_kept(self, engine: int, kept: TextKept) -> None:
+        """What is kept of a sequence: of a session it replaces what was kept before."""
+        session = self._sessions.get(self._sequences.get(kept.sequence, _NOBODY))
+        if session is None:
+            return
+        before = session.engine, session.end
+        if before == (engine, kept.end):
+            return
+        if session.pinned:
+            self._send(engine, FollowText(kept.end, pinned=True))
+        self._let_go(session, drop=False)
+        session.engine, session.end, session.tokens = engine, kept.end, kept.tokens
+        self._measure(session, None)
+        self._by_end[engine, kept.end] = session
+        if session.turns:
+            self._files.write(session)
+
+    def on_measured(self, engine: int, texts: Iterable[TextMeasured]) -> None:
+        """How much is kept of some texts."""
+        clients = set()
+        for text in texts:
+            if (session := self._by_end.get((engine, text.end))) is not None:
+                self._measure(session, text)
+                clients.add(session.client)
+        for client in clients:
+            self._keep_within_limits(client)
+
+    def on_engine_started(self, engine: int) -> None:
+        """An engine knows nothing of what was followed before."""
+        for (index, end), session in self._by_end.items():
+            if index == engine:
+                self._measure(session, None)
+                self._send(engine, FollowText(end, pinned=session.pinned))
+
+    # What people ask.
+
+    def listing(self, client: ClientName | None = None) -> list[SessionStatus]:
+        """All sessions, or a client's; the last used first."""
+        now = self._clock()
+        return [
+            session.status(now)
+            for session in reversed(self._sessions.values())
+            if client in (None, session.client)
+        ]
+
+    def status(self, key: SessionKey) -> SessionStatus:
+        """Raises RequestError: there is no such session."""
+        return self._find(key).status(self._clock())
+
+    def said(self, key: SessionKey) -> Turns | None:
+        """All messages of a session; None where it is not here, or not all are known."""
+        session = self._sessions.get(key)
+        return session.said if session is not None else None
+
+    def forget(self, key: SessionKey, *, drop: bool = True) -> None:
+        """Forget a session, and with `drop` all that is kept of its text alone.
+
+        Raises:
+            RequestError: there is no such session.
+        """
+        self._remove(self._find(key), drop=drop)
+
+    def pin(self, key: SessionKey, *, pinned: bool) -> SessionStatus:
+        """Keep a session, and its text, when others go; or no longer.
+
+        Raises:
+            RequestError: there is no such session, or pinned ones would take more than half of
+                what may be kept.
+        """
+        session = self._find(key)
+        if pinned and not session.pinned:
+            held = sum(other.own_bytes for other in self._sessions.values() if other.pinned)
+            limit = int(self._pin_limit_bytes() * _PINNED_SHARE)
+            if held + session.own_bytes > limit:
+                raise RequestError(
+                    f"pinned sessions would take {held + session.own_bytes} bytes; at most "
+                    f"{limit}, half of what is kept, may be pinned",
+                    code="session_quota",
+                )
+        session.pinned = pinned
+        if session.end is not None:
+            self._send(session.engine, FollowText(session.end, pinned=pinned))
+        self._files.write(session)
+        return session.status(self._clock())
+
+    def tick(self) -> None:
+        """Forget what was not used for too long; call it now and then."""
+        horizon = self._clock() - self._settings.ttl_s
+        for session in list(self._sessions.values()):
+            if session.used_at >= horizon:
+                break
+            if not (session.pinned or session.active):
+                self._remove(session, drop=True)
+
+    def close(self) -> None:
+        self._files.close()
+
+    # Inside.
+
+    def _find(self, key: SessionKey) -> Session:
+        if (session := self._sessions.get(key)) is None:
+            raise RequestError(f"no session {key[1]!r} of {key[0]!r} here", code="unknown_session")
+        return session
+
+    def _add(self, session: Session) -> None:
+        self._sessions[session.key] = session
+        self._count[session.client] += 1
+        self._said_bytes += session.said_bytes
+        if session.end is not None:
+            self._by_end[session.engine, session.end] = session
+
+    def _measure(self, session: Session, measured: TextMeasured | None) -> None:
+        self._own_bytes[session.client] -= session.own_bytes
+        session.measured = measured
+        self._own_bytes[session.client] += session.own_bytes
+
+    def _let_go(self, session: Session, *, drop: bool) -> None:
+        """Its text is none of its own any more."""
+        if session.end is not None:
+            self._by_end.pop((session.engine, session.end), None)
+            self._send(session.engine, ForgetText(session.end, drop=drop))
+
+    def _remove(self, session: Session, *, drop: bool) -> None:
+        self._let_go(session, drop=drop)
+        self._measure(session, None)
+        self._said_bytes -= session.said_bytes
+        self._count[session.client] -= 1
+        del self._sessions[session.key]
+        self._files.delete(session.key)
+
+    def _keep_within_limits(self, client: ClientName) -> None:
+        """Of a client with too many or too large sessions the longest unused go; of too many
+        messages in all, those of the longest unused sessions."""
+        most, most_bytes = self._settings.max_per_client, self._settings.most_bytes_per_client
+        if self._count[client] > most or self._own_bytes[client] > most_bytes:
+            for session in [s for s in self._sessions.values() if s.client == client][:-1]:
+                too_large = self._own_bytes[client] > most_bytes
+                if not too_large and self._count[client] <= most:
+                    break
+                if not (session.pinned or session.active):
+                    self._remove(session, drop=too_large)
+        if self._said_bytes > _MOST_SAID_BYTES:
+            for session in list(self._sessions.values())[:-1]:
+                if session.said and not session.active:
+                    self._said_bytes -= session.said_bytes
+                    session.said = None
+                    self._files.write(session)
+                if self._said_bytes <= _MOST_SAID_BYTES:
+                    break
+
+
+_NOBODY: SessionKey = (ClientName(""), "")
+
+
+def said_with(request: ActiveRequest) -> Turns | None:
+    """All that was said in a conversation once a request was answered; None where that is not
+    known, or not to be known."""
+    body = request.dispatch.request
+    derived = body.session_id is not None and body.session_id.startswith(DERIVED_SESSION)
+    answer = request.answer
+    if derived or body.history == "sent" or answer is None:
+        return None
+    return [*body.turns, {"role": "assistant", "content": answer}] if body.messages else []

@@ -1,0 +1,110 @@
+"""One conversation of a client, over all its turns."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from shared.ids import ClientName, ModelId, SessionKey
+from shared.messages.control import SessionStatus
+from worker.link.messages import TextMeasured
+
+Turns = list[dict[str, str]]
+"""Messages: `role` and `content`."""
+
+_KEPT = ("client", "id", "model", "turns", "tokens", "engine", "end", "created_at", "used_at")
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """
+    Attributes:
+        turns: how many were answered.
+        said: all messages, with the answers; None where not all of them are known.
+        tokens: of its text, as far as that was kept once.
+        engine, end: which engine keeps its text, and the block with which that ends.
+        created_at, used_at: in seconds since 1970.
+        active: requests that run.
+        measured: what is kept of its text now.
+    """
+
+    client: ClientName
+    id: str
+    model: ModelId
+    created_at: float
+    used_at: float
+    turns: int = 0
+    said: Turns | None = field(default_factory=list)
+    tokens: int = 0
+    engine: int = 0
+    end: str | None = None
+    pinned: bool = False
+    active: int = 0
+    measured: TextMeasured | None = None
+
+    @property
+    def key(self) -> SessionKey:
+        return self.client, self.id
+
+    @property
+    def said_bytes(self) -> int:
+        """About what its messages take."""
+        return sum(len(message["content"]) + 100 for message in self.said or [])
+
+    @property
+    def own_bytes(self) -> int:
+        return self.measured.own_bytes if self.measured else 0
+
+    def to_json(self) -> bytes:
+        """What is kept of it over restarts."""
+        kept = {name: getattr(self, name) for name in (*_KEPT, "pinned", "said")}
+        return orjson.dumps(kept)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "Session":
+        """Raises ValueError for what `to_json` did not write."""
+        try:
+            session = cls(**orjson.loads(data))
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        texts = (session.client, session.id, session.model)
+        numbers = (session.created_at, session.used_at, session.turns, session.tokens)
+        if not (
+            all(isinstance(each, str) for each in texts)
+            and all(isinstance(each, int | float) for each in (*numbers, session.engine))
+            and (session.end is None or _is_hex(session.end))
+            and (session.said is None or all(map(_is_message, session.said)))
+        ):
+            raise ValueError("a field is not of its type")
+        return session
+
+    def status(self, now: float) -> SessionStatus:
+        """For people. Args: now: in seconds since 1970."""
+        figures = asdict(self.measured) if self.measured else {}
+        figures.pop("end", None)
+        return SessionStatus(
+            client=self.client,
+            id=self.id,
+            model=self.model,
+            turns=self.turns,
+            text_tokens=self.tokens,
+            continuable=self.said is not None,
+            pinned=self.pinned,
+            active=self.active > 0,
+            age_s=round(max(0.0, now - self.created_at), 1),
+            idle_s=round(max(0.0, now - self.used_at), 1),
+            **figures,
+        )
+
+
+def _is_hex(text: Any) -> bool:
+    try:
+        return bool(bytes.fromhex(text))
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, dict) and all(
+        isinstance(message.get(name), str) for name in ("role", "content")
+    )
