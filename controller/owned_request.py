@@ -4,11 +4,20 @@ import time
 from dataclasses import dataclass, field
 
 from controller.routing import Need
-from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
+from shared.ids import (
+    BootId,
+    ClientName,
+    ControllerId,
+    ModelId,
+    RequestId,
+    SessionKey,
+    SkillName,
+    WorkerId,
+)
 from shared.messages.control import RequestState, RequestStateName
 from shared.messages.dispatch import MAX_INBOXES, Dispatch
 from shared.messages.events import TokensEmitted
-from shared.messages.request import InferenceRequest
+from shared.messages.request import InferenceRequest, Message
 from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
 
 RequestKey = tuple[ClientName, RequestId]
@@ -25,6 +34,7 @@ class OwnedRequest:
         failures: attempts that failed after a worker took them; refusals are none.
         last_error: of the last of those.
         end: the terminal message, where this controller sent it.
+        said: messages of its session that come before its own.
     """
 
     request_id: RequestId
@@ -44,6 +54,7 @@ class OwnedRequest:
     failures: int = 0
     last_error: StreamError | None = None
     end: Done | Failed | None = None
+    said: list[Message] = field(default_factory=list)
     cancelled: bool = False
     accepted_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
@@ -52,6 +63,12 @@ class OwnedRequest:
     @property
     def key(self) -> RequestKey:
         return self.client, self.request_id
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session whose turns go one after another."""
+        session = self.request.turn_of
+        return (self.client, session) if session is not None else None
 
     @property
     def need(self) -> Need:
@@ -78,7 +95,16 @@ class OwnedRequest:
             inboxes=list(self.inboxes),
             seed=self.seed,
             elapsed_ms=round(self.elapsed_ms, 3),
-            request=self.request,
+            request=self._whole,
+        )
+
+    @property
+    def _whole(self) -> InferenceRequest:
+        """The request with all that was said before."""
+        if not self.said:
+            return self.request
+        return self.request.model_copy(
+            update={"messages": [*self.said, *(self.request.messages or [])]}
         )
 
     def acknowledge(self, attempt: int, boot_id: BootId) -> None:

@@ -9,6 +9,7 @@ from controller.intake import stream_error
 from controller.ledger import Ledger
 from controller.owned_request import OwnedRequest, RequestKey
 from controller.registry import Registry, WorkerGone
+from controller.session_turns import SessionTurns
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.changes import Changes
@@ -41,11 +42,13 @@ class Requests:
         self._id = controller
         self._max_attempts = settings.controller.retry.max_attempts
         self._ledger = Ledger()
+        ack_timeout_s = settings.controller.dispatch.ack_timeout_ms / 1000
+        self._turns = SessionTurns(bus, timeout_s=ack_timeout_s)
         self._dispatcher = Dispatcher(
             controller,
             bus,
             registry,
-            ack_timeout_s=settings.controller.dispatch.ack_timeout_ms / 1000,
+            ack_timeout_s=ack_timeout_s,
             settling_s=1.5 * settings.controller.failover.heartbeat_interval_ms / 1000,
         )
         self._undispatched: asyncio.Queue[OwnedRequest] = asyncio.Queue()
@@ -97,6 +100,7 @@ class Requests:
 
     def _accept(self, request: OwnedRequest) -> None:
         self._ledger.add(request)
+        self._turns.came(request)
         self.accepted += 1
         logger.info("accepted for %s", request.skill, extra=_about(request))
 
@@ -126,6 +130,7 @@ class Requests:
         if request.ended:
             return
         request.cancelled = True
+        self._turns.wake(request)
         if request.state == "running":
             await self._dispatcher.cancel(request, silent=False)
 
@@ -139,7 +144,12 @@ class Requests:
 
     async def _dispatch(self, request: OwnedRequest) -> None:
         try:
+            await self._turns.wait(request)
+            await self._turns.complete(request)
             await self._dispatcher.dispatch(request)
+        except RequestError as error:
+            await self._fail(request, stream_error(error))
+            return
         except Unavailable as error:
             # Why the last attempt failed says more than that nobody else is there.
             await self._fail(request, request.last_error or stream_error(error))
@@ -208,9 +218,9 @@ class Requests:
                 case TokensEmitted():
                     request.note_tokens(event)
                 case RequestFinished():
-                    self._end(request, "finished")
+                    await self._end(request, "finished")
                 case RequestFailed(terminal_sent=True):
-                    self._end(request, "failed")
+                    await self._end(request, "failed")
                 case RequestFailed():
                     wait_ms = event.retry_after_ms
                     failure = StreamError.of(event.code, event.message, retry_after_ms=wait_ms)
@@ -230,7 +240,7 @@ class Requests:
         self, request: OwnedRequest, message: Done | Failed, state: RequestStateName
     ) -> None:
         request.end = message
-        self._end(request, state)
+        await self._end(request, state)
         for inbox in request.inboxes:
             await self._publish(request, message, inbox)
 
@@ -248,7 +258,7 @@ class Requests:
         except BusError as error:
             logger.warning("a message to a client was lost: %s", error.message)
 
-    def _end(self, request: OwnedRequest, state: RequestStateName) -> None:
+    async def _end(self, request: OwnedRequest, state: RequestStateName) -> None:
         request.finish(state)
         logger.info("%s after %.0f ms", state, request.elapsed_ms, extra=_about(request))
         if state == "failed":
@@ -256,6 +266,7 @@ class Requests:
         else:
             self.completed += 1
         self._changes.notify()
+        await self._turns.ended(request)
 
 
 def _about(request: OwnedRequest) -> dict[str, object]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shared.clock import awake_or_asleep
-from shared.ids import DERIVED_SESSION, ClientName, ControllerId, ModelId, RequestId, WorkerId
+from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import RequestFailed, RequestFinished, TokensEmitted
 from shared.messages.prefixes import PrefixChain, prefix_chain
@@ -121,12 +121,8 @@ class ActiveRequest:
 
     @property
     def ordered_session(self) -> tuple[ClientName, str] | None:
-        """The session whose turns go one after another. One that nobody named, which gateways
-        derive from how a conversation began, only says where the request is best served."""
-        session = self.session
-        if session is None or self.counts_only or session[1].startswith(DERIVED_SESSION):
-            return None
-        return session
+        """The session whose turns go one after another."""
+        return self.session if self.dispatch.request.turn_of is not None else None
 
     @cached_property
     def prefixes(self) -> PrefixChain:

@@ -135,7 +135,11 @@ class Entrance:
         except ClusterError as error:
             reply = self._refuse(error.code, error.message)
         if message.reply:
-            await self._bus.publish(message.reply, encode(reply))
+            answer = encode(reply)
+            if len(answer) > self._bus.max_payload:
+                reason = f"the answer has {len(answer)} bytes, more than one message may have"
+                answer = encode(self._refuse("payload_too_large", reason))
+            await self._bus.publish(message.reply, answer)
 
     def _carry_out(self, order: ControlOrder) -> ControlReply:
         match order:
@@ -159,7 +163,7 @@ class Entrance:
             case ListRequests():
                 return self._list(order)
             case ListSessions():
-                sessions = self._scheduler.sessions.listing(order.client)
+                sessions = self._scheduler.sessions.listing(order.client)[: order.limit]
                 return ControlReply(worker=self._id, ok=True, sessions=sessions)
             case TellSession():
                 said = self._scheduler.sessions.said((order.client, order.session_id))

@@ -147,7 +147,7 @@ class App:
         fields = body.fields()
         named = request.headers.get(_SESSION_HEADER) or body.session
         if named:
-            fields["session_id"] = session_id(named)
+            fields |= {"session_id": session_id(named), "history": "sent"}
         return Answering(
             self._desk,
             key_of(request),

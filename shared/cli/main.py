@@ -14,6 +14,7 @@ _COMMANDS = {
     "status": "Show controllers, workers and models.",
     "top": "Watch workers, engines and models.",
     "models": "List, load and unload models.",
+    "sessions": "List, pin and remove conversations.",
     "logs": "Follow the logs of all processes.",
 }
 _HELP = """Use and look after a cluster of MLX workers.

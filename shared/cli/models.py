@@ -10,6 +10,7 @@ import click
 import orjson
 from rich.console import Console
 
+from shared.cli.groups import ListingGroup
 from shared.cli.model_orders import Outcome, having, load, unload
 from shared.cli.options import (
     json_option,
@@ -37,16 +38,7 @@ _HELP = """List the models of all workers; load and unload them.
 """
 
 
-class _ListingGroup(click.Group):
-    """Lists when it is given no subcommand."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ("--help", "--version")):
-            args = ["ls", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_ListingGroup, help=_HELP)
+@click.group(cls=ListingGroup, help=_HELP)
 @version_option("cluster models")
 def command() -> None:
     pass

@@ -1,6 +1,6 @@
 """Orders and questions about single requests, and orders to a worker."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -111,10 +111,11 @@ class ListRequests(Internal):
 
 
 class ListSessions(Internal):
-    """All sessions of the worker, or those of a client."""
+    """The sessions of the worker, or those of a client: the last used ones."""
 
     verb: Literal["sessions"] = "sessions"
     client: ClientName | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 1000
 
 
 class SessionOrder(Internal):

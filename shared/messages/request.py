@@ -14,7 +14,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shared.errors import InvalidRequest, RequestError
-from shared.ids import ID_PATTERN, MAX_ID_LENGTH, ClientName, RequestId
+from shared.ids import DERIVED_SESSION, ID_PATTERN, MAX_ID_LENGTH, ClientName, RequestId
 from shared.messages.codec import first_problem, shortened
 
 MAX_SEED = 2**53 - 1
@@ -179,6 +179,15 @@ class InferenceRequest(Edge):
     def turns(self) -> list[dict[str, str]]:
         """The `role` and `content` of each message, its parts joined."""
         return [{"role": each.role, "content": each.text} for each in self.messages or []]
+
+    @property
+    def turn_of(self) -> str | None:
+        """The session whose turns go one after another. One that nobody named, which gateways
+        derive from how a conversation began, only says where the request is best served."""
+        session = self.session_id
+        if session is None or self.count_only or session.startswith(DERIVED_SESSION):
+            return None
+        return session
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:

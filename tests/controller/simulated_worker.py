@@ -8,7 +8,13 @@ from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.ids import BootId, RequestId, WorkerId
 from shared.messages.codec import decode, encode
-from shared.messages.control import AttachStream, CancelRequest, ControlReply
+from shared.messages.control import (
+    AttachStream,
+    CancelRequest,
+    ControlReply,
+    ForgetSession,
+    TellSession,
+)
 from shared.messages.dispatch import (
     Dispatch,
     DispatchBatch,
@@ -39,6 +45,7 @@ class SimulatedWorker:
     Attributes:
         answer: what becomes of a dispatch; may be changed at any time.
         results: makes the results of a reply, for workers that answer nonsense.
+        said: what it answers to who asks for a session; None: that it does not know it.
         keeps: whether it has the streams to which inboxes shall be attached; None: no answer.
     """
 
@@ -48,11 +55,13 @@ class SimulatedWorker:
         self.answer: Callable[[Dispatch], Answer] = lambda dispatch: "accept"
         self.results: Callable[[list[DispatchResult]], Sequence[DispatchResult]] = list
         self.keeps: bool | None = True
+        self.said: list[dict[str, str]] | None = None
         self._bus = bus
         self._fields = fields
         self._dispatches: asyncio.Queue[Dispatch] = asyncio.Queue()
         self._cancels: asyncio.Queue[CancelRequest] = asyncio.Queue()
         self._attached: asyncio.Queue[AttachStream] = asyncio.Queue()
+        self._forgotten: asyncio.Queue[ForgetSession] = asyncio.Queue()
         self._unanswered: dict[RequestId, str] = {}
         self._subscriptions: list[Subscription] = []
 
@@ -64,6 +73,8 @@ class SimulatedWorker:
                 (subjects.worker_infer(self.id), self._on_dispatch),
                 (subjects.worker_control(self.id, "cancel"), self._on_cancel),
                 (subjects.worker_control(self.id, "attach"), self._on_attach),
+                (subjects.worker_control(self.id, "session"), self._on_session),
+                (subjects.worker_control(self.id, "forget"), self._on_forget),
             )
         ]
         await self.say("joined")
@@ -86,6 +97,9 @@ class SimulatedWorker:
 
     async def next_attached(self) -> AttachStream:
         return await asyncio.wait_for(self._attached.get(), WAIT_S)
+
+    async def next_forgotten(self) -> ForgetSession:
+        return await asyncio.wait_for(self._forgotten.get(), WAIT_S)
 
     @property
     def unread(self) -> tuple[int, int]:
@@ -155,6 +169,14 @@ class SimulatedWorker:
         code = None if self.keeps else "unknown_request"
         reply = ControlReply(worker=self.id, ok=self.keeps, code=code)
         await self._bus.publish(message.reply, encode(reply))
+
+    async def _on_session(self, message: Message) -> None:
+        decode(TellSession, message.payload)
+        reply = ControlReply(worker=self.id, ok=self.said is not None, said=self.said)
+        await self._bus.publish(message.reply, encode(reply))
+
+    async def _on_forget(self, message: Message) -> None:
+        self._forgotten.put_nowait(decode(ForgetSession, message.payload))
 
     async def _on_cancel(self, message: Message) -> None:
         self._cancels.put_nowait(decode(CancelRequest, message.payload))

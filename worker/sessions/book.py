@@ -5,7 +5,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 
 from shared.errors import RequestError
-from shared.ids import DERIVED_SESSION, ClientName, SessionKey
+from shared.ids import ClientName, SessionKey
 from shared.messages.control import SessionStatus
 from shared.settings.tree import Sessions
 from worker.active_request import ActiveRequest
@@ -254,11 +254,11 @@ _NOBODY: SessionKey = (ClientName(""), "")
 
 
 def said_with(request: ActiveRequest) -> Turns | None:
-    """All that was said in a conversation once a request was answered; None where that is not
-    known, or not to be known."""
+    """All that was said in a conversation once a request was answered: nothing where its turns
+    never come alone, None where not all is known."""
     body = request.dispatch.request
-    derived = body.session_id is not None and body.session_id.startswith(DERIVED_SESSION)
-    answer = request.answer
-    if derived or body.history == "sent" or answer is None:
+    if body.turn_of is None or body.history == "sent" or not body.messages or body.n > 1:
+        return []
+    if (answer := request.answer) is None:
         return None
-    return [*body.turns, {"role": "assistant", "content": answer}] if body.messages else []
+    return [*body.turns, {"role": "assistant", "content": answer}]

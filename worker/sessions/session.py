@@ -20,7 +20,8 @@ class Session:
     """
     Attributes:
         turns: how many were answered.
-        said: all messages, with the answers; None where not all of them are known.
+        said: all messages, with the answers: nothing where turns never come alone, None where
+            not all is known.
         tokens: of its text, as far as that was kept once.
         engine, end: which engine keeps its text, and the block with which that ends.
         created_at, used_at: in seconds since 1970.
@@ -88,7 +89,7 @@ class Session:
             model=self.model,
             turns=self.turns,
             text_tokens=self.tokens,
-            continuable=self.said is not None,
+            continuable=bool(self.said),
             pinned=self.pinned,
             active=self.active > 0,
             age_s=round(max(0.0, now - self.created_at), 1),
