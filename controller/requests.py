@@ -6,6 +6,7 @@ import time
 
 from controller.dispatcher import Dispatcher
 from controller.intake import stream_error
+from controller.kept_prefixes import KeptByWorkers
 from controller.ledger import Ledger
 from controller.owned_request import OwnedRequest, RequestKey
 from controller.registry import Registry, WorkerGone
@@ -36,14 +37,19 @@ class Requests:
     """
 
     def __init__(
-        self, settings: ClusterSettings, bus: Bus, controller: ControllerId, registry: Registry
+        self,
+        settings: ClusterSettings,
+        bus: Bus,
+        controller: ControllerId,
+        registry: Registry,
+        kept: KeptByWorkers,
     ) -> None:
         self._bus = bus
         self._id = controller
         self._max_attempts = settings.controller.retry.max_attempts
         self._ledger = Ledger()
         ack_timeout_s = settings.controller.dispatch.ack_timeout_ms / 1000
-        self._turns = SessionTurns(bus, timeout_s=ack_timeout_s)
+        self._turns = SessionTurns(bus, kept, timeout_s=ack_timeout_s)
         self._dispatcher = Dispatcher(
             controller,
             bus,

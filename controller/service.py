@@ -6,8 +6,9 @@ import logging
 import time
 
 from controller.entrance import Entrance
+from controller.kept_prefixes import KeptByWorkers
 from controller.link_watch import LinkWatch
-from controller.registry import Registry
+from controller.registry import Registry, WorkerGone
 from controller.requests import Requests
 from shared import subjects
 from shared.bus import Bus, Endpoint, Message, Service
@@ -51,7 +52,8 @@ class Controller:
         self._interval_s = failover.heartbeat_interval_ms / 1000
         self._registry = Registry(self._interval_s * failover.missed_heartbeats)
         self._link = LinkWatch(bus, self._interval_s)
-        self._requests = Requests(settings, bus, controller_id, self._registry)
+        self._kept = KeptByWorkers(bus)
+        self._requests = Requests(settings, bus, controller_id, self._registry, self._kept)
         self._entrance = Entrance(settings, bus, controller_id, self._registry, self._requests)
         self._started_at = time.monotonic()
 
@@ -63,6 +65,7 @@ class Controller:
                 tasks.create_task(self._entrance.run()),
                 tasks.create_task(self._requests.run()),
                 tasks.create_task(self._link.run()),
+                tasks.create_task(self._kept.run()),
                 tasks.create_task(self._heartbeat()),
                 tasks.create_task(self._tick()),
                 tasks.create_task(self._logs.run(self._bus)),
@@ -98,6 +101,7 @@ class Controller:
         await self._logs.answer(bus)
         await bus.subscribe(subjects.WORKER_EVENT_ALL, self._on_worker_event)
         await bus.subscribe(subjects.CONTROLLER_EVENT_ALL, self._on_controller_event)
+        await self._kept.open()
         await self._requests.open()
         await self._entrance.open()
         own_health = subjects.controller_health(self.id)
@@ -163,7 +167,7 @@ class Controller:
             trusted_since = self._link.trusted_since
             if trusted_since is not None and self._bus.connected:
                 for gone in self._registry.forget_silent(now, trusted_since=trusted_since):
-                    await self._requests.on_worker_gone(gone)
+                    await self._on_worker_gone(gone)
             await self._requests.tick(now)
 
     # Workers and controllers.
@@ -176,9 +180,16 @@ class Controller:
             return
         if event.type == "joined" or self._registry.worker(event.worker.id) is None:
             logger.info("worker %s: %s", event.worker.id, event.type)
+        known = self._registry.worker(event.worker.id)
         gone = self._registry.on_worker_event(event, time.monotonic())
         if gone is not None:
-            await self._requests.on_worker_gone(gone)
+            await self._on_worker_gone(gone)
+        if event.type != "left" and (known is None or gone is not None):
+            self._kept.ask(event.worker.id)
+
+    async def _on_worker_gone(self, gone: WorkerGone) -> None:
+        self._kept.forget(gone.worker, gone.boot_id)
+        await self._requests.on_worker_gone(gone)
 
     async def _on_controller_event(self, message: Message) -> None:
         try:

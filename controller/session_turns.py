@@ -10,6 +10,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
+from controller.kept_prefixes import KeptByWorkers
 from controller.owned_request import OwnedRequest
 from shared import subjects
 from shared.bus import Bus
@@ -26,11 +27,13 @@ _MOST_HOMES = 100_000
 
 class SessionTurns:
     """Args:
+    kept: tells who knows a session that was served before this controller began.
     timeout_s: for a worker's answer.
     """
 
-    def __init__(self, bus: Bus, *, timeout_s: float) -> None:
+    def __init__(self, bus: Bus, kept: KeptByWorkers, *, timeout_s: float) -> None:
         self._bus = bus
+        self._kept = kept
         self._timeout_s = timeout_s
         self._turns: dict[SessionKey, deque[OwnedRequest]] = {}
         self._waiting: dict[OwnedRequest, asyncio.Event] = {}
@@ -83,7 +86,7 @@ class SessionTurns:
         if request.said or request.cancelled:
             return
         alone = all(message.role in ("user", "tool") for message in body.messages)
-        home = self._homes.get(session)
+        home = self._homes.get(session) or self._kept.home(session)
         if body.history is None and (home is None or not alone):
             return
         said = await self._said(session, home) if home is not None else []

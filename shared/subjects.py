@@ -38,6 +38,7 @@ SUBJECTS: tuple[Subject, ...] = (
             "ControlOrder", "ControlReply"),
     Subject("mlx.worker.<worker>.<boot>.alive", "controller", "worker", "empty", "empty"),
     Subject("mlx.event.worker.<worker>", "worker", "all controllers", "WorkerEvent", "none"),
+    Subject("mlx.event.kept.<worker>", "worker", "all controllers", "KeptPrefixes", "none"),
     Subject("mlx.event.controller.<controller>", "controller", "all controllers",
             "ControllerEvent", "none"),
     Subject("mlx.event.request.<controller>", "worker", "owning controller",
@@ -57,6 +58,7 @@ CONTROLLER_QUEUE = "controllers"
 INFER_ALL = "mlx.infer.*.*"
 REQUEST_ALL = "mlx.request.*.*"
 WORKER_EVENT_ALL = "mlx.event.worker.*"
+KEPT_EVENT_ALL = "mlx.event.kept.*"
 CONTROLLER_EVENT_ALL = "mlx.event.controller.*"
 HEALTH_CONTROLLERS = "mlx.health.controller"
 HEALTH_CLUSTER = "mlx.health.cluster"
@@ -121,6 +123,10 @@ def worker_alive(worker: WorkerId, boot: BootId) -> str:
 
 def worker_event(worker: WorkerId) -> str:
     return f"mlx.event.worker.{worker}"
+
+
+def kept_event(worker: WorkerId) -> str:
+    return f"mlx.event.kept.{worker}"
 
 
 def controller_event(controller: ControllerId) -> str:

@@ -9,7 +9,7 @@ from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import RequestFailed, RequestFinished, TokensEmitted
-from shared.messages.prefixes import PrefixChain, prefix_chain
+from shared.messages.prefixes import PrefixChain, prefix_chain, prefix_links
 from shared.messages.prompt_rules import cleaned
 from shared.messages.request import PRIORITIES, Priority
 from shared.messages.stream import (
@@ -127,6 +127,15 @@ class ActiveRequest:
     @cached_property
     def prefixes(self) -> PrefixChain:
         return prefix_chain(self.model, self.dispatch.request, self._messages)
+
+    def prefix_links(self, answer: str) -> list[tuple[bytes, float]]:
+        """The links of its prompt, and of an answer to it: see `shared.messages.prefixes`."""
+        return prefix_links(self.model, self.dispatch.request, self._messages, answer)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of its first prompt; 0 while nobody knows."""
+        return self._prompt_tokens.get(0, 0)
 
     @property
     def streams(self) -> bool:

@@ -17,7 +17,7 @@ from shared.folders import cache_folder, data_folder
 from shared.ids import BootId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import encode
-from shared.messages.events import EventType, WorkerEvent, WorkerReport, WorkerState
+from shared.messages.events import EventType, KeptPrefixes, WorkerEvent, WorkerReport, WorkerState
 from shared.messages.health import WorkerHealth
 from shared.messages.stream import StreamError
 from shared.service import StopRequest
@@ -28,6 +28,7 @@ from worker.active_request import ActiveRequest
 from worker.cpu_use import CpuUse
 from worker.engine_process import EngineProcess
 from worker.entrance import Entrance
+from worker.kept_prefixes import KeptLinks
 from worker.lease import Lease
 from worker.link.messages import EngineStarted, Fact, Order
 from worker.machine import threads_per_engine
@@ -43,6 +44,7 @@ from worker.standing import find_lost
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.25
+_TELL_KEPT_S = 5.0
 _LAST_WORDS_S = 5.0
 
 
@@ -76,8 +78,9 @@ class Agent:
             self._order,
             pin_limit_bytes=self._kept_limit_bytes,
         )
+        self._kept = KeptLinks(worker_id, self.boot_id, self._sessions)
         self._scheduler = Scheduler(
-            worker_id, settings, self._engines, self._publisher.put, self._sessions
+            worker_id, settings, self._engines, self._publisher.put, self._sessions, self._kept
         )
         self._pre_warming = PreWarming(settings, self._scheduler.models, self._scheduler.changes)
         self._predictive = PredictiveWarming(
@@ -132,6 +135,7 @@ class Agent:
                 tasks.create_task(self._heartbeat()),
                 tasks.create_task(self._tick()),
                 tasks.create_task(self._guard_memory()),
+                tasks.create_task(self._tell_kept()),
                 tasks.create_task(self._scheduler.models.loader.run()),
                 tasks.create_task(self._logs.run(self._bus)),
                 tasks.create_task(self._warm_up()),
@@ -237,12 +241,21 @@ class Agent:
                 await self._bus.flush(timeout_s=self._interval_s)
                 self._lease.renew(sent_at, connection)
 
+    async def _tell_kept(self) -> None:
+        while True:
+            if (changes := self._kept.changes()) is not None:
+                await self._publish(subjects.kept_event(self.id), changes)
+            await asyncio.sleep(_TELL_KEPT_S)
+
     async def _publish_event(self, kind: EventType) -> None:
         event = WorkerEvent(type=kind, worker=self.report())
+        await self._publish(subjects.worker_event(self.id), event)
+
+    async def _publish(self, subject: str, event: WorkerEvent | KeptPrefixes) -> None:
         try:
-            await self._bus.publish(subjects.worker_event(self.id), encode(event))
+            await self._bus.publish(subject, encode(event))
         except BusError as error:
-            logger.debug("event %s not sent: %s", kind, error.message)
+            logger.debug("an event was not sent on %s: %s", subject, error.message)
 
     async def _tick(self) -> None:
         while True:

@@ -25,6 +25,7 @@ from shared.messages.control import (
     ResendState,
     ResendStateName,
     RunningRequest,
+    TellKept,
     TellSession,
     UnloadModel,
 )
@@ -168,6 +169,8 @@ class Entrance:
             case TellSession():
                 said = self._scheduler.sessions.said((order.client, order.session_id))
                 return ControlReply(worker=self._id, ok=said is not None, said=said)
+            case TellKept():
+                return ControlReply(worker=self._id, ok=True, kept=self._scheduler.kept.whole())
             case ForgetSession():
                 self._scheduler.sessions.forget((order.client, order.session_id), drop=order.drop)
                 return ControlReply(worker=self._id, ok=True)

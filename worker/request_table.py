@@ -16,6 +16,7 @@ class RequestTable:
         self._present: dict[RequestKey, ActiveRequest] = {}
         self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
         self._by_sequence: dict[int, tuple[ActiveRequest, Choice]] = {}
+        self._left: dict[int, ActiveRequest] = {}  # those that are in `_ended`
 
     def __len__(self) -> int:
         return len(self._present)
@@ -44,20 +45,25 @@ class RequestTable:
         who ask for it again. False when it was not here."""
         was_here = self._present.pop(request.key, None) is not None
         if was_here and request.end is not None:
-            self._ended.pop(request.key, None)
+            if (other := self._ended.get(request.key)) is not None:
+                self.forget(other)
             self._ended[request.key] = request
+            self._left |= {choice.sequence: request for choice in request.choices}
         return was_here
 
     def forget(self, request: ActiveRequest) -> None:
         """Nobody may ask for it again."""
-        self._ended.pop(request.key, None)
+        if self._ended.get(request.key) is request:
+            del self._ended[request.key]
+        for choice in request.choices:
+            self._left.pop(choice.sequence, None)
 
     def forget_old(self, now: float) -> None:
         """Forget those that ended long ago."""
         for request in list(self._ended.values()):
             if now - request.ended_at <= _KEPT_AFTER_END_S:
                 return
-            del self._ended[request.key]
+            self.forget(request)
 
     # Sequences in engines.
 
@@ -69,6 +75,14 @@ class RequestTable:
     def of_sequence(self, sequence: int) -> tuple[ActiveRequest, Choice] | None:
         """Whose answer a sequence of an engine is, while it is in there."""
         return self._by_sequence.get(sequence)
+
+    def by_first_choice(self, sequence: int) -> ActiveRequest | None:
+        """Whose first answer a sequence is, or was not long ago."""
+        present = self._by_sequence.get(sequence)
+        request = present[0] if present is not None else self._left.get(sequence)
+        if request is None or request.choices[0].sequence != sequence:
+            return None
+        return request
 
     def leave_engine(self, choice: Choice) -> ActiveRequest | None:
         """Its sequence is in no engine any more; whose it was, None when it was in none."""

@@ -20,6 +20,7 @@ from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
 from worker.admission import Admission
 from worker.engine_process import EngineProcess
+from worker.kept_prefixes import KeptLinks
 from worker.link.messages import (
     Cancel,
     EngineStarted,
@@ -52,7 +53,7 @@ class Scheduler:
     Args:
         engines: all of this worker; the list may still grow.
         put: hands messages to the publisher.
-        sessions: hears of the turns of all sessions.
+        sessions, kept: hear of all turns, and of what engines keep of them.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class Scheduler:
         engines: Sequence[EngineProcess],
         put: Callable[[Outgoing], None],
         sessions: SessionBook,
+        kept: KeptLinks,
     ) -> None:
         self._worker = worker
         self._put = put
         self.sessions = sessions
+        self.kept = kept
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._requests = RequestTable()
         self._numbers = itertools.count(1)
@@ -256,6 +259,7 @@ class Scheduler:
     def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
         """End what ran on a dead engine; without any engine left, also what waits."""
         self.models.loader.on_engine_lost(engine, error.message)
+        self.kept.on_engine_lost(engine.index)
         self.give_back_all(error, engine=engine.index)
         if all(other.state == "failed" for other in self.engines):
             self.give_back_all(error)
@@ -277,9 +281,12 @@ class Scheduler:
                     request, choice = entry
                     request.restore_choice(choice, fact.tokens)
             case TextKept():
-                self.sessions.on_text_kept(engine.index, fact)
+                if (kept := self._requests.by_first_choice(fact.sequence)) is not None:
+                    self.sessions.on_text_kept(engine.index, fact, kept)
+                    self.kept.on_text_kept(engine.index, fact, kept)
             case TextsMeasured():
                 self.sessions.on_measured(engine.index, fact.texts)
+                self.kept.on_measured(engine.index, fact.texts)
             case EngineStarted():
                 self.sessions.on_engine_started(engine.index)
             case PrefillAdvanced():

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared.ids import ID_PATTERN, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.codec import Internal, Part
-from shared.messages.events import Count, ModelStatus
+from shared.messages.events import Count, KeptPrefixes, ModelStatus
 
 RequestStateName = Literal["accepted", "dispatching", "running", "finished", "failed", "unknown"]
 ResendStateName = Literal["running", "finished", "unknown"]
@@ -118,6 +118,12 @@ class ListSessions(Internal):
     limit: Annotated[int, Field(ge=1, le=1000)] = 1000
 
 
+class TellKept(Internal):
+    """What of prompts the worker keeps, whole."""
+
+    verb: Literal["kept"] = "kept"
+
+
 class SessionOrder(Internal):
     """About one session of a client."""
 
@@ -157,6 +163,7 @@ ControlOrder = (
     | TellSession
     | ForgetSession
     | PinSession
+    | TellKept
 )
 
 CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
@@ -171,6 +178,7 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
     "session": TellSession,
     "forget": ForgetSession,
     "pin": PinSession,
+    "kept": TellKept,
 }
 """The order that each verb of `mlx.worker.<worker>.control.<verb>` carries."""
 
@@ -217,7 +225,7 @@ class SessionStatus(Part):
 class ControlReply(Internal):
     """What became of an order; `requests` answers `ListRequests`, `models` answers orders about
     models: all, or the one concerned; `sessions` those about sessions, `said` `TellSession`: all
-    messages, or None where they are not known."""
+    messages, or None where they are not known; `kept` `TellKept`."""
 
     worker: WorkerId
     ok: bool
@@ -227,3 +235,4 @@ class ControlReply(Internal):
     models: list[ModelStatus] = []
     sessions: list[SessionStatus] = []
     said: list[dict[str, str]] | None = None
+    kept: KeptPrefixes | None = None

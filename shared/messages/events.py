@@ -266,6 +266,33 @@ class WorkerReport(Part):
     tasks: Count = 0
 
 
+Tier = Literal["memory", "disk"]
+
+
+class KeptPrefixes(Internal):
+    """What of prompts a worker keeps, so that what begins alike can be sent there.
+
+    At most 500 links of the chains of `shared/messages/prefixes.py` and 500 sessions, the last
+    used ones, as hexadecimal digits; every 5 s what changed, or `whole` to who asks with the order
+    `kept`.
+
+    Attributes:
+        number: of this message; who missed one asks for the whole.
+        whole: nothing else is kept.
+        links: those that came, or changed their tier.
+        sessions: likewise, with how many of their turns were answered.
+        gone: links and sessions that are kept no more.
+    """
+
+    worker: WorkerId
+    boot_id: BootId
+    number: Count
+    whole: bool = False
+    links: dict[str, Tier] = {}
+    sessions: dict[str, Count] = {}
+    gone: list[str] = []
+
+
 EventType = Literal["joined", "heartbeat", "state_changed", "left"]
 
 

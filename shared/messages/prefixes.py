@@ -7,9 +7,9 @@ chains have in common at the front.
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from shared.ids import ModelId
+from shared.ids import ClientName, ModelId
 from shared.messages.request import InferenceRequest
 
 LINK_BYTES = 1024
@@ -30,32 +30,68 @@ def prefix_chain(
         messages: of the request, as the model gets to read them: `role` and `content`; by default
             as they came.
     """
-    if messages is None:
-        messages = request.turns
-    hashed = hashlib.blake2b(model.encode(), digest_size=_DIGEST_BYTES)
-    chain = []
-    for kind, content in _parts(request, messages):
+    return tuple(link for link, _ in _links(model, _parts(request, messages)))
+
+
+def prefix_links(
+    model: ModelId,
+    request: InferenceRequest,
+    messages: Sequence[Mapping[str, str]] | None = None,
+    answer: str = "",
+) -> list[tuple[bytes, float]]:
+    """The links of `prefix_chain`, each with the share of the prompt up to there, from 0 to 1;
+    then those of the answer to a conversation, from 1 to 2."""
+    links = _shares(_links(model, _parts(request, messages)))
+    if not (request.messages and answer):
+        return links
+    turns = [*(request.turns if messages is None else messages)]
+    whole = _links(model, _turns([*turns, {"role": "assistant", "content": answer}]))
+    after = [link for number, link in enumerate(whole) if number >= len(links)]
+    before = sum(len(content) for _, content in _turns(turns))
+    return links + _shares([(link, size - before) for link, size in after], 1.0)
+
+
+def session_link(client: ClientName, session_id: str) -> bytes:
+    """What stands for a session where workers say which they know."""
+    named = f"{client}\0{session_id}".encode()
+    return hashlib.blake2b(named, digest_size=_DIGEST_BYTES).digest()
+
+
+def _shares(links: Iterable[tuple[bytes, int]], first: float = 0.0) -> list[tuple[bytes, float]]:
+    links = list(links)
+    total = max(1, links[-1][1]) if links else 1
+    return [(link, first + size / total) for link, size in links]
+
+
+def _links(model: ModelId, parts: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, int]]:
+    """Each link, and the bytes of content up to there."""
+    hashed, size = hashlib.blake2b(model.encode(), digest_size=_DIGEST_BYTES), 0
+    for kind, content in parts:
         hashed.update(b"%s:" % kind)
         whole = len(content) - len(content) % LINK_BYTES
         for start in range(0, whole, LINK_BYTES):
             hashed.update(content[start : start + LINK_BYTES])
-            chain.append(hashed.digest())
+            yield hashed.digest(), size + start + LINK_BYTES
         hashed.update(b"%s:%d;" % (content[whole:], len(content)))
-        chain.append(hashed.digest())
-    return tuple(chain)
+        size += len(content)
+        yield hashed.digest(), size
 
 
 def _parts(
-    request: InferenceRequest, messages: Sequence[Mapping[str, str]]
+    request: InferenceRequest, messages: Sequence[Mapping[str, str]] | None
 ) -> Iterator[tuple[bytes, bytes]]:
     """Kind and content of each part."""
-    for message in messages:
-        yield message["role"].encode(), message["content"].encode(errors="surrogatepass")
+    yield from _turns(request.turns if messages is None else messages)
     for prompt in request.prompts[:1]:
         if isinstance(prompt, str):
             yield b"text", prompt.encode(errors="surrogatepass")
         else:
             yield b"ids", array("q", prompt).tobytes()
+
+
+def _turns(messages: Iterable[Mapping[str, str]]) -> Iterator[tuple[bytes, bytes]]:
+    for message in messages:
+        yield message["role"].encode(), message["content"].encode(errors="surrogatepass")
 
 
 class PrefixIndex:

@@ -24,6 +24,7 @@ from shared.messages.dispatch import (
 )
 from shared.messages.events import (
     EventType,
+    KeptPrefixes,
     RequestEvent,
     RequestEvents,
     RequestFailed,
@@ -45,6 +46,7 @@ class SimulatedWorker:
     Attributes:
         answer: what becomes of a dispatch; may be changed at any time.
         results: makes the results of a reply, for workers that answer nonsense.
+        kept: what it answers to who asks for all that it keeps.
         said: what it answers to who asks for a session; None: that it does not know it.
         keeps: whether it has the streams to which inboxes shall be attached; None: no answer.
     """
@@ -55,6 +57,8 @@ class SimulatedWorker:
         self.answer: Callable[[Dispatch], Answer] = lambda dispatch: "accept"
         self.results: Callable[[list[DispatchResult]], Sequence[DispatchResult]] = list
         self.keeps: bool | None = True
+        self.kept: KeptPrefixes | None = None
+        self._asked = asyncio.Event()
         self.said: list[dict[str, str]] | None = None
         self._bus = bus
         self._fields = fields
@@ -75,6 +79,7 @@ class SimulatedWorker:
                 (subjects.worker_control(self.id, "attach"), self._on_attach),
                 (subjects.worker_control(self.id, "session"), self._on_session),
                 (subjects.worker_control(self.id, "forget"), self._on_forget),
+                (subjects.worker_control(self.id, "kept"), self._on_asked),
             )
         ]
         await self.say("joined")
@@ -174,6 +179,20 @@ class SimulatedWorker:
         decode(TellSession, message.payload)
         reply = ControlReply(worker=self.id, ok=self.said is not None, said=self.said)
         await self._bus.publish(message.reply, encode(reply))
+
+    async def tell_kept(self, number: int, **fields: Any) -> None:
+        message = KeptPrefixes(worker=self.id, boot_id=self.boot, number=number, **fields)
+        await self._bus.publish(subjects.kept_event(self.id), encode(message))
+
+    async def was_asked(self) -> None:
+        """Return when it was asked for all that it keeps, and has told it."""
+        await asyncio.wait_for(self._asked.wait(), WAIT_S)
+
+    async def _on_asked(self, message: Message) -> None:
+        reply = ControlReply(worker=self.id, ok=True, kept=self.kept)
+        await self._bus.publish(message.reply, encode(reply))
+        if self.kept is not None:
+            self._asked.set()
 
     async def _on_forget(self, message: Message) -> None:
         self._forgotten.put_nowait(decode(ForgetSession, message.payload))

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from shared.ids import ClientName
+from shared.messages.events import KeptPrefixes
+from shared.messages.prefixes import session_link
 from shared.messages.stream import Done
 from tests.controller.running import CONTROLLER, Inbox, Running, accepted
 from tests.controller.simulated_worker import SimulatedWorker
@@ -167,3 +170,41 @@ async def test_a_conversation_too_large_for_a_message_is_refused(cluster: Runnin
     next = {"role": "user", "content": "y" * (cluster.bus.max_payload // 8)}
     assert await refused(cluster, next) == "payload_too_large"
     assert await served(cluster, worker, NEXT) == [*worker.said, NEXT]
+
+
+async def test_another_controller_hears_where_a_session_is(cluster: Running) -> None:
+    old = await cluster.worker("w1")
+    old.said = [NEXT]
+    new = await cluster.worker("w2", active_requests=5)
+    new.said = [FIRST, ANSWER]
+    link = session_link(ClientName("local"), "s").hex()
+    await old.tell_kept(1, sessions={link: 1})
+    await new.tell_kept(1, sessions={link: 2})
+    await cluster.settle()
+    assert await served(cluster, old, NEXT) == [FIRST, ANSWER, NEXT]
+
+
+async def test_a_worker_of_which_something_was_missed_is_asked(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    worker.said = [FIRST, ANSWER]
+    links = [session_link(ClientName("local"), name).hex() for name in ("s", "t")]
+    await worker.tell_kept(1, sessions={links[0]: 1})
+    worker.kept = KeptPrefixes(
+        worker=worker.id, boot_id=worker.boot, number=3, whole=True, sessions={links[1]: 1}
+    )
+    await worker.tell_kept(3, gone=["0000"])
+    await worker.was_asked()
+    await cluster.settle()
+    assert await served(cluster, worker, NEXT) == [NEXT], "it is gone, as the whole says"
+    assert await served(cluster, worker, NEXT, session_id="t") == [FIRST, ANSWER, NEXT]
+
+
+async def test_what_a_worker_had_goes_with_it(cluster: Running) -> None:
+    first = await cluster.worker("w1")
+    link = session_link(ClientName("local"), "s").hex()
+    await first.tell_kept(1, sessions={link: 1})
+    await cluster.settle()
+    await first.say("left")
+    await cluster.settle()
+    second = await cluster.worker("w2")
+    assert await served(cluster, second, NEXT) == [NEXT]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.ids import BootId
 from shared.messages.events import RequestFailed
 from shared.messages.stream import Failed, StreamError
 from shared.settings import ClusterSettings
@@ -11,6 +12,7 @@ from tests.worker.engine_owner import EngineOwner
 from tests.worker.sessions.books import new_book
 from tests.worker.test_queue_figures import Clock
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
+from worker.kept_prefixes import KeptLinks
 from worker.link.messages import Output, SequenceStarted, StepCompleted
 from worker.publisher import Outgoing
 from worker.scheduler import Scheduler
@@ -35,7 +37,9 @@ class Scheduled:
         self.outgoing: list[Outgoing] = []
         self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
         self.engine.state = "running"
-        self.scheduler = Scheduler(MAC, settings, [self.engine], self.outgoing.append, new_book())
+        book = new_book()
+        kept = KeptLinks(MAC, BootId("b"), book)
+        self.scheduler = Scheduler(MAC, settings, [self.engine], self.outgoing.append, book, kept)
         model = self.scheduler.models.catalogue[TINY]
         model.state, model.requested, model.folder = "warm", True, folder
         model.engines.add(self.engine.index)

@@ -1,8 +1,8 @@
 """All sessions of a worker: begun, gone on with, listed, pinned, forgotten."""
 
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 
 from shared.errors import RequestError
 from shared.ids import ClientName, SessionKey
@@ -14,7 +14,6 @@ from worker.sessions.files import SessionFiles
 from worker.sessions.session import Session, Turns
 
 _MOST_SAID_BYTES = 256 * 2**20
-_MOST_SEQUENCES = 4096
 _PINNED_SHARE = 0.5
 
 Send = Callable[[int, Order], None]
@@ -42,8 +41,7 @@ class SessionBook:
         self._pin_limit_bytes = pin_limit_bytes
         self._clock = clock
         self._sessions: OrderedDict[SessionKey, Session] = OrderedDict()  # longest unused first
-        self._sequences: OrderedDict[int, SessionKey] = OrderedDict()
-        self._by_end: dict[tuple[int, str], Session] = {}
+        self._by_end: defaultdict[tuple[int, str], list[Session]] = defaultdict(list)
         self._said_bytes = 0
         self._count: Counter[ClientName] = Counter()
         self._own_bytes: Counter[ClientName] = Counter()
@@ -58,6 +56,12 @@ class SessionBook:
     def homes(self) -> list[tuple[SessionKey, int]]:
         """Of each session which engine keeps its text, the longest unused first."""
         return [(s.key, s.engine) for s in self._sessions.values() if s.end is not None]
+
+    def turns_by_session(self) -> Iterator[tuple[SessionKey, int]]:
+        """The sessions of which turns may come alone, the last used first."""
+        for session in reversed(self._sessions.values()):
+            if session.said != []:
+                yield session.key, session.turns
 
     # Turns.
 
@@ -75,9 +79,6 @@ class SessionBook:
         session.active += 1
         session.used_at = now
         self._sessions.move_to_end(session.key)
-        self._sequences[request.choices[0].sequence] = session.key
-        if len(self._sequences) > _MOST_SEQUENCES:
-            self._sequences.popitem(last=False)
 
     def end(self, request: ActiveRequest, *, answered: bool) -> None:
         """A turn that was begun ended: with an answer, or it does not count."""
@@ -99,20 +100,20 @@ class SessionBook:
 
     # What engines keep.
 
-    def on_text_kept(self, engine: int, kept: TextKept) -> None:
-        """What is kept of a sequence: of a session it replaces what was kept before."""
-        session = self._sessions.get(self._sequences.get(kept.sequence, _NOBODY))
-        if session is None:
+    def on_text_kept(self, engine: int, kept: TextKept, request: ActiveRequest) -> None:
+        """What is kept of a turn: of its session it replaces what was kept before."""
+        session = self._sessions.get(request.session) if request.session is not None else None
+        if session is None or request.counts_only:
+            return
+        if (session.engine, session.end) == (engine, kept.end):
             return
         before = session.engine, session.end
-        if before == (engine, kept.end):
-            return
-        if session.pinned:
-            self._send(engine, FollowText(kept.end, pinned=True))
-        self._let_go(session, drop=False)
         session.engine, session.end, session.tokens = engine, kept.end, kept.tokens
         self._measure(session, None)
-        self._by_end[engine, kept.end] = session
+        self._by_end[engine, kept.end].append(session)
+        if session.pinned:
+            self._follow(session)
+        self._leave(session, *before, drop=False)
         if session.turns:
             self._files.write(session)
 
@@ -120,7 +121,7 @@ class SessionBook:
         """How much is kept of some texts."""
         clients = set()
         for text in texts:
-            if (session := self._by_end.get((engine, text.end))) is not None:
+            for session in self._by_end.get((engine, text.end), ()):
                 self._measure(session, text)
                 clients.add(session.client)
         for client in clients:
@@ -128,10 +129,11 @@ class SessionBook:
 
     def on_engine_started(self, engine: int) -> None:
         """An engine knows nothing of what was followed before."""
-        for (index, end), session in self._by_end.items():
+        for (index, _), sessions in self._by_end.items():
             if index == engine:
-                self._measure(session, None)
-                self._send(engine, FollowText(end, pinned=session.pinned))
+                for session in sessions:
+                    self._measure(session, None)
+                self._follow(sessions[0])
 
     # What people ask.
 
@@ -179,8 +181,7 @@ class SessionBook:
                     code="session_quota",
                 )
         session.pinned = pinned
-        if session.end is not None:
-            self._send(session.engine, FollowText(session.end, pinned=pinned))
+        self._follow(session)
         self._files.write(session)
         return session.status(self._clock())
 
@@ -208,21 +209,34 @@ class SessionBook:
         self._count[session.client] += 1
         self._said_bytes += session.said_bytes
         if session.end is not None:
-            self._by_end[session.engine, session.end] = session
+            self._by_end[session.engine, session.end].append(session)
 
     def _measure(self, session: Session, measured: TextMeasured | None) -> None:
         self._own_bytes[session.client] -= session.own_bytes
         session.measured = measured
         self._own_bytes[session.client] += session.own_bytes
 
-    def _let_go(self, session: Session, *, drop: bool) -> None:
-        """Its text is none of its own any more."""
+    def _follow(self, session: Session) -> None:
+        """Hear of the text of a session, which others may have too; pinned if one of them is."""
         if session.end is not None:
-            self._by_end.pop((session.engine, session.end), None)
-            self._send(session.engine, ForgetText(session.end, drop=drop))
+            sessions = self._by_end[session.engine, session.end]
+            pinned = any(other.pinned for other in sessions)
+            self._send(session.engine, FollowText(session.end, pinned=pinned))
+
+    def _leave(self, session: Session, engine: int, end: str | None, *, drop: bool) -> None:
+        """A text is that of a session no more; whoever else has it keeps it."""
+        if end is None:
+            return
+        sessions = self._by_end[engine, end]
+        sessions.remove(session)
+        if sessions:
+            self._follow(sessions[0])
+        else:
+            del self._by_end[engine, end]
+            self._send(engine, ForgetText(end, drop=drop))
 
     def _remove(self, session: Session, *, drop: bool) -> None:
-        self._let_go(session, drop=drop)
+        self._leave(session, session.engine, session.end, drop=drop)
         self._measure(session, None)
         self._said_bytes -= session.said_bytes
         self._count[session.client] -= 1
@@ -248,9 +262,6 @@ class SessionBook:
                     self._files.write(session)
                 if self._said_bytes <= _MOST_SAID_BYTES:
                     break
-
-
-_NOBODY: SessionKey = (ClientName(""), "")
 
 
 def said_with(request: ActiveRequest) -> Turns | None:

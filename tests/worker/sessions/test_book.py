@@ -37,7 +37,7 @@ def turn(book: SessionBook, session: str = "s", *, end: str = "aa", **fields: An
     request = begun(book, session, **fields)
     request.advance(request.choices[0], Output(1, 0, [5], "Hi!", "stop"))
     book.end(request, answered=True)
-    book.on_text_kept(0, TextKept(1, end, 7))
+    book.on_text_kept(0, TextKept(1, end, 7), request)
 
 
 def measured(end: str, own_bytes: int) -> TextMeasured:
@@ -106,6 +106,21 @@ def test_an_engine_follows_the_last_text_of_a_session() -> None:
     with pytest.raises(RequestError) as error:
         book.forget(KEY)
     assert error.value.code == "unknown_session"
+
+
+def test_two_sessions_may_have_the_same_text() -> None:
+    orders: list[tuple[int, Order]] = []
+    book = new_book(orders=orders)
+    for session in ("s", "t"):
+        turn(book, session, end="aa")
+    book.on_measured(0, [measured("aa", 5)])
+    assert [status.own_bytes for status in book.listing()] == [5, 5]
+    book.pin(KEY, pinned=True)
+    book.forget(KEY)
+    assert orders == [(0, FollowText("aa", pinned=True)), (0, FollowText("aa", pinned=False))]
+    assert book.status((CLIENT, "t")).own_bytes == 5
+    book.forget((CLIENT, "t"))
+    assert orders[2:] == [(0, ForgetText("aa", drop=True))]
 
 
 def test_what_is_pinned_stays_pinned_over_turns_and_restarts(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""What each worker keeps of prompts, as workers tell it."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shared import subjects
+from shared.bus import Bus, Message
+from shared.errors import BusError, DecodeError
+from shared.ids import BootId, SessionKey, WorkerId
+from shared.messages.codec import decode, encode
+from shared.messages.control import ControlReply, TellKept
+from shared.messages.events import KeptPrefixes, Tier
+from shared.messages.prefixes import session_link
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 5.0
+
+
+@dataclass(slots=True)
+class _Kept:
+    boot_id: BootId
+    number: int
+    links: dict[str, Tier] = field(default_factory=dict)
+    sessions: dict[str, int] = field(default_factory=dict)
+
+    def take(self, message: KeptPrefixes) -> None:
+        if message.whole:
+            self.links, self.sessions = {}, {}
+        self.number = message.number
+        self.links |= message.links
+        self.sessions |= message.sessions
+        for gone in message.gone:
+            self.links.pop(gone, None)
+            self.sessions.pop(gone, None)
+
+
+class KeptByWorkers:
+    """What workers keep, by worker."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._kept: dict[WorkerId, _Kept] = {}
+        self._to_ask: asyncio.Queue[WorkerId] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Ask whom there is to ask, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(self._ask(await self._to_ask.get()))
+
+    async def open(self) -> None:
+        await self._bus.subscribe(subjects.KEPT_EVENT_ALL, self._on_kept)
+
+    def links(self, worker: WorkerId) -> Mapping[str, Tier]:
+        """Where the links are that a worker keeps."""
+        kept = self._kept.get(worker)
+        return kept.links if kept is not None else {}
+
+    def home(self, session: SessionKey) -> WorkerId | None:
+        """The worker that knows most turns of a session."""
+        link = session_link(*session).hex()
+        turns = {
+            id: kept.sessions[link] for id, kept in self._kept.items() if link in kept.sessions
+        }
+        return max(turns, key=lambda worker: (turns[worker], worker), default=None)
+
+    def forget(self, worker: WorkerId, boot_id: BootId) -> None:
+        """A boot of a worker is gone."""
+        kept = self._kept.get(worker)
+        if kept is not None and kept.boot_id == boot_id:
+            del self._kept[worker]
+
+    def ask(self, worker: WorkerId) -> None:
+        """Have a worker tell all."""
+        self._to_ask.put_nowait(worker)
+
+    async def _ask(self, worker: WorkerId) -> None:
+        """One that does not answer is asked again when it tells its next changes."""
+        try:
+            order = TellKept()
+            subject = subjects.worker_control(worker, order.verb)
+            answer = await self._bus.request(subject, encode(order), timeout_s=_ANSWER_S)
+            kept = decode(ControlReply, answer.payload).kept
+        except (BusError, DecodeError) as error:
+            logger.debug("worker %s does not say what it keeps: %s", worker, error.message)
+            return
+        if kept is not None:
+            self._take(kept)
+
+    async def _on_kept(self, message: Message) -> None:
+        try:
+            kept = decode(KeptPrefixes, message.payload)
+        except DecodeError as error:
+            logger.error("what a worker keeps could not be read: %s", error.message)
+            return
+        known = self._kept.get(kept.worker)
+        whole = kept.whole or kept.number == 1
+        if whole or (known and (known.boot_id, known.number + 1) == (kept.boot_id, kept.number)):
+            self._take(kept)
+        elif known is None or (known.boot_id, known.number) != (kept.boot_id, kept.number):
+            self.ask(kept.worker)
+
+    def _take(self, kept: KeptPrefixes) -> None:
+        known = self._kept.get(kept.worker)
+        if known is None or known.boot_id != kept.boot_id:
+            known = self._kept[kept.worker] = _Kept(kept.boot_id, 0)
+        if kept.number >= known.number:
+            known.take(kept)
