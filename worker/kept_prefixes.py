@@ -7,7 +7,7 @@ from itertools import islice
 
 from shared.ids import BootId, WorkerId
 from shared.messages.events import KeptPrefixes, Tier
-from shared.messages.prefixes import session_link
+from shared.messages.prefixes import conversation_links, session_link
 from shared.messages.stream import Done
 from worker.active_request import ActiveRequest
 from worker.link.messages import TextKept, TextMeasured
@@ -23,7 +23,8 @@ Links = list[tuple[str, int]]
 class _Text:
     """
     Attributes:
-        tokens, memory_tokens: how many first ones can be had at all, and from memory.
+        tokens, memory_tokens: how many first ones can be had at all, and from memory; 0 while
+            nobody knows.
     """
 
     links: Links
@@ -39,6 +40,11 @@ class KeptLinks:
         self._boot_id = boot_id
         self._sessions = sessions
         self._texts: OrderedDict[tuple[int, str], _Text] = OrderedDict()  # the last used one last
+        for session in sessions.texts():
+            if session.said and session.end is not None:
+                links = conversation_links(session.model, session.said)
+                needed = [(link.hex(), int(share * session.tokens)) for link, share in links]
+                self._texts[session.engine, session.end] = _Text(needed)
         self._number = 0
         self._told: tuple[dict[str, Tier], dict[str, int]] = ({}, {})
 
@@ -55,14 +61,12 @@ class KeptLinks:
         for measured in texts:
             if (text := self._texts.get((engine, measured.end))) is not None:
                 text.tokens, text.memory_tokens = measured.tokens, measured.memory_tokens
-                if not text.tokens:
-                    del self._texts[engine, measured.end]
 
     def on_engine_lost(self, engine: int) -> None:
-        """Nothing is known of what it kept."""
-        for index, end in list(self._texts):
+        """Nothing is known of what it kept, until a new one tells."""
+        for (index, _), text in self._texts.items():
             if index == engine:
-                del self._texts[index, end]
+                text.tokens = text.memory_tokens = 0
 
     def changes(self) -> KeptPrefixes | None:
         """What changed since this was asked last; None where nothing did."""

@@ -85,8 +85,8 @@ class Scheduler:
             on_failed=self._on_model_failed,
         )
         self.admission = Admission(settings.worker, self.models.catalogue, engines)
-        for session, engine in sessions.homes:
-            self.admission.settle(session, engine)
+        for session in sessions.texts():
+            self.admission.settle(session.key, session.engine)
         self._status = StreamStatus(self.models.catalogue, put)
         self.completed = 0
         self.failed = 0

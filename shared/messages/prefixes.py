@@ -51,6 +51,13 @@ def prefix_links(
     return links + _shares([(link, size - before) for link, size in after], 1.0)
 
 
+def conversation_links(
+    model: ModelId, messages: Sequence[Mapping[str, str]]
+) -> list[tuple[bytes, float]]:
+    """The links of a conversation, each with the share of it up to there."""
+    return _shares(_links(model, _turns(messages)))
+
+
 def session_link(client: ClientName, session_id: str) -> bytes:
     """What stands for a session where workers say which they know."""
     named = f"{client}\0{session_id}".encode()

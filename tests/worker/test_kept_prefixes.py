@@ -1,5 +1,6 @@
 """What a worker tells of the prompts it keeps, by value."""
 
+from pathlib import Path
 from typing import Any
 
 from shared.ids import BootId, ModelId
@@ -17,8 +18,8 @@ USER = {"role": "user", "content": "Hello"}
 
 
 class Kept:
-    def __init__(self) -> None:
-        self.book = new_book()
+    def __init__(self, folder: Path | None = None) -> None:
+        self.book = new_book(folder)
         self.links = KeptLinks(MAC, BootId("b"), self.book)
 
     def served(self, end: str, tokens: int = 1000, **fields: Any) -> ActiveRequest:
@@ -29,7 +30,8 @@ class Kept:
         request.start_choice(request.choices[0], 900)
         request.advance(request.choices[0], Output(1, 0, [5], "Hi!", "stop"))
         self.book.end(request, answered=True)
-        self.links.on_text_kept(0, TextKept(1, end, tokens), request)
+        for each in (self.book, self.links):
+            each.on_text_kept(0, TextKept(1, end, tokens), request)
         return request
 
     def measure(self, end: str, tokens: int, memory_tokens: int) -> None:
@@ -105,6 +107,18 @@ def test_sessions_whose_turns_may_come_alone_are_told() -> None:
     assert kept.changes().sessions == {link: 2}
     kept.book.forget((CLIENT, "s"))
     assert link in kept.changes().gone
+
+
+def test_after_a_restart_conversations_are_known_again(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.served("aa", session_id="s")
+    links = kept.changes().links
+    kept.book.close()
+    again = Kept(tmp_path)
+    assert again.changes().links == {}, "what the new engine keeps is not known yet"
+    again.measure("aa", tokens=1000, memory_tokens=0)
+    told = again.changes()
+    assert list(told.links) == list(links) and set(told.links.values()) == {"disk"}
 
 
 def test_of_a_lost_engine_nothing_is_known() -> None:

@@ -52,10 +52,9 @@ class SessionBook:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    @property
-    def homes(self) -> list[tuple[SessionKey, int]]:
-        """Of each session which engine keeps its text, the longest unused first."""
-        return [(s.key, s.engine) for s in self._sessions.values() if s.end is not None]
+    def texts(self) -> list[Session]:
+        """The sessions whose text is, or was, kept: the longest unused first."""
+        return [session for session in self._sessions.values() if session.end is not None]
 
     def turns_by_session(self) -> Iterator[tuple[SessionKey, int]]:
         """The sessions of which turns may come alone, the last used first."""

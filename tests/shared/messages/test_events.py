@@ -69,5 +69,19 @@ def test_an_event_of_an_unknown_type_is_refused_with_its_place() -> None:
 def test_each_control_verb_names_the_order_that_carries_it() -> None:
     verbs = {verb: kind.model_fields["verb"].default for verb, kind in CONTROL_ORDERS.items()}
     assert verbs == {
-        verb: verb for verb in ("cancel", "attach", "load", "unload", "models", "drain", "requests")
+        verb: verb
+        for verb in (
+            "cancel",
+            "attach",
+            "load",
+            "unload",
+            "models",
+            "drain",
+            "requests",
+            "sessions",
+            "session",
+            "forget",
+            "pin",
+            "kept",
+        )
     }

@@ -135,7 +135,7 @@ def test_what_is_pinned_stays_pinned_over_turns_and_restarts(tmp_path: Path) -> 
 
     orders.clear()
     book = new_book(tmp_path, orders=orders)
-    assert book.homes == [(KEY, 0)]
+    assert [(session.key, session.engine) for session in book.texts()] == [(KEY, 0)]
     book.on_engine_started(1)
     assert orders == [], "another engine has its text"
     book.on_engine_started(0)
