@@ -23,6 +23,10 @@ _WHOLE_BATCHES = {"CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "false"}
 """Peers decode all rows at once, however long a step takes: so do we beside them."""
 
 
+_PATIENCE_MS = 3_600_000
+"""A slow machine is to be measured, not refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
     """A running cluster. `processes`: pid by name (nats, controller-1, worker-1, engine-1)."""
@@ -91,7 +95,8 @@ async def _stream(
 ) -> list[int]:
     clock = StreamClock(run)
     tokens: list[int] = []
-    async for chunk in cluster.stream(prompt=prompt, max_tokens=max_tokens, **how):
+    fields = {"timeout_ms": _PATIENCE_MS, "max_tokens": max_tokens, **how}
+    async for chunk in cluster.stream(prompt=prompt, **fields):
         tokens.extend(chunk.token_ids)
         clock.tick(len(chunk.token_ids))
     return tokens
