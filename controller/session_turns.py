@@ -50,7 +50,9 @@ class SessionTurns:
 
     async def wait(self, request: OwnedRequest) -> None:
         """Return when it is a request's turn, or it needs none any more."""
-        if request.session is None or self._turns[request.session][0] is request:
+        if request.session is None or request.ended:
+            return
+        if self._turns[request.session][0] is request:
             return
         self._waiting[request] = event = asyncio.Event()
         await event.wait()

@@ -381,7 +381,9 @@ class Scheduler:
             self._cancel_sequences(request)
         if self._requests.end(request) and request.engine is not None:
             self.admission.forget_prefixes(request)
-            self.sessions.end(request, answered=isinstance(request.end, Done))
+            self.sessions.end(
+                request, answered=isinstance(request.end, Done) and request.tokens > 0
+            )
             self.models.catalogue[request.model].used_at = time.monotonic()
         self.admission.leave_queue(request)
         for choice in request.choices:

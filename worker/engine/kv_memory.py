@@ -42,7 +42,7 @@ class KVMemorySettings:
 NOTHING_KEPT = KVMemorySettings(enabled=False)
 _DEFAULT_SHARE = 4
 _MB = 1_000_000
-_TEXTS_AT_ONCE = 128
+_TEXTS_AT_ONCE = 64
 
 
 def kv_memory_settings(worker: Worker, path: Path | None, memory_limit: int) -> KVMemorySettings:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from worker.kv_memory.block import Block, BlockKey
-from worker.kv_memory.tree import TextTree
+from worker.kv_memory.tree import TextTree, There
 
 _MOST = 1024
 
@@ -108,21 +108,27 @@ def own_blocks(end: Block) -> list[Block]:
 def figures_of(end: Block) -> TextFigures:
     """Of the text that ends with a block."""
     path = end.path
-    parts = [part for block in path for part in block.parts.values()]
-    own = [part for block in own_blocks(end) for part in block.parts.values()]
+    own = len(own_blocks(end))
+    memory_bytes = disk_bytes = own_bytes = 0
+    for left, block in zip(range(len(path), 0, -1), path, strict=True):
+        for part in block.parts.values():
+            in_memory = part.memory_bytes
+            memory_bytes += in_memory
+            disk_bytes += part.file_bytes
+            if left <= own:
+                own_bytes += in_memory + part.file_bytes
     return TextFigures(
-        tokens=_usable(path, in_memory=False),
-        memory_tokens=_usable(path, in_memory=True),
-        memory_bytes=sum(part.memory_bytes for part in parts),
-        disk_bytes=sum(part.file_bytes for part in parts),
-        own_bytes=sum(part.memory_bytes + part.file_bytes for part in own),
+        tokens=_usable(path, Block.has),
+        memory_tokens=_usable(path, Block.in_memory),
+        memory_bytes=memory_bytes,
+        disk_bytes=disk_bytes,
+        own_bytes=own_bytes,
     )
 
 
-def _usable(path: list[Block], *, in_memory: bool) -> int:
+def _usable(path: list[Block], there: There) -> int:
     """How many first tokens of a text can be had: of layers that grow all blocks are needed, of
     others the state at the end."""
-    there = Block.in_memory if in_memory else Block.has
     grows = any("kv" in block.parts for block in path)
     has_state = any("state" in block.parts for block in path)
     tokens = 0
