@@ -170,6 +170,8 @@ class Batch:
 
     def _regroup(self) -> None:
         """Let rows decode together in the cheapest way, where moving them pays soon."""
+        if not self._model.layout.allows_batching:
+            return
         pass_cost, token_cost = self._model.memory_bytes, self._model.layout.token_bytes
         placed = [(group, row) for group in self.groups for row in group.rows]
         lengths = [length for group in self.groups for length in group.lengths]

@@ -1,7 +1,7 @@
 """Between the caches of rows and what is kept of them: the only place that knows both.
 
 Keys and values of layers that grow with the text are cut into blocks; of all other layers (sliding
-windows, recurrent, convolutions, ...) the whole state at a token is kept.
+windows, chunks, recurrent, convolutions, ...) the whole state at a token is kept.
 """
 
 import json
@@ -11,9 +11,9 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from worker.engine.caches import Cache, CacheLayout, blocks_for, leaves, map_leaves
+from worker.engine.caches import Cache, CacheLayout, blocks_for, empty_cache, leaves, map_leaves
 from worker.engine.device import on_gpu
 from worker.engine.gathering import (
     Gather,
@@ -123,7 +123,7 @@ class BlockCodec:
             first.offset = done
             return first
 
-        return [map_leaves(new_leaf, layer) for layer in make_prompt_cache(self._layout.network)]
+        return [map_leaves(new_leaf, layer) for layer in empty_cache(self._layout.network)]
 
     def _gathers(self, starts: Sequence[RowStart], room: int) -> Iterator[Gather]:
         shapes = [shape for pair in self._layout.shapes for shape in pair]
@@ -150,9 +150,7 @@ class BlockCodec:
         if kept is None:
             return []
         states = [_unflatten(skeleton, kept.arrays) for skeleton in json.loads(kept.notes)]
-        kinds = [
-            leaf for leaf in leaves(make_prompt_cache(self._layout.network)) if not _grows(leaf)
-        ]
+        kinds = [leaf for leaf in leaves(empty_cache(self._layout.network)) if not _grows(leaf)]
         return [type(leaf).from_state(state) for leaf, state in zip(kinds, states, strict=True)]
 
     # Files.

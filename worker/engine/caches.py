@@ -1,7 +1,8 @@
 """KV caches of prompts and of decoding rows: what touches mlx-lm's cache classes.
 
 Layers whose keys and values grow with the text get the row caches of ours once a prompt is
-prefilled. Other kinds (sliding window, recurrent, ...) stay mlx-lm's own batch caches.
+prefilled, those of chunked attention one of ours from the start. Other kinds (sliding window,
+recurrent, ...) stay mlx-lm's own batch caches.
 """
 
 import sys
@@ -9,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache
+from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, make_prompt_cache
 
 from shared.errors import ModelError
-from worker.engine.row_cache import BLOCK_TOKENS, RowKVCache, Rows
+from worker.engine.chunk_cache import ChunkCache
+from worker.engine.row_cache import BLOCK_TOKENS, RowKVCache, Rows, SingleRowKVCache
 
 Cache = list[Any]
 """One entry a layer, as models want it; an entry may be a list of several caches."""
@@ -55,6 +57,15 @@ def map_leaves(function: Callable[[Any], Any], layer: Any) -> Any:
     return CacheList(*(map_leaves(function, part) for part in layer.caches))
 
 
+def empty_cache(network: Any) -> Cache:
+    """Of one row, for prefill."""
+
+    def ours(leaf: Any) -> Any:
+        return ChunkCache(leaf.chunk_size) if isinstance(leaf, ChunkedKVCache) else leaf
+
+    return [map_leaves(ours, layer) for layer in make_prompt_cache(network)]
+
+
 def blocks_for(tokens: int) -> int:
     """The width that holds so many tokens, in tokens."""
     return -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
@@ -67,6 +78,7 @@ class CacheLayout:
         token_bytes: per token of a row, in layers that grow with the text.
         row_bytes: per row, in all other layers, when their windows are full.
         allows_padding: rows may hold more than their own tokens, to be overwritten later.
+        allows_batching: rows at different positions may share a cache; else each has its own.
         layers: how many there are.
         shapes: of the layers that grow, heads, size and type of keys and of values.
         description: differs where the caches do.
@@ -77,7 +89,7 @@ class CacheLayout:
 
     def __init__(self, network: Any) -> None:
         self.network = network
-        cache = make_prompt_cache(network)
+        cache = empty_cache(network)
         for leaf in leaves(cache):
             if not hasattr(leaf, "merge"):
                 raise ModelError(f"a cache of the kind {type(leaf).__name__} cannot be batched")
@@ -88,6 +100,7 @@ class CacheLayout:
         self.row_bytes = sum(row for _, row in sizes)
         self.shapes = [_shapes(leaf) for leaf in leaves(cache) if type(leaf) is KVCache]
         self.allows_padding = len(self.shapes) == len(sizes)
+        self.allows_batching = not any(isinstance(leaf, ChunkCache) for leaf in leaves(cache))
         self.layers = len(cache)
         kinds = [type(leaf).__name__ for leaf in leaves(cache)]
         self.description = f"{kinds} {self.shapes} {self.row_bytes}"
@@ -109,7 +122,7 @@ class CacheLayout:
             )
             return first
 
-        return [map_leaves(new_leaf, layer) for layer in make_prompt_cache(self.network)]
+        return [map_leaves(new_leaf, layer) for layer in empty_cache(self.network)]
 
 
 def _shapes(layer: KVCache) -> list[tuple[int, int, mx.Dtype]]:
@@ -148,9 +161,10 @@ class BatchCache:
     def of(cls, prefilled: Cache, lengths: Sequence[int], layout: CacheLayout) -> "BatchCache":
         """Take over the cache of prompts; rows may hold more than their `lengths`."""
         rows = Rows(lengths)
+        kind = RowKVCache if layout.allows_batching else SingleRowKVCache
 
         def taken_over(leaf: Any) -> Any:
-            return RowKVCache.of(leaf, rows) if type(leaf) is KVCache else leaf
+            return kind.of(leaf, rows) if type(leaf) is KVCache else leaf
 
         return cls([map_leaves(taken_over, layer) for layer in prefilled], rows, layout.row_bytes)
 

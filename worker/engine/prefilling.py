@@ -176,7 +176,8 @@ class Prefilling:
         padding = speed.floor_tokens if layout.allows_padding else 0
         chosen = {first: self._found(first)}
         longest, done = first.tokens, chosen[first].tokens
-        for each in sorted(self.pending, key=lambda each: each.due_at):
+        others = self.pending if layout.allows_batching else []
+        for each in sorted(others, key=lambda each: each.due_at):
             if longest - done > _WORTH_SHARING * speed.floor_tokens:
                 break
             if each is first or abs(each.tokens - first.tokens) > padding:

@@ -74,7 +74,7 @@ class RowKVCache:
     # What models call.
 
     @property
-    def offset(self) -> mx.array:
+    def offset(self) -> mx.array | int:
         return self._rows.offsets
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -142,11 +142,20 @@ class RowKVCache:
     def take(self, places: Sequence[int], rows: Rows, width: int) -> "RowKVCache":
         """Some of the rows, copied."""
         chosen = mx.array(list(places))
-        return RowKVCache(
+        return type(self)(
             rows,
             mx.contiguous(self.keys[chosen, :, :width]),
             mx.contiguous(self.values[chosen, :, :width]),
         )
+
+
+class SingleRowKVCache(RowKVCache):
+    """Of one row, for models that want its position as a number."""
+
+    @property
+    def offset(self) -> int:
+        (length,) = self._rows.lengths
+        return length
 
 
 def _written(array: mx.array, places: mx.array, tokens: mx.array) -> mx.array:

@@ -11,6 +11,7 @@ from mlx_lm.models import (
     gemma3_text,
     gpt_oss,
     lfm2,
+    llama4,
     mamba2,
     qwen3_next,
     recurrent_gemma,
@@ -19,9 +20,12 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from worker.engine.caches import CacheLayout
 from worker.engine.model import LoadedModel
+from worker.engine.sampling import BatchSampler, SampledRow
+from worker.link.messages import Sampling
 
 VOCABULARY = 258
 WINDOW_TOKENS = 24
+CHUNK_TOKENS = 48
 _SPREAD = 2.0
 
 
@@ -185,6 +189,35 @@ def linear_attention() -> Any:
     )
 
 
+def chunked_attention() -> Any:
+    """Llama 4: experts, three layers that see the chunk of the text that they are in, and one
+    without positions that sees all, the sharper the longer the text."""
+    text = {
+        "attention_bias": False,
+        "attention_chunk_size": CHUNK_TOKENS,
+        "head_dim": 8,
+        "hidden_size": 32,
+        "interleave_moe_layer_step": 2,
+        "intermediate_size": 48,
+        "intermediate_size_mlp": 48,
+        "max_position_embeddings": 4096,
+        "model_type": "llama4_text",
+        "num_attention_heads": 4,
+        "num_experts_per_tok": 1,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": None,
+        "rope_theta": 10_000.0,
+        "use_qk_norm": True,
+        "vocab_size": VOCABULARY,
+        "attn_temperature_tuning": True,
+        "floor_scale": 16,
+    }
+    return llama4.Model(llama4.ModelArgs(text_config=text, model_type="llama4"))
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "sliding windows": sliding_windows,
     "convolutions": convolutions,
@@ -193,7 +226,10 @@ KINDS: dict[str, Callable[[], Any]] = {
     "windows and states": windows_and_states,
     "windows with sinks": windows_with_sinks,
     "linear attention": linear_attention,
+    "chunked attention": chunked_attention,
 }
+TOGETHER = [kind for kind in KINDS if kind != "chunked attention"]
+"""Those whose rows can share a cache."""
 
 
 def random_network(kind: str) -> Any:
@@ -232,4 +268,19 @@ def greedy_with_cache(network: Any, ids: Sequence[int], count: int) -> list[int]
     for _ in range(count):
         answer.append(cast(int, mx.argmax(logits[0, -1]).item()))
         logits = network(mx.array([[answer[-1]]]), cache=cache)
+    return answer
+
+
+def drawn_with_cache(network: Any, ids: Sequence[int], count: int, how: Sampling) -> list[int]:
+    """What is drawn from what mlx-lm's own cache gives for one sequence alone."""
+    cache = make_prompt_cache(network)
+    sampler = BatchSampler()
+    sampler.extend([SampledRow(how, ids)])
+    tokens = mx.array([list(ids)], dtype=mx.uint32)
+    answer: list[int] = []
+    for _ in range(count):
+        logits = network(tokens, cache=cache)[:, -1]
+        drawn, _ = sampler.sample(logits, tokens[:, -1])
+        answer.append(cast(int, drawn.item()))
+        tokens = drawn[:, None]
     return answer

@@ -789,7 +789,8 @@ def test_rows_of_models_of_every_kind_move_between_groups_and_give_way(
         rows = [row for group in batch.groups for row in group.rows]
         chosen = [row for row in rows if chance.random() < 0.4]
         homes = [None, *batch.groups]
-        batch.batch._gather(chosen, homes[int(chance.integers(len(homes)))])
+        if served.layout.allows_batching:
+            batch.batch._gather(chosen, homes[int(chance.integers(len(homes)))])
         if count % 5 == 4:
             batch.batch.preempt(count // 5)
     batch.finish()
@@ -805,6 +806,7 @@ def test_rows_of_models_of_every_kind_move_between_groups_and_give_way(
         "state spaces",
         "pairs",
         "windows and states",
+        "chunked attention",
     ],
 )
 def test_models_of_every_kind_hold_no_more_than_the_budget(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.worker.engine.other_models import (
     KINDS,
+    TOGETHER,
     WINDOW_TOKENS,
     greedy_with_cache,
     random_network,
@@ -27,7 +28,7 @@ from worker.engine.caches import (
 from worker.engine.model import LoadedModel
 from worker.engine.row_cache import BLOCK_TOKENS
 
-_KINDS = pytest.mark.parametrize("kind", KINDS)
+_KINDS = pytest.mark.parametrize("kind", TOGETHER)
 
 
 @pytest.fixture(scope="module")
@@ -130,12 +131,20 @@ def test_layers_that_cannot_be_given_room_have_room_for_all(
     assert cache.bytes_at(6, max(cache.width, 256)) == 2 * cache.nbytes
 
 
-@_KINDS
+@pytest.mark.parametrize("kind", KINDS)
 def test_only_plain_caches_allow_padding(
     model: LoadedModel, networks: dict[str, Any], kind: str
 ) -> None:
     assert model.layout.allows_padding
     assert not CacheLayout(networks[kind]).allows_padding
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_caches_allow_batching_but_those_with_chunks(
+    model: LoadedModel, networks: dict[str, Any], kind: str
+) -> None:
+    assert model.layout.allows_batching
+    assert CacheLayout(networks[kind]).allows_batching == (kind in TOGETHER)
 
 
 def test_a_text_that_just_fits_leaves_room_to_copy_the_largest_layer(
@@ -254,7 +263,7 @@ def test_a_cache_without_rows_takes_others_again(
     assert rows[0][6:] == greedy_with_cache(network.real, row, 4)
 
 
-@pytest.mark.parametrize("kind", ["tiny", *KINDS])
+@pytest.mark.parametrize("kind", ["tiny", *TOGETHER])
 @pytest.mark.parametrize("places", [[0], [2], [2, 0], [1, 2]], ids=str)
 def test_prompts_can_leave_the_cache_before_it_is_full(
     model: LoadedModel, networks: dict[str, Any], kind: str, places: list[int]
