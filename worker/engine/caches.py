@@ -79,7 +79,7 @@ class CacheLayout:
         row_bytes: per row, in all other layers, when their windows are full.
         allows_padding: rows may hold more than their own tokens, to be overwritten later.
         allows_batching: rows at different positions may share a cache; else each has its own.
-        layers: how many there are.
+        layers: how many of them grow with the text.
         shapes: of the layers that grow, heads, size and type of keys and of values.
         description: differs where the caches do.
 
@@ -101,7 +101,7 @@ class CacheLayout:
         self.shapes = [_shapes(leaf) for leaf in leaves(cache) if type(leaf) is KVCache]
         self.allows_padding = len(self.shapes) == len(sizes)
         self.allows_batching = not any(isinstance(leaf, ChunkCache) for leaf in leaves(cache))
-        self.layers = len(cache)
+        self.layers = len(self.shapes)
         kinds = [type(leaf).__name__ for leaf in leaves(cache)]
         self.description = f"{kinds} {self.shapes} {self.row_bytes}"
 

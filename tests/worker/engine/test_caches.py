@@ -25,6 +25,7 @@ from worker.engine.caches import (
     evaluate,
     keep_rows,
 )
+from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel
 from worker.engine.row_cache import BLOCK_TOKENS
 
@@ -145,6 +146,22 @@ def test_all_caches_allow_batching_but_those_with_chunks(
 ) -> None:
     assert model.layout.allows_batching
     assert CacheLayout(networks[kind]).allows_batching == (kind in TOGETHER)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["sliding windows", "convolutions", "pairs", "linear attention", "chunked attention"],
+)
+def test_the_longest_text_fits_while_its_last_block_is_made(
+    networks: dict[str, Any], kind: str
+) -> None:
+    network = networks[kind]
+    layout = CacheLayout(network)
+    budget = 12 * layout.bytes(1, BLOCK_TOKENS)
+    most = KVLedger(budget).max_tokens(layout)
+    cache = _batch(network, layout, [random_ids(5, 1)])
+    cache.resize(1, most - BLOCK_TOKENS)
+    assert cache.bytes_at(1, most) + cache.layer_bytes <= budget
 
 
 def test_a_text_that_just_fits_leaves_room_to_copy_the_largest_layer(
