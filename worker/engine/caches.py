@@ -76,7 +76,7 @@ class CacheLayout:
 
     Attributes:
         token_bytes: per token of a row, in layers that grow with the text.
-        row_bytes: per row, in all other layers, when their windows are full.
+        row_bytes: per row, in all other layers, when their windows and chunks are full.
         allows_padding: rows may hold more than their own tokens, to be overwritten later.
         allows_batching: rows at different positions may share a cache; else each has its own.
         layers: how many of them grow with the text.
@@ -98,6 +98,11 @@ class CacheLayout:
         sizes = [_sizes(leaf) for leaf in leaves(cache)]
         self.token_bytes = sum(token for token, _ in sizes)
         self.row_bytes = sum(row for _, row in sizes)
+        self._chunks = [
+            (row, leaf.chunk_size)
+            for leaf, (_, row) in zip(leaves(cache), sizes, strict=True)
+            if isinstance(leaf, ChunkCache)
+        ]
         self.shapes = [_shapes(leaf) for leaf in leaves(cache) if type(leaf) is KVCache]
         self.allows_padding = len(self.shapes) == len(sizes)
         self.allows_batching = not any(isinstance(leaf, ChunkCache) for leaf in leaves(cache))
@@ -107,7 +112,14 @@ class CacheLayout:
 
     def bytes(self, rows: int, tokens: int) -> int:
         """What rows of up to `tokens` tokens take together."""
-        return rows * (blocks_for(tokens) * self.token_bytes + self.row_bytes)
+        return rows * (blocks_for(tokens) * self.token_bytes + self.row_bytes_at(tokens))
+
+    def row_bytes_at(self, tokens: int) -> int:
+        """Of a row with room for so many tokens, in layers that do not grow with all of the text:
+        windows count as full from the start, chunks as far as they are there."""
+        room = blocks_for(tokens)
+        missing = [full * (size - min(room, size)) // size for full, size in self._chunks]
+        return self.row_bytes - sum(missing)
 
     def new_cache(self, rows: int, tokens: int) -> Cache:
         """An empty cache with room for so many tokens of each row; all rows grow together."""
@@ -148,11 +160,10 @@ class BatchCache:
         rows: how many tokens each row holds.
     """
 
-    def __init__(self, layers: Cache, rows: Rows, row_bytes: int) -> None:
-        """`row_bytes` is what the layout charges for a row's windows and states."""
+    def __init__(self, layers: Cache, rows: Rows, layout: CacheLayout) -> None:
         self.layers = layers
         self.rows = rows
-        self._row_bytes = row_bytes
+        self._layout = layout
         self._leaves = list(leaves(layers))
         self._growing = [leaf for leaf in self._leaves if isinstance(leaf, RowKVCache)]
         self._others = [leaf for leaf in self._leaves if not isinstance(leaf, RowKVCache)]
@@ -166,15 +177,15 @@ class BatchCache:
         def taken_over(leaf: Any) -> Any:
             return kind.of(leaf, rows) if type(leaf) is KVCache else leaf
 
-        return cls([map_leaves(taken_over, layer) for layer in prefilled], rows, layout.row_bytes)
+        return cls([map_leaves(taken_over, layer) for layer in prefilled], rows, layout)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def nbytes(self) -> int:
-        """What it takes; windows count as full from the start."""
-        return bytes_of(self._growing) + len(self.rows) * self._row_bytes
+        """What it takes, as the layout counts windows and chunks."""
+        return bytes_of(self._growing) + len(self.rows) * self._layout.row_bytes_at(self.width)
 
     @property
     def slots(self) -> int:
@@ -191,7 +202,7 @@ class BatchCache:
         growing = bytes_of(self._growing)
         if growing:
             growing = growing // (self.slots * self.width) * slots * width
-        return growing + slots * self._row_bytes
+        return growing + slots * self._layout.row_bytes_at(width)
 
     @property
     def layer_bytes(self) -> int:
@@ -229,7 +240,7 @@ class BatchCache:
 
         layers = [map_leaves(taken, layer) for layer in self.layers]
         evaluate(layers)
-        return BatchCache(layers, rows, self._row_bytes)
+        return BatchCache(layers, rows, self._layout)
 
     def remove(self, places: Iterable[int]) -> list[int]:
         """Drop rows; later ones move into their places.

@@ -104,7 +104,8 @@ class ChunkCache:
         """[1, heads, width, dim] with new tokens behind those that are held."""
         held, end = self._held, self._held + tokens.shape[2]
         if array is None or array.shape[2] < end:
-            width = max(end, min(end + BLOCK_TOKENS, self.chunk_size))
+            blocks = -(-end // BLOCK_TOKENS)
+            width = max(end, min(blocks * BLOCK_TOKENS, self.chunk_size))
             _, heads, _, dim = tokens.shape
             room = mx.zeros((1, heads, width - held, dim), tokens.dtype)
             array = room if array is None else mx.concatenate([array[:, :, :held], room], axis=2)

@@ -189,12 +189,12 @@ def linear_attention() -> Any:
     )
 
 
-def chunked_attention() -> Any:
+def chunked_attention(chunk_tokens: int = CHUNK_TOKENS) -> Any:
     """Llama 4: experts, three layers that see the chunk of the text that they are in, and one
     without positions that sees all, the sharper the longer the text."""
     text = {
         "attention_bias": False,
-        "attention_chunk_size": CHUNK_TOKENS,
+        "attention_chunk_size": chunk_tokens,
         "head_dim": 8,
         "hidden_size": 32,
         "interleave_moe_layer_step": 2,

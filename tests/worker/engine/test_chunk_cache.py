@@ -57,13 +57,13 @@ def test_between_passes_there_is_never_room_for_more_than_a_chunk(counts: list[i
 
 
 def test_a_long_chunk_gets_room_by_the_block() -> None:
-    cache = ChunkCache(3 * BLOCK_TOKENS)
+    cache = ChunkCache(2 * BLOCK_TOKENS + 9)
     widths = []
-    for _ in range(3 * BLOCK_TOKENS - 1):
+    for _ in range(2 * BLOCK_TOKENS + 8):
         _pass(cache, 1)
         assert cache.keys is not None
         widths.append(cache.keys.shape[2])
-    assert sorted(set(widths)) == [BLOCK_TOKENS + 1, 2 * BLOCK_TOKENS + 2, 3 * BLOCK_TOKENS]
+    assert sorted(set(widths)) == [BLOCK_TOKENS, 2 * BLOCK_TOKENS, 2 * BLOCK_TOKENS + 9]
 
 
 @pytest.mark.parametrize("length", [1, 5, 11, 12, 13, 24, 30])

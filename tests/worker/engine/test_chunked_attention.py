@@ -17,6 +17,7 @@ from tests.worker.engine.driven_batch import DrivenBatch, ids_of, steady, tokens
 from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import (
     CHUNK_TOKENS,
+    chunked_attention,
     drawn_with_cache,
     random_network,
     serving,
@@ -109,6 +110,26 @@ def test_chunks_take_no_more_than_the_layout_says_and_at_their_end_that_much(
     number_bytes, layers = 4, args.num_hidden_layers * 3 // 4
     chunk_bytes = 2 * C * args.num_key_value_heads * args.head_dim * number_bytes
     assert max(taken) == model.layout.row_bytes == layers * chunk_bytes
+
+
+def test_a_long_chunk_is_charged_for_as_far_as_it_is_there(model: LoadedModel) -> None:
+    served = serving(model, chunked_attention(chunk_tokens=600))
+    layout = served.layout
+    batch = DrivenBatch(served, max_chunk_tokens=100)
+    batch.add(prepared(1, random_ids(300, 1), max_tokens=400))
+    charged = set()
+    while batch.busy:
+        batch.turn()
+        for group in batch.groups:
+            charges = group.cache.nbytes - layout.token_bytes * group.cache.width
+            assert _chunk_bytes(group.cache.layers) <= charges
+            charged.add(charges)
+        for job in batch.batch._prompts.jobs:
+            charges = job.reserved_bytes - layout.token_bytes * 512
+            assert _chunk_bytes(job.cache) <= charges
+            charged.add(charges)
+    assert sorted(charged) == [layout.row_bytes * 512 // 600, layout.row_bytes]
+    assert layout.bytes(1, 10) == layout.token_bytes * 256 + layout.row_bytes * 256 // 600
 
 
 @pytest.mark.parametrize("length", [C - 1, C, C + 1, 2 * C, 3 * C])
