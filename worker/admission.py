@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 from shared.ids import ModelId, SessionKey
 from shared.messages.events import QueueStatus
@@ -13,6 +14,7 @@ from worker.active_request import ActiveRequest
 from worker.drain_rate import DrainRate
 from worker.engine_choice import EngineChoice
 from worker.engine_process import EngineProcess
+from worker.foresight import Foresight
 from worker.models.catalogue import ModelCatalogue
 from worker.queue_figures import QueueFigures
 from worker.request_queue import RequestQueue
@@ -20,6 +22,8 @@ from worker.session_order import SessionOrder
 
 _LEAST_AHEAD = 2
 _SHARE_AHEAD = 4
+_FORESEEN = 2
+"""So many of those who wait an engine is told of."""
 
 
 class Admission:
@@ -46,7 +50,9 @@ class Admission:
         self._drain = DrainRate(time.monotonic)
         self._prefixes = PrefixIndex()  # of what runs
         self._sessions: SessionOrder[ActiveRequest] = SessionOrder()
+        self._engines = engines
         self._choice = EngineChoice(engines, self._most)
+        self._foresight = Foresight()
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -120,6 +126,7 @@ class Admission:
     def leave_queue(self, request: ActiveRequest) -> None:
         """A request ended, maybe before it was admitted."""
         self._sessions.ended(request)
+        self._foresight.forget(request)
         if self._queue.remove(request):
             self._figures.left()
 
@@ -142,7 +149,7 @@ class Admission:
                 open_to[kind] = self._engine_for(request) is not None
             return open_to[kind]
 
-        request = self._queue.pop(admissible, lambda r: self._prefixes.shared(r.prefixes))
+        request = self._queue.pop(admissible, self._kinship)
         if request is None:
             self._drain.observe(waiting=any(map(self._waits_for_a_place, self._queue)))
             return None
@@ -153,6 +160,7 @@ class Admission:
         self._choice.came(engine.index, request.model, len(request.choices), request.session)
         self._figures.admitted(request.level, request.wait_s)
         self._prefixes.add(request.prefixes)
+        self._foresight.admitted(request, engine)
         return request, engine
 
     def leave_place(self, engine: int, model: ModelId) -> None:
@@ -162,6 +170,39 @@ class Admission:
     def forget_prefixes(self, request: ActiveRequest) -> None:
         """A request that was admitted has ended."""
         self._prefixes.remove(request.prefixes)
+
+    # What engines are told of those who wait.
+
+    def foresee(self) -> None:
+        """Tell engines who will come next, as far as can be said."""
+        ahead: Counter[int] = Counter()
+        expected: dict[ActiveRequest, EngineProcess] = {}
+        upcoming = self._queue.upcoming(self._foreseeable, self._kinship)
+        for request in islice(upcoming, _FORESEEN * len(self._engines)):
+            engine = self._expected(request, ahead)
+            if engine is not None and ahead[engine.index] < _FORESEEN:
+                expected[request] = engine
+                ahead[engine.index] += 1
+        self._foresight.tell(expected)
+
+    def on_engine_lost(self, engine: EngineProcess) -> None:
+        """It knows nothing any more of those who wait."""
+        self._foresight.lost(engine)
+
+    def _foreseeable(self, request: ActiveRequest) -> bool:
+        held = bool(self._models[request.model].engines)
+        return held and not request.counts_only and self._sessions.is_next(request)
+
+    def _expected(self, request: ActiveRequest, ahead: Counter[int]) -> EngineProcess | None:
+        """One that was told of it stays that, while it holds the model."""
+        holders = self._models[request.model].engines
+        told = self._foresight.engine_of(request)
+        if told is not None and told.index in holders and told.state == "running":
+            return told
+        return self._choice.least_busy(holders, request.session, ahead)
+
+    def _kinship(self, request: ActiveRequest) -> int:
+        return self._prefixes.shared(request.prefixes)
 
     def _waits_for_a_place(self, request: ActiveRequest) -> bool:
         """And not for its model to be loaded, or for an earlier turn of its session."""

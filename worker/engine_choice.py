@@ -2,7 +2,7 @@
 the one that served it before, where that has room: its KV cache may still be there."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from shared.ids import ModelId, SessionKey
@@ -54,17 +54,21 @@ class EngineChoice(Generic[E]):
             for engine in self._engines
             if engine.index in holders and self._free(engine, model, urgent)
         ]
-        home = self._homes.get(session) if session is not None else None
-        return min(
-            free,
-            key=lambda engine: (engine.index != home, self._sequences[engine.index], engine.index),
-            default=None,
-        )
+        return self._best(free, session, {})
 
-    def least_busy(self, holders: Collection[int]) -> E | None:
-        """One of those that hold a model, whether it has room or not."""
+    def least_busy(
+        self,
+        holders: Collection[int],
+        session: SessionKey | None = None,
+        ahead: Mapping[int, int] | None = None,
+    ) -> E | None:
+        """One of those that hold a model, whether it has room or not.
+
+        Args:
+            ahead: how many more an engine will have then.
+        """
         running = [e for e in self._engines if e.index in holders and e.state == "running"]
-        return min(running, key=lambda e: (self._sequences[e.index], e.index), default=None)
+        return self._best(running, session, ahead or {})
 
     def came(
         self, engine: int, model: ModelId, sequences: int, session: SessionKey | None = None
@@ -86,6 +90,17 @@ class EngineChoice(Generic[E]):
         """One of its sequences ended."""
         self._by_model[engine, model] -= 1
         self._sequences[engine] -= 1
+
+    def _best(
+        self, engines: Sequence[E], session: SessionKey | None, ahead: Mapping[int, int]
+    ) -> E | None:
+        home = self._homes.get(session) if session is not None else None
+
+        def rank(engine: E) -> tuple[bool, int, int]:
+            index = engine.index
+            return index != home, self._sequences[index] + ahead.get(index, 0), index
+
+        return min(engines, key=rank, default=None)
 
     def _free(self, engine: E, model: ModelId, urgent: bool) -> bool:
         has = self._by_model[engine.index, model]

@@ -126,6 +126,17 @@ class RequestQueue(Generic[Q]):
                 return chosen.request
         return None
 
+    def upcoming(
+        self, admissible: Callable[[Q], bool], kinship: Callable[[Q], int] = lambda _: 0
+    ) -> Iterator[Q]:
+        """Those whom `admissible` lets through in the order in which `pop` would take them now."""
+        for level in self._levels:
+            places = [place for place in level if admissible(place.request)]
+            while places:
+                chosen = _preferred(places[:_LOOKAHEAD], kinship)
+                places.remove(chosen)
+                yield chosen.request
+
     def promote(self, now: float) -> list[Q]:
         """Have those rise who have waited long; returns them."""
         risen: list[Q] = []

@@ -260,6 +260,7 @@ class Scheduler:
         """End what ran on a dead engine; without any engine left, also what waits."""
         self.models.loader.on_engine_lost(engine, error.message)
         self.kept.on_engine_lost(engine.index)
+        self.admission.on_engine_lost(engine)
         self.give_back_all(error, engine=engine.index)
         if all(other.state == "failed" for other in self.engines):
             self.give_back_all(error)
@@ -357,6 +358,7 @@ class Scheduler:
             self.sessions.begin(request)
             for choice in request.choices:
                 engine.send(request.order(choice))
+        self.admission.foresee()
 
     # Ends.
 

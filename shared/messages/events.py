@@ -97,6 +97,7 @@ class KVMemoryStatus(Part):
         evictions, disk_evictions: what went because its bytes were needed.
         disk_bytes: what the files take, of at most `disk_limit_bytes`; 0 where none are kept.
         read_ms: of reading a file, on average.
+        promoted_blocks: those of `read_blocks` that were read for requests still in the queue.
         written_today_bytes: since midnight, UTC.
         broken_files: found damaged, and deleted.
         failed_files: could not be read or written.
@@ -118,6 +119,7 @@ class KVMemoryStatus(Part):
     read_blocks: Count = 0
     read_bytes: Count = 0
     read_ms: float = 0.0
+    promoted_blocks: Count = 0
     written_blocks: Count = 0
     written_bytes: Count = 0
     written_today_bytes: Count = 0

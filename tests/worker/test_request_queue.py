@@ -89,6 +89,10 @@ class QueueBesideAList(RuleBasedStateMachine):
         full = len(self.expected) == _MAX_DEPTH
         assert all((self.queue.room(level) == 0) is full for level in PRIORITIES)
 
+    @invariant()
+    def who_comes_is_told_in_order(self) -> None:
+        assert list(self.queue.upcoming(lambda _: True)) == self.waiting
+
     def _insert(self, request: Waiting, rank: int) -> None:
         self.expected.append((request, rank, self.now))
         self.expected.sort(key=lambda entry: entry[1])
@@ -187,6 +191,8 @@ def test_low_is_served_in_time_however_many_high_ones_come() -> None:
 def test_who_shares_with_what_runs_goes_before_its_equals_but_not_before_its_betters() -> None:
     queue, _ = _queue("medium", "medium", "high", "medium", "low")
     kinship = {0: 0, 1: 2, 2: 0, 3: 3, 4: 9}
+    upcoming = [r.number for r in queue.upcoming(lambda _: True, lambda r: kinship[r.number])]
+    assert upcoming == [2, 3, 1, 0, 4]
     order = [queue.pop(lambda _: True, lambda r: kinship[r.number]) for _ in range(5)]
     assert [request.number for request in order if request] == [2, 3, 1, 0, 4]
 

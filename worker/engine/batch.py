@@ -35,6 +35,7 @@ class Batch:
         turn: of this model among those of the engine.
         preempted: sequences that gave way since somebody looked.
         adaptive: keeps the number of rows below `max_size` where steps take long.
+        kept: what is kept of texts; None where nothing is.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Batch:
     ) -> None:
         """Without a `prefix_cache` nothing is kept."""
         self._model = model
-        self._kept = prefix_cache
+        self.kept = prefix_cache
         self._ledger = ledger
         self._max_size = max_size
         self.adaptive = adaptive
@@ -66,8 +67,8 @@ class Batch:
     def close(self) -> None:
         self._ledger.close(self)
         self._prompts.close()
-        if self._kept is not None:
-            self._kept.close()
+        if self.kept is not None:
+            self.kept.close()
 
     # Sequences.
 

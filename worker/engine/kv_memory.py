@@ -76,6 +76,7 @@ class Figures:
         hits: prompts of which some tokens were there.
         prompt_tokens: of all prompts.
         saved_tokens: of them those that were not computed.
+        promoted: blocks that were read for prompts that had not come yet.
         restore_s: for putting blocks into caches.
     """
 
@@ -83,6 +84,7 @@ class Figures:
     misses: int = 0
     prompt_tokens: int = 0
     saved_tokens: int = 0
+    promoted: int = 0
     restores: int = 0
     restore_s: float = 0.0
 
@@ -146,6 +148,11 @@ class KVMemory:
         if on_disk and self.files is not None and not block.part(kind).file_bytes:
             self._to_write[block.key, kind] = block, codec
         self.memory.shrink(self._limit_bytes)
+
+    @property
+    def limit_bytes(self) -> int:
+        """What blocks may take in memory now."""
+        return self._limit_bytes
 
     def limit(self, most_bytes: int) -> None:
         """Blocks may take so much in memory at most, and never more than their own limit."""
@@ -232,6 +239,10 @@ class KVMemory:
         self._codecs[block.key, kind] = codec
         self.files.read(block, kind)
 
+    def is_reading(self, block: Block, kind: Kind) -> bool:
+        """Whether a part is on its way from disk."""
+        return (block.key, kind) in self._codecs
+
     def take(self, result: Result) -> None:
         """Take in what a thread for files has done."""
         assert self.files is not None
@@ -248,6 +259,7 @@ class KVMemory:
                 self.files.figures.broken += 1
                 self.files.drop(block, kind)
         self.tree.prune(block)
+        self.memory.shrink(self._limit_bytes)
 
     def measured(self) -> KVMemoryMeasured:
         """The present state, for people."""
@@ -273,6 +285,7 @@ class KVMemory:
             read_blocks=files.figures.read,
             read_bytes=files.figures.read_bytes,
             read_ms=_average_ms(files.figures.read_s, files.figures.read),
+            promoted_blocks=figures.promoted,
             written_blocks=files.figures.written,
             written_bytes=files.figures.written_bytes,
             written_today_bytes=files.written_today,

@@ -12,11 +12,12 @@ from shared.settings.tree import AdaptiveBatching
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
 from worker.engine.device import give_back_memory, on_gpu
+from worker.engine.foreseen import ForeseenPrompts
 from worker.engine.kv_memory import NOTHING_KEPT, KVMemory, KVMemorySettings
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel
 from worker.engine.prefix_cache import PrefixCache
-from worker.engine.preparation import NotPrepared, Preparation, Prepared, refused
+from worker.engine.preparation import Foreseen, NotPrepared, Preparation, Prepared, refused
 from worker.engine.prompt import PreparedSequence
 from worker.engine.rounds import Rounds
 from worker.engine.sequence import Sequence
@@ -28,6 +29,8 @@ from worker.link.messages import (
     EngineMeasured,
     Fact,
     FollowText,
+    Foresee,
+    Forget,
     ForgetText,
     LimitMemory,
     LoadModel,
@@ -93,7 +96,8 @@ class Engine:
         self._models = ServedModels(
             self._new_batch, self._kv_memory, kv_budget_bytes=kv_budget_bytes, engines=engines
         )
-        self._preparation = Preparation(self._models.find, self._inbox.put)
+        self._foreseen = ForeseenPrompts(self._kv_memory, self._kept_of)
+        self._preparation = Preparation(self._models.find, self._foreseen.known, self._inbox.put)
         self._rounds = Rounds(
             self._models.batches,
             send,
@@ -116,6 +120,10 @@ class Engine:
             prefix_cache=PrefixCache(self._kv_memory, model.layout, model.fingerprint),
         )
 
+    def _kept_of(self, model: ModelId) -> PrefixCache | None:
+        batch = self._models.batches.get(model)
+        return batch.kept if batch is not None else None
+
     @property
     def stuck_s(self) -> float:
         """How long the loop has been in its present step; any thread may ask."""
@@ -124,7 +132,7 @@ class Engine:
 
     def give(self, order: Order) -> None:
         """Hand the engine an order; prompts are tokenised on a thread of their own first."""
-        if isinstance(order, Submit):
+        if isinstance(order, Submit | Foresee | Forget):
             self._preparation.give(order)
         else:
             self._inbox.put(order)
@@ -137,6 +145,7 @@ class Engine:
         running = True
         while running:
             running = self._take_orders()
+            self._foreseen.advance()
             if self._models.is_loading:
                 self._load()
             if self._rounds.can_step:
@@ -150,6 +159,7 @@ class Engine:
                 self._send(kept)
             self._measure()
             self._turned_at = None
+        self._foreseen.forget_all_of()
         self._write_rest()
         self._kv_memory.close()
 
@@ -163,12 +173,19 @@ class Engine:
             match item:
                 case PreparedSequence():
                     self._start(item)
+                    self._foreseen.forget(item.order.sequence)
                 case SequenceRefused():
                     self._preparation.leave(item.sequence)
+                    self._foreseen.forget(item.sequence)
                     self._send(item)
                 case NotPrepared():
                     self._preparation.leave(item.order.sequence)
+                    self._foreseen.forget(item.order.sequence)
                     self._send(StepCompleted([_cancelled(item.order)]))
+                case Foreseen():
+                    self._foreseen.add(item.prepared)
+                case Forget():
+                    self._foreseen.forget(item.sequence)
                 case Cancel():
                     self._cancel(item.sequence)
                 case LoadModel():
@@ -183,7 +200,7 @@ class Engine:
                     self._limit_memory(item)
                 case Stop():
                     return False
-                case Submit():  # `give` sends these to their own thread
+                case Submit() | Foresee():  # `give` sends these to their own thread
                     raise AssertionError("a prompt was not prepared")
         return True
 
@@ -242,6 +259,7 @@ class Engine:
     def _unload(self, model: ModelId) -> None:
         for sequence in self._rounds.remove_all_of(model):
             self._send(StepCompleted([sequence.cancel()]))
+        self._foreseen.forget_all_of(model)
         self._models.unload(model)
 
     def _limit_memory(self, order: LimitMemory) -> None:

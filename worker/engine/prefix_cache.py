@@ -60,6 +60,15 @@ class PrefixCache:
             self.root, ids, self.layout, Block.in_memory if in_memory else Block.has
         )
 
+    def parts(self, match: Match) -> list[tuple[Block, Kind]]:
+        """What of the blocks that were found is needed to begin with them."""
+        parts: list[tuple[Block, Kind]] = []
+        if self.layout.grows:
+            parts += [(block, "kv") for block in match.blocks]
+        if self.layout.has_state and match.blocks:
+            parts.append((match.blocks[-1], "state"))
+        return parts
+
     def recall(self, ids: TokenIds) -> "Recall":
         """Have the beginning of a prompt that is kept come into memory, and stay there."""
         return Recall(self, self.find(ids))
@@ -129,15 +138,10 @@ class Recall:
     def __init__(self, cache: PrefixCache, match: Match) -> None:
         self._cache = cache
         self.tokens = match.tokens
-        self._awaited: list[tuple[Block, Kind]] = []
         self._held = list(match.blocks)
         for block in match.blocks:
             block.users += 1
-        if cache.layout.grows:
-            self._awaited += [(b, "kv") for b in match.blocks if not b.in_memory("kv")]
-        if cache.layout.has_state and match.blocks:
-            last = match.blocks[-1]
-            self._awaited += [] if last.in_memory("state") else [(last, "state")]
+        self._awaited = [part for part in cache.parts(match) if not part[0].in_memory(part[1])]
         for block, kind in self._awaited:
             cache.memory.read(block, kind, cache.codec)
 

@@ -9,7 +9,7 @@ from shared.errors import ClusterError
 from shared.ids import ModelId
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence, prepare
-from worker.link.messages import SequenceRefused, Submit
+from worker.link.messages import Foresee, Forget, SequenceRefused, Submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,14 @@ class NotPrepared:
     order: Submit
 
 
-Prepared = PreparedSequence | SequenceRefused | NotPrepared
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """A prompt that will come."""
+
+    prepared: PreparedSequence
+
+
+Prepared = PreparedSequence | SequenceRefused | NotPrepared | Foreseen | Forget
 
 
 class Preparation:
@@ -28,23 +35,29 @@ class Preparation:
 
     Args:
         find: the model of that name, if it is loaded.
+        known: the prompt of an order that was foreseen; asked on the preparing thread.
         put: takes what became of each order, on the preparing thread.
     """
 
     def __init__(
-        self, find: Callable[[ModelId], LoadedModel | None], put: Callable[[Prepared], None]
+        self,
+        find: Callable[[ModelId], LoadedModel | None],
+        known: Callable[[Submit], PreparedSequence | None],
+        put: Callable[[Prepared], None],
     ) -> None:
         self._find = find
+        self._known = known
         self._put = put
-        self._orders: queue.SimpleQueue[Submit] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Submit | Foresee | Forget] = queue.SimpleQueue()
         self._sequences: set[int] = set()
         self._cancelled: set[int] = set()  # always a part of _sequences
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="prepare", daemon=True).start()
 
-    def give(self, order: Submit) -> None:
-        self._sequences.add(order.sequence)
+    def give(self, order: Submit | Foresee | Forget) -> None:
+        if isinstance(order, Submit):
+            self._sequences.add(order.sequence)
         self._orders.put(order)
 
     def cancel(self, sequence: int) -> None:
@@ -61,12 +74,24 @@ class Preparation:
 
     def _run(self) -> None:
         while True:
-            order = self._orders.get()
-            # To read it here may come too late, which is no harm.
-            cancelled = order.sequence in self._cancelled
-            self._put(NotPrepared(order) if cancelled else self._prepare(order))
+            self._carry_out(self._orders.get())
 
-    def _prepare(self, order: Submit) -> Prepared:
+    def _carry_out(self, order: Submit | Foresee | Forget) -> None:
+        match order:
+            case Submit():
+                # To read it here may come too late, which is no harm.
+                cancelled = order.sequence in self._cancelled
+                self._put(NotPrepared(order) if cancelled else self._prepare(order))
+            case Foresee():
+                prepared = self._prepare(order.order)
+                if isinstance(prepared, PreparedSequence):  # else told when it comes
+                    self._put(Foreseen(prepared))
+            case Forget():
+                self._put(order)
+
+    def _prepare(self, order: Submit) -> PreparedSequence | SequenceRefused:
+        if (known := self._known(order)) is not None:
+            return known
         model = self._find(order.model)
         if model is None:
             return refused(order, "model_unavailable", f"{order.model} is not loaded")

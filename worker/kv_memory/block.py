@@ -66,6 +66,11 @@ class Part:
     file_bytes: int = 0
 
     @property
+    def nbytes(self) -> int:
+        """What it takes in memory, or will take."""
+        return self.payload.nbytes if self.payload is not None else self.file_bytes
+
+    @property
     def there(self) -> bool:
         return self.payload is not None or self.file_bytes > 0
 
@@ -85,6 +90,7 @@ class Block:
         holders: who needs it to stay in the tree.
         users: who needs its parts to stay where they are.
         pins: texts that go on with it and are to be kept before others.
+        wishes: prompts that will come and begin with it: of what nobody uses it leaves memory late.
     """
 
     key: BlockKey
@@ -97,6 +103,7 @@ class Block:
     holders: int = 0
     users: int = 0
     pins: int = 0
+    wishes: int = 0
 
     @property
     def end(self) -> int:

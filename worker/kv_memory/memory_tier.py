@@ -44,19 +44,22 @@ class MemoryTier:
             part.payload = None
 
     def shrink(self, limit_bytes: int) -> None:
-        """Have parts go until no more than that is held: who is in use stays, and what is pinned
-        and on no disk goes last."""
+        """Have parts go until no more than that is held: who is in use stays, what is wished for
+        goes late, and what is pinned and on no disk goes last."""
         if self.held_bytes <= limit_bytes:
             return
+        wished: list[tuple[Block, Kind]] = []
         pinned: list[tuple[Block, Kind]] = []
         for (_, kind), block in list(self._parts.items()):
             if self.held_bytes <= limit_bytes:
                 return
             if block.pins and not block.parts[kind].file_bytes:
                 pinned.append((block, kind))
+            elif block.wishes:
+                wished.append((block, kind))
             elif not block.users:
                 self._evict(block, kind)
-        for block, kind in pinned:
+        for block, kind in [*wished, *pinned]:
             if self.held_bytes <= limit_bytes:
                 return
             if not block.users:

@@ -11,6 +11,7 @@ from worker.link.messages import (
     BatchMeasured,
     EngineMeasured,
     Fact,
+    Foresee,
     KVMemoryMeasured,
     Order,
     Output,
@@ -46,7 +47,9 @@ def decode_body(body: bytes) -> Order | Fact:
         if kind is StepCompleted:
             return StepCompleted([Output(**output) for output in fields["outputs"]])
         if kind is Submit:
-            fields["sampling"] = Sampling(**fields["sampling"])
+            return _submit(fields)
+        if kind is Foresee:
+            return Foresee(_submit(fields["order"]))
         if kind is EngineMeasured:
             fields["batches"] = [BatchMeasured(**batch) for batch in fields["batches"]]
             fields["kv_memory"] = KVMemoryMeasured(**fields["kv_memory"])
@@ -57,6 +60,10 @@ def decode_body(body: bytes) -> Order | Fact:
         raise DecodeError(f"no message of the engine link: {error!r}", body) from None
     assert is_dataclass(message)
     return message  # type: ignore[return-value]
+
+
+def _submit(order: dict[str, Any]) -> Submit:
+    return Submit(**{**order, "sampling": Sampling(**order["sampling"])})
 
 
 def frame_length(header: bytes) -> int:

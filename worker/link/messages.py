@@ -71,6 +71,21 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class Foresee:
+    """A sequence will come: what is kept of its prompt is to come into memory. Nothing is
+    reported of it; one of a model that is not loaded is ignored."""
+
+    order: Submit
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A sequence that was foreseen will not come."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     sequence: int
 
@@ -262,6 +277,7 @@ class KVMemoryMeasured:
     read_blocks: int = 0
     read_bytes: int = 0
     read_ms: float = 0.0
+    promoted_blocks: int = 0
     written_blocks: int = 0
     written_bytes: int = 0
     written_today_bytes: int = 0
@@ -294,7 +310,18 @@ class EngineAlive:
     stuck_s: float
 
 
-Order = LoadModel | UnloadModel | Submit | Cancel | FollowText | ForgetText | LimitMemory | Stop
+Order = (
+    LoadModel
+    | UnloadModel
+    | Submit
+    | Foresee
+    | Forget
+    | Cancel
+    | FollowText
+    | ForgetText
+    | LimitMemory
+    | Stop
+)
 Fact = (
     EngineStarted
     | ModelLoading

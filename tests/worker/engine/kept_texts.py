@@ -4,6 +4,7 @@ import queue
 from pathlib import Path
 
 from tests.worker.engine.driven_batch import DrivenBatch, ids_of, tokens_alone
+from worker.engine.foreseen import ForeseenPrompts
 from worker.engine.kv_memory import KVMemory, KVMemorySettings
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence
@@ -19,6 +20,7 @@ class KeptTexts:
     Attributes:
         batch: the present one.
         memory: what it keeps.
+        foreseen: prompts that will come to it.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class KeptTexts:
             budget_bytes=self._budget_bytes,
             kv_memory=self.memory,
         )
+        self.foreseen = ForeseenPrompts(self.memory, lambda _: self.batch.batch.kept)
         if self.memory.files is not None:
-            self._take_one()
+            self.take_one()
 
     @property
     def next_number(self) -> int:
@@ -69,7 +72,7 @@ class KeptTexts:
             if self.batch.busy:
                 self.batch.turn()
             else:
-                self._take_one()
+                self.take_one()
         self.settle()
         answers = [self.batch.ids(each.order.sequence) for each in sequences]
         if compare:
@@ -77,13 +80,27 @@ class KeptTexts:
                 assert answer == ids_of(tokens_alone(self._model, each)), each.order.sequence
         return [[token for token in answer if token is not None] for answer in answers]
 
+    def foresee(self, *sequences: PreparedSequence) -> None:
+        """They will come: have read what is read for that."""
+        for prepared in sequences:
+            self.foreseen.add(prepared)
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Have read what is yet to be read for those that will come."""
+        assert self.memory.files is not None
+        self.foreseen.advance()
+        while self.memory.files.busy:
+            self.take_one()
+            self.foreseen.advance()
+
     def settle(self) -> None:
         """Have all written that is to be, and nothing on its way."""
         files = self.memory.files
         while self.memory.can_write:
             self.memory.write_one()
         while files is not None and (files.busy or self.memory.can_write):
-            self._take_one()
+            self.take_one()
             if self.memory.can_write:
                 self.memory.write_one()
 
@@ -102,5 +119,5 @@ class KeptTexts:
     def close(self) -> None:
         self.memory.close()
 
-    def _take_one(self) -> None:
+    def take_one(self) -> None:
         self.memory.take(self._results.get(timeout=_LIMIT_S))

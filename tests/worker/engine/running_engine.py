@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 from shared.ids import ModelId
 from tests.worker.engine.samplings import GREEDY
+from worker.engine.kv_memory import NOTHING_KEPT, KVMemorySettings
 from worker.engine.loop import Engine
+from worker.kv_memory.block import Block
 from worker.link.messages import (
     Cancel,
     Fact,
@@ -59,6 +61,7 @@ class RunningEngine:
         prefill_chunk_tokens: int,
         kv_budget_bytes: int | None = None,
         overlaps: bool | None = None,
+        kv_memory: KVMemorySettings = NOTHING_KEPT,
     ) -> None:
         self._engine = Engine(
             self._collect,
@@ -68,6 +71,7 @@ class RunningEngine:
             max_decode_stall_s=0.5,
             kv_budget_bytes=kv_budget_bytes,
             overlaps=overlaps,
+            kv_memory=kv_memory,
         )
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
@@ -156,6 +160,11 @@ class RunningEngine:
 
     def generate(self, text: str | None = "Hello", **fields: Any) -> Answer:
         return self.answer(self.submit(text, **fields))
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All that is kept of texts; of use while the engine does nothing."""
+        return list(self._engine._kv_memory.tree)
 
     @property
     def kv_bytes(self) -> int:

@@ -25,6 +25,7 @@ from worker.link.messages import (
     Order,
     Output,
     Sampling,
+    Submit,
     TextMeasured,
 )
 
@@ -59,6 +60,7 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     | st.lists(st.dictionaries(st.text(), st.text()), max_size=3),
     list[dict[str, Any]] | None: st.none()
     | st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
+    Submit: st.deferred(lambda: _messages(Submit)),
     Sampling: st.deferred(lambda: _messages(Sampling)),
     list[Output]: st.lists(st.deferred(lambda: _messages(Output)), max_size=4),
     bool: st.booleans(),
