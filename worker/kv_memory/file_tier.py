@@ -105,8 +105,10 @@ class FileTier:
         return self.problem is None
 
     def write(self, block: Block, kind: Kind, content: Content) -> bool:
-        """Have a part written, if it may be; others have to go for it. The block stays in use
-        until then."""
+        """Have a part written, if it may be and is not on its way; others have to go for it. The
+        block stays in use until then."""
+        if (block.key, kind) in self._writing:
+            return True
         needed = size_of(content) + _ROUNDED_TO_BYTES
         if self._daily_bytes is not None and self.written_today + needed > self._daily_bytes:
             self._pause(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.kv_memory.kept_files import KeptFiles, bytes_on_disk
+from tests.worker.kv_memory.kept_files import KeptFiles, bytes_on_disk, content_of
 from worker.kv_memory import folder as folder_module
 from worker.kv_memory.file_threads import Unusable
 from worker.kv_memory.folder import BlockFolder, FolderError, FolderInUseError
@@ -102,6 +102,18 @@ def test_who_is_in_use_or_pinned_stays(path: Path) -> None:
     assert kept.has(used, 300_000)
     assert kept.has(pinned, 300_000)
     kept.close()
+
+
+def test_what_is_being_written_is_not_written_again(kept: KeptFiles) -> None:
+    block = kept.block(1)
+    for _ in range(2):  # by two texts that end alike, one step apart
+        assert kept.tier.write(block, "kv", content_of(block, 4000))
+    kept.wait()
+    assert not kept.tier.busy
+    assert block.users == 0
+    assert kept.has(block)
+    assert kept.tier.figures.written == 1
+    assert kept.tier.held_bytes == kept.files[0].stat().st_blocks * 512
 
 
 def test_no_more_is_written_a_day_than_may_be(path: Path) -> None:
