@@ -26,9 +26,12 @@ def make_tiny_model(
     seed: int = 7,
     context_tokens: int = CONTEXT_TOKENS,
     intermediate_size: int = 128,
+    kv_heads: int = 2,
+    head_dim: int = 16,
 ) -> Path:
     """Write a model folder: two layers, float32, one token a byte. A large `intermediate_size`
-    makes it heavy: 1536 bytes each."""
+    makes it heavy: 1536 bytes each. A token's keys and values take 16 bytes for each number of
+    `kv_heads` x `head_dim`."""
     folder.mkdir(parents=True)
     vocabulary = _write_tokenizer(folder, context_tokens)
     config = {
@@ -37,8 +40,9 @@ def make_tiny_model(
         "hidden_size": 64,
         "intermediate_size": intermediate_size,
         "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "num_attention_heads": max(4, kv_heads),
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "vocab_size": vocabulary,
