@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from pydantic import SecretStr
 
 from shared.cli.local.cluster import LocalCluster, Plan
 from shared.cli.local.kept import DEFAULT_PORT, cluster_folder, is_loopback, needed_token
+from shared.cli.local.model import fetch_demo_model, model_flags
+from shared.cli.local.serving import unless_asked, wait_until_ready, while_watched
 from shared.cli.options import (
     json_option,
     not_empty,
@@ -26,14 +27,10 @@ from shared.cli.options import (
 )
 from shared.cli.progress import WarmUpDisplay
 from shared.client import connect
-from shared.client.cluster import Cluster
-from shared.errors import ModelError, SettingsError, Unavailable
-from shared.messages.health import ClusterHealth
+from shared.errors import SettingsError
 from shared.service import StopRequest, run_service
 from shared.settings import ClusterSettings
-from shared.settings.tree import DEMO_MODEL, Nats
-
-_POLL_S = 0.1
+from shared.settings.tree import Nats
 
 _HELP = """Start a whole cluster on this machine: a NATS server, a controller and workers.
 
@@ -115,7 +112,7 @@ def command(
             model=model,
             folder=folder,
         )
-        _fetch_demo_model(settings)
+        fetch_demo_model(settings)
         up = _Up(plan, settings, list(command), as_json=as_json)
         sys.exit(run_service(up.run))
 
@@ -146,49 +143,19 @@ class _Up:
                 await self._local.stop()
 
     async def _serve(self, stop: StopRequest) -> int:
-        watch = asyncio.create_task(self._local.watch())
-        work = asyncio.create_task(self._work())
-        asked = asyncio.create_task(stop.wait())
-        tasks: set[asyncio.Task[Any]] = {watch, work, asked}
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if watch.done():
-                _raise_first(watch.exception())
-            if work.done() and not asked.done():
-                return work.result()
-            return 0
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        status = await unless_asked(stop, while_watched(self._local, self._work()))
+        return status if status is not None else 0
 
     async def _work(self) -> int:
         nats = Nats(servers=[self._local.nats.url], token=_secret(self._plan.token))
         async with connect(nats) as cluster:
-            await self._wait_until_ready(cluster)
+            with WarmUpDisplay(quiet=bool(self._command)) as display:
+                await wait_until_ready(cluster, self._local.worker_ids, display.show)
         if self._command:
             return await self._run_command()
         self._announce()
         await asyncio.Event().wait()  # until cancelled
         return 0
-
-    async def _wait_until_ready(self, cluster: Cluster) -> None:
-        """Show the progress of the workers until all are ready.
-
-        Raises:
-            ModelError: a model could not be loaded.
-        """
-        expected = set(self._local.worker_ids)
-        with WarmUpDisplay(quiet=bool(self._command)) as display:
-            while True:
-                await asyncio.sleep(_POLL_S)
-                with contextlib.suppress(Unavailable):
-                    health = await cluster.health()
-                    display.show(health)
-                    _refuse_failed_models(health)
-                    ready = {str(w.id) for w in health.workers if w.state == "ready"}
-                    if expected <= ready:
-                        return
 
     def _announce(self) -> None:
         url = self._local.nats.url
@@ -252,9 +219,7 @@ class _Up:
 
 def _flags(model: str | None, http_port: int | None) -> dict[str, Any]:
     """The settings that flags stand for."""
-    flags: dict[str, Any] = {}
-    if model is not None:
-        flags |= {"skills": {"chat": [model]}, "worker": {"models": [model]}}
+    flags = model_flags(model)
     if http_port is not None:
         flags["gateway"] = {"enabled": True, "port": http_port}
     return flags
@@ -283,29 +248,6 @@ def _folder(port: int) -> Iterator[Path]:
         ) from None
     with lock:
         yield folder
-
-
-def _fetch_demo_model(settings: ClusterSettings) -> None:
-    """Fetch it in the foreground, with its progress bar, before several workers need it."""
-    if DEMO_MODEL in settings.pre_warmed_models and DEMO_MODEL not in settings.models:
-        command = [sys.executable, "-m", "worker.main", "--fetch", DEMO_MODEL]
-        if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
-            raise ModelError("the demo model is not there; see above")
-
-
-def _refuse_failed_models(health: ClusterHealth) -> None:
-    for worker in health.workers:
-        for model in worker.models:
-            if model.state == "failed":
-                raise ModelError(f"{worker.id} could not load {model.id}: {model.error}")
-
-
-def _raise_first(error: BaseException | None) -> None:
-    """Raise the first real error of a task group's."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if error is not None:
-        raise error
 
 
 def _secret(token: str | None) -> SecretStr | None:
