@@ -1,10 +1,10 @@
-"""The `cluster` command. Its subcommands are imported when they are used."""
+"""The `cluster` command."""
 
-import importlib
 import logging
 
 import click
 
+from shared.cli.lazy_group import LazyGroup
 from shared.cli.options import version_option
 
 _COMMANDS = {
@@ -16,6 +16,7 @@ _COMMANDS = {
     "models": "List, load and unload models.",
     "sessions": "List, pin and remove conversations.",
     "logs": "Follow the logs of all processes.",
+    "bench": "Measure what this machine does.",
 }
 _HELP = """Use and look after a cluster of MLX workers.
 
@@ -28,23 +29,7 @@ _HELP = """Use and look after a cluster of MLX workers.
 """
 
 
-class _LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command = importlib.import_module(f"shared.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
-
-
-@click.group(cls=_LazyGroup, help=_HELP)
+@click.group(cls=LazyGroup, package="shared.cli", summaries=_COMMANDS, help=_HELP)
 @version_option("cluster")
 def main() -> None:
     # Errors are shown by the commands; the libraries' own warnings are for services.

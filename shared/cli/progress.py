@@ -13,8 +13,8 @@ from shared.messages.health import ClusterHealth
 
 
 class LoadDisplay:
-    """A bar for each worker on a terminal; else, unless quiet, a line for each change of what it
-    does. On stderr."""
+    """A bar for each worker, or whoever works, on a terminal; else, unless quiet, a line for each
+    change of what it does. On stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
         console = Console(stderr=True)
@@ -60,10 +60,11 @@ class WarmUpDisplay(LoadDisplay):
 
     def show(self, health: ClusterHealth) -> None:
         for worker in health.workers:
-            self.update(worker.id, *_progress(worker))
+            self.update(worker.id, *warming(worker))
 
 
-def _progress(worker: WorkerReport) -> tuple[str, float]:
+def warming(worker: WorkerReport) -> tuple[str, float]:
+    """What a worker does until it is ready, and how far that is, 0 to 1."""
     loading = next((model for model in worker.models if model.state == "loading"), None)
     if loading is not None:
         return f"{doing(loading)} {loading.id}", loading.progress or 0.0

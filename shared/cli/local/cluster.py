@@ -7,8 +7,8 @@ import shutil
 import sysconfig
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -33,6 +33,7 @@ class Plan:
     Attributes:
         model: served by the skill chat instead of the configured ones; None to leave them.
         folder: for logs, JetStream's store and the server's configuration.
+        environment: settings of the children, as environment variables.
     """
 
     workers: int
@@ -42,6 +43,7 @@ class Plan:
     config: Path | None
     model: str | None
     folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class LocalCluster:
@@ -155,7 +157,7 @@ class LocalCluster:
             environment["CLUSTER__NATS__TOKEN"] = self._plan.token
         if self._plan.model is not None:
             environment |= self._model_environment(self._plan.model)
-        return environment
+        return {**environment, **self._plan.environment}
 
     def _model_environment(self, model: str) -> dict[str, str]:
         path = Path(model).expanduser()

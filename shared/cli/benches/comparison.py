@@ -1,0 +1,152 @@
+"""The figures of agents with and without the KV memory."""
+
+import itertools
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shared.cli.benches.conversation import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of both sides. Sizes are wished for: the model's tokenizer decides.
+
+    Attributes:
+        system_tokens: of the system prompt that all agents share.
+        turn_tokens: that each turn adds before its answer.
+        restart: start the cluster again after half of the turns.
+    """
+
+    agents: int
+    turns: int
+    system_tokens: int
+    turn_tokens: int
+    max_tokens: int
+    restart: bool
+
+    @property
+    def restart_after(self) -> int | None:
+        """The last turn before the cluster is started again."""
+        return self.turns // 2 if self.restart else None
+
+    @property
+    def parts(self) -> list[range]:
+        """The turns of each cluster that is started."""
+        cuts = sorted({0, self.restart_after or 0, self.turns})
+        return [range(first + 1, last + 1) for first, last in itertools.pairwise(cuts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread":
+        """Of at least one value."""
+        ordered = sorted(values)
+        return cls(statistics.median(ordered), ordered[0], ordered[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of the answers of all agents in one turn, or in all turns."""
+
+    prompt_tokens: int
+    computed_tokens: int
+    first_token_s: Spread
+    answer_s: Spread
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer]) -> "Figures":
+        """Of at least one answer."""
+        return cls(
+            sum(answer.prompt_tokens for answer in answers),
+            sum(answer.computed_tokens for answer in answers),
+            Spread.of(answer.first_token_s for answer in answers),
+            Spread.of(answer.seconds for answer in answers),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one side did.
+
+    Attributes:
+        seconds: while agents asked.
+        restart_s: from the last answer before the restart until the cluster was ready again.
+        problem: why nothing was written to disk for a while.
+    """
+
+    answers: Sequence[Answer]
+    seconds: float
+    restart_s: float | None = None
+    problem: str | None = None
+
+    @property
+    def total(self) -> Figures:
+        return Figures.of(self.answers)
+
+    def turn(self, number: int) -> Figures:
+        return Figures.of([answer for answer in self.answers if answer.turn == number])
+
+    def as_dict(self, turns: int) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "restart_s": self.restart_s,
+            "problem": self.problem,
+            "total": asdict(self.total),
+            "turns": [{"turn": turn, **asdict(self.turn(turn))} for turn in range(1, turns + 1)],
+            "answers": [asdict(answer) for answer in self.answers],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An answer that the two sides did not give alike."""
+
+    agent: int
+    turn: int
+    with_kv_memory: str
+    without_kv_memory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both sides of one run; the prompts of both are the same."""
+
+    load: Load
+    model: str
+    chip: str
+    with_memory: Side
+    without_memory: Side
+
+    @property
+    def differences(self) -> list[Difference]:
+        """The prompts are the same, so one does not lead to the next."""
+        others = {(answer.agent, answer.turn): answer for answer in self.without_memory.answers}
+        return [
+            Difference(answer.agent, answer.turn, answer.text, other.text)
+            for answer in self.with_memory.answers
+            if answer.text != (other := others[answer.agent, answer.turn]).text
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        turns = self.load.turns
+        differences = self.differences
+        answers = len(self.with_memory.answers)
+        return {
+            "model": self.model,
+            "chip": self.chip,
+            "load": asdict(self.load),
+            "restart_after": self.load.restart_after,
+            "answers": answers,
+            "equal_answers": answers - len(differences),
+            "differences": [asdict(difference) for difference in differences],
+            "with_kv_memory": self.with_memory.as_dict(turns),
+            "without_kv_memory": self.without_memory.as_dict(turns),
+        }

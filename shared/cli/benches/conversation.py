@@ -1,0 +1,107 @@
+"""One agent's conversation: each turn sends all of it again."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shared.client import Cluster, Stream
+from shared.errors import ClusterError, StreamFailed
+
+_TIMEOUT_MS = 3_600_000
+_TOO_LONG = "context_length_exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an agent got in one turn, and what it took; agents and turns are counted from 1.
+
+    Attributes:
+        first_token_s: from asking to the first token.
+        seconds: from asking to the end.
+    """
+
+    agent: int
+    turn: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    first_token_s: float
+    seconds: float
+    text: str
+
+    @property
+    def computed_tokens(self) -> int:
+        """The prompt tokens that were not kept from before."""
+        return self.prompt_tokens - self.cached_tokens
+
+
+class Conversation:
+    """What an agent and the model have said so far.
+
+    Args:
+        number: of the agent, from 1.
+        recorded: what the agent is made to have heard instead of the answers, by turn: so a
+            conversation goes on as another one did, whatever this cluster answers.
+    """
+
+    def __init__(self, number: int, system: str, recorded: Mapping[int, str]) -> None:
+        self.number = number
+        self._recorded = recorded
+        self._messages = [{"role": "system", "content": system}]
+
+    async def ask(self, cluster: Cluster, turn: int, told: str, max_tokens: int) -> Answer:
+        """One turn.
+
+        Raises:
+            ClusterError: there is no answer; names the agent and the turn.
+        """
+        self._messages.append({"role": "user", "content": told})
+        try:
+            answer = await self._answer(cluster, turn, max_tokens)
+        except ClusterError as error:
+            raise self._failure(error, turn) from None
+        heard = self._recorded.get(turn, answer.text)
+        self._messages.append({"role": "assistant", "content": heard})
+        return answer
+
+    async def _answer(self, cluster: Cluster, turn: int, max_tokens: int) -> Answer:
+        asked_at = time.perf_counter()
+        stream = cluster.stream(
+            list(self._messages),
+            session_id=f"agent-{self.number}",
+            temperature=0,
+            max_tokens=max_tokens,
+            timeout_ms=_TIMEOUT_MS,
+        )
+        text, first_token_s = await _read(stream, asked_at)
+        assert stream.usage is not None
+        return Answer(
+            agent=self.number,
+            turn=turn,
+            prompt_tokens=stream.usage.prompt_tokens,
+            cached_tokens=stream.usage.cached_tokens,
+            completion_tokens=stream.usage.completion_tokens,
+            first_token_s=first_token_s,
+            seconds=time.perf_counter() - asked_at,
+            text=text,
+        )
+
+    def _failure(self, error: ClusterError, turn: int) -> ClusterError:
+        advice = ""
+        if error.code == _TOO_LONG:
+            advice = "; choose fewer --turns, or smaller --system-tokens or --turn-tokens"
+        return StreamFailed(
+            f"agent {self.number}, turn {turn}: {error.message}{advice}",
+            code=error.code,
+            param=error.param,
+        )
+
+
+async def _read(stream: Stream, asked_at: float) -> tuple[str, float]:
+    """The whole text, and the seconds to the first token (of an answer without any, to its end)."""
+    text, first_token_s = "", 0.0
+    async with stream:
+        async for chunk in stream:
+            first_token_s = first_token_s or time.perf_counter() - asked_at
+            text += chunk.text
+    return text, first_token_s

@@ -1,0 +1,121 @@
+"""A picture of a comparison. The only module that draws; what it draws with is optional."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.cli.benches.comparison import Comparison, Side, Spread
+from shared.cli.views.figures import count
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PAPER = "#fbfbfa"
+_INK = "#33363b"
+_GRID = "#d9dadd"
+_WITH = "#0b6fb8"
+_WITHOUT = "#c8590b"  # these two differ for colour-blind eyes, and in grey
+_DOTS_PER_INCH = 160
+
+
+def missing() -> str | None:
+    """How to install what plots are drawn with; None where it is there."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        return None
+    return (
+        f"no plot without matplotlib; install it with: {sys.executable} -m pip install matplotlib"
+    )
+
+
+def draw(comparison: Comparison, path: Path) -> None:
+    """Write a PNG.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    load = comparison.load
+    figure = Figure(figsize=(11, 5), layout="constrained", facecolor=_PAPER)
+    figure.suptitle(
+        f"{comparison.model} on {comparison.chip}: {count(load.agents, 'agent')}, "
+        f"{load.turns} turns each",
+        color=_INK,
+    )
+    times, tokens = figure.subplots(1, 2)
+    _draw_times(times, comparison)
+    _draw_tokens(tokens, comparison)
+    for axes in (times, tokens):
+        _finish(axes, comparison)
+    figure.legend(
+        *times.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        labelcolor=_INK,
+    )
+    figure.savefig(path, format="png", dpi=_DOTS_PER_INCH)
+
+
+def _draw_times(axes: "Axes", comparison: Comparison) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    for side, name, colour in _sides(comparison):
+        spreads = [side.turn(turn).first_token_s for turn in _turns(comparison)]
+        _draw_spreads(axes, _turns(comparison), spreads, name, colour)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_title("Time to first token, median and range over agents")
+    axes.set_ylabel("seconds (log scale)")
+
+
+def _draw_spreads(
+    axes: "Axes", turns: list[int], spreads: list[Spread], name: str, colour: str
+) -> None:
+    lowest, highest = [each.min for each in spreads], [each.max for each in spreads]
+    axes.fill_between(turns, lowest, highest, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(turns, [each.median for each in spreads], color=colour, marker="o", label=name)
+
+
+def _draw_tokens(axes: "Axes", comparison: Comparison) -> None:
+    width = 0.38
+    for number, (side, name, colour) in enumerate(_sides(comparison)):
+        counts = [side.turn(turn).computed_tokens for turn in _turns(comparison)]
+        places = [turn + (number - 0.5) * width for turn in _turns(comparison)]
+        axes.bar(places, counts, width, color=colour, label=name)
+    axes.set_title("Prompt tokens prefilled, all agents together")
+    axes.set_ylabel("tokens")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+
+
+def _finish(axes: "Axes", comparison: Comparison) -> None:
+    """What both pictures have: the restart, the turns, the colours."""
+    from matplotlib.ticker import MaxNLocator
+
+    if (last := comparison.load.restart_after) is not None:
+        axes.axvline(last + 0.5, color=_INK, linestyle="--", linewidth=1, label="restart")
+    axes.set_xlabel("turn")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_facecolor(_PAPER)
+    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=_INK)
+    for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
+        text.set_color(_INK)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color(_INK)
+
+
+def _sides(comparison: Comparison) -> list[tuple[Side, str, str]]:
+    return [
+        (comparison.without_memory, "without KV memory", _WITHOUT),
+        (comparison.with_memory, "with KV memory", _WITH),
+    ]
+
+
+def _turns(comparison: Comparison) -> list[int]:
+    return list(range(1, comparison.load.turns + 1))

@@ -1,0 +1,75 @@
+"""What the agents of a benchmark are told: a system prompt with tools, then results of tools. The
+same in each run."""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import orjson
+
+_ROLE = """You are an agent of the back office. Work on the task that you are given, one step at a
+time. After each result say in a sentence or two what it means, and which tool you call next, with
+its arguments. Call only the tools below. Never invent a record: what you have not read, you do not
+know. These are the tools:
+"""
+_VERBS = {
+    "list": "List {} that match a filter, newest first. At most 50 are returned at once.",
+    "read": "Read one of the {} by its id, with all fields and the history of its changes.",
+    "create": "Create one of the {}. Fails when a required field is missing or the name is taken.",
+    "update": "Change fields of one of the {}. Fields that are not given stay as they are.",
+    "delete": "Delete one of the {}. It can be restored for thirty days, by an administrator only.",
+    "search": "Search the text of {}. The words may come in any order; quotes keep them together.",
+    "export": "Write {} into a table, a line for each, and return the address of the file.",
+}
+_NOUNS = (
+    "invoices", "orders", "customers", "shipments", "tickets", "contracts", "products", "suppliers",
+    "payments", "reminders", "warehouses", "employees", "projects", "meetings", "reports", "files",
+)  # fmt: skip
+_TOWNS = ("Basel", "Bremen", "Gent", "Graz", "Lyon", "Malmo", "Parma", "Porto", "Turku", "Utrecht")
+_STATES = ("open", "paid", "late", "blocked", "returned", "disputed", "in transit", "closed")
+
+
+def system_prompt(characters: int) -> str:
+    """So many characters, the same for all agents; what is shorter is how the longer begins."""
+    return _cut(itertools.chain([_ROLE], _tools()), characters)
+
+
+def told(agent: int, turn: int, characters: int) -> str:
+    """What an agent reads before its answer of this turn, both from 1 on: a task, then results."""
+    draw = random.Random(f"agent {agent}, turn {turn}")
+    noun = draw.choice(_NOUNS)
+    head = f"Result of read_{noun}:\n" if turn > 1 else f"Task {agent}: find what is wrong here.\n"
+    return _cut(itertools.chain([head], _records(draw)), characters)
+
+
+def _tools() -> Iterator[str]:
+    for version in itertools.count(1):
+        for noun, (verb, what) in itertools.product(_NOUNS, _VERBS.items()):
+            name = f"{verb}_{noun}" if version == 1 else f"{verb}_{noun}_v{version}"
+            parameters = {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string", "description": f"Which of the {noun}."},
+                    "filter": {"type": "string", "description": "Words, or field:value."},
+                },
+            }
+            tool = {"name": name, "description": what.format(noun), "parameters": parameters}
+            yield orjson.dumps(tool).decode() + "\n"
+
+
+def _records(draw: random.Random) -> Iterator[str]:
+    while True:
+        record = {
+            "id": draw.randint(1000, 9999),
+            "town": draw.choice(_TOWNS),
+            "state": draw.choice(_STATES),
+            "amount": draw.randint(100, 99_999) / 100,
+        }
+        yield orjson.dumps(record).decode() + "\n"
+
+
+def _cut(lines: Iterator[str], characters: int) -> str:
+    text = ""
+    while len(text) < characters:
+        text += next(lines)
+    return text[:characters]
