@@ -66,7 +66,7 @@ class SideRun:
             self._restart_s = time.perf_counter() - self._ended_at
         await cluster.generate("Hello", max_tokens=1)  # whatever a first request may have to do
         await self._meet(cluster, health)
-        self._doing = f"turns {turns[0]} to {turns[-1]}"
+        self._doing = f"turn {turns[0]}" if len(turns) == 1 else f"turns {turns[0]} to {turns[-1]}"
         self._show(self._doing)
         began_at = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:

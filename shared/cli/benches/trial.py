@@ -50,7 +50,8 @@ class Trial:
         return Comparison(self.load, first.model, first.chip, kept, without)
 
     async def _run(self, side: SideRun, environment: dict[str, str]) -> Side:
-        with tempfile.TemporaryDirectory(prefix="mlx-bench-") as name:
+        # An engine that is killed may write to the end.
+        with tempfile.TemporaryDirectory(prefix="mlx-bench-", ignore_cleanup_errors=True) as name:
             plan = Plan(
                 workers=1,
                 host="127.0.0.1",
