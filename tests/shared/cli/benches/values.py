@@ -9,11 +9,18 @@ from shared.cli.benches.conversation import Answer
 LOAD = Load(agents=2, turns=4, system_tokens=1000, turn_tokens=100, max_tokens=8, restart=True)
 
 
-def answer(agent: int, turn: int, **fields: object) -> Answer:
+def answer(agent: int, turn: int) -> Answer:
     """Of a prompt of 1,000 tokens and 100 for each turn; agent 2 waits twice as long."""
-    prompt = 1000 + 100 * turn
-    plain = Answer(agent, turn, prompt, 0, 8, 1.0 * agent, 2.0 * agent, f"{agent}.{turn}")
-    return replace(plain, **fields)  # type: ignore[arg-type]
+    return Answer(
+        agent=agent,
+        turn=turn,
+        prompt_tokens=1000 + 100 * turn,
+        cached_tokens=0,
+        completion_tokens=8,
+        first_token_s=1.0 * agent,
+        seconds=2.0 * agent,
+        text=f"{agent}.{turn}",
+    )
 
 
 def comparison(load: Load = LOAD, said: Mapping[tuple[int, int], str] | None = None) -> Comparison:
