@@ -192,11 +192,10 @@ class KVMemory:
         kept, self._kept = self._kept, []
         return kept
 
-    def forget_text(self, end: BlockKey, *, drop: bool) -> None:
-        """Follow a text no more; with `drop` let all go that no other text has."""
+    def drop_text(self, end: BlockKey) -> None:
+        """Follow a text no more, and let all go that no other text has."""
         self.texts.forget(end)
-        block = self.tree.find(end)
-        if drop and block is not None:
+        if (block := self.tree.find(end)) is not None:
             self._to_drop += own_blocks(block)
             self.drop_forgotten()
 

@@ -26,12 +26,12 @@ from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
 from worker.link.messages import (
     Cancel,
+    DropText,
     EngineMeasured,
     Fact,
     FollowText,
     Foresee,
     Forget,
-    ForgetText,
     LimitMemory,
     LoadModel,
     Order,
@@ -194,8 +194,8 @@ class Engine:
                     self._unload(item.model)
                 case FollowText():
                     self._kv_memory.texts.follow(block_key_of(item.end), pinned=item.pinned)
-                case ForgetText():
-                    self._kv_memory.forget_text(block_key_of(item.end), drop=item.drop)
+                case DropText():
+                    self._kv_memory.drop_text(block_key_of(item.end))
                 case LimitMemory():
                     self._limit_memory(item)
                 case Stop():

@@ -100,11 +100,10 @@ class FollowText:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetText:
-    """Tell of a text no more; with `drop` forget what is kept of it and of no other."""
+class DropText:
+    """Tell of a text no more, and let go what is kept of it and of no other."""
 
     end: str
-    drop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +317,7 @@ Order = (
     | Forget
     | Cancel
     | FollowText
-    | ForgetText
+    | DropText
     | LimitMemory
     | Stop
 )

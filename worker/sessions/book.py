@@ -9,7 +9,7 @@ from shared.ids import ClientName, SessionKey
 from shared.messages.control import SessionStatus
 from shared.settings.tree import Sessions
 from worker.active_request import ActiveRequest
-from worker.link.messages import FollowText, ForgetText, Order, TextKept, TextMeasured
+from worker.link.messages import DropText, FollowText, Order, TextKept, TextMeasured
 from worker.sessions.files import SessionFiles
 from worker.sessions.session import Session, Turns
 
@@ -110,9 +110,9 @@ class SessionBook:
         session.engine, session.end, session.tokens = engine, kept.end, kept.tokens
         self._measure(session, None)
         self._by_end[engine, kept.end].append(session)
+        self._leave(session, *before, drop=False)
         if session.pinned:
             self._follow(session)
-        self._leave(session, *before, drop=False)
         if session.turns:
             self._files.write(session)
 
@@ -218,21 +218,23 @@ class SessionBook:
     def _follow(self, session: Session) -> None:
         """Hear of the text of a session, which others may have too; pinned if one of them is."""
         if session.end is not None:
-            sessions = self._by_end[session.engine, session.end]
-            pinned = any(other.pinned for other in sessions)
+            others = self._by_end[session.engine, session.end]
+            pinned = any(other.pinned for other in others)
             self._send(session.engine, FollowText(session.end, pinned=pinned))
 
     def _leave(self, session: Session, engine: int, end: str | None, *, drop: bool) -> None:
         """A text is that of a session no more; whoever else has it keeps it."""
         if end is None:
             return
-        sessions = self._by_end[engine, end]
-        sessions.remove(session)
-        if sessions:
-            self._follow(sessions[0])
-        else:
+        others = self._by_end[engine, end]
+        others.remove(session)
+        if not others:
             del self._by_end[engine, end]
-            self._send(engine, ForgetText(end, drop=drop))
+        if drop and not others:
+            self._send(engine, DropText(end))
+        elif session.pinned:
+            pinned = any(other.pinned for other in others)
+            self._send(engine, FollowText(end, pinned=pinned))
 
     def _remove(self, session: Session, *, drop: bool) -> None:
         self._leave(session, session.engine, session.end, drop=drop)

@@ -9,7 +9,7 @@ from shared.errors import RequestError
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, active
 from worker.active_request import ActiveRequest
-from worker.link.messages import FollowText, ForgetText, Order, Output, TextKept, TextMeasured
+from worker.link.messages import DropText, FollowText, Order, Output, TextKept, TextMeasured
 from worker.sessions.book import SessionBook
 
 USER = {"role": "user", "content": "Hello"}
@@ -95,14 +95,14 @@ def test_an_engine_follows_the_last_text_of_a_session() -> None:
     turn(book, end="aa")
     assert orders == []
     turn(book, end="bb")
-    assert orders == [(0, ForgetText("aa"))]
+    assert orders == [], "a text that another one goes on from is followed, too"
     book.on_measured(0, [measured("aa", 5), measured("bb", 9)])
     assert book.status(KEY).own_bytes == 9
     book.on_engine_started(0)
-    assert orders[1:] == [(0, FollowText("bb"))]
+    assert orders == [(0, FollowText("bb"))]
     assert book.status(KEY).own_bytes == 0, "a new engine has to say what it has"
     book.forget(KEY)
-    assert orders[2:] == [(0, ForgetText("bb", drop=True))]
+    assert orders[1:] == [(0, DropText("bb"))]
     with pytest.raises(RequestError) as error:
         book.forget(KEY)
     assert error.value.code == "unknown_session"
@@ -120,7 +120,7 @@ def test_two_sessions_may_have_the_same_text() -> None:
     assert orders == [(0, FollowText("aa", pinned=True)), (0, FollowText("aa", pinned=False))]
     assert book.status((CLIENT, "t")).own_bytes == 5
     book.forget((CLIENT, "t"))
-    assert orders[2:] == [(0, ForgetText("aa", drop=True))]
+    assert orders[2:] == [(0, DropText("aa"))]
 
 
 def test_what_is_pinned_stays_pinned_over_turns_and_restarts(tmp_path: Path) -> None:
@@ -129,8 +129,11 @@ def test_what_is_pinned_stays_pinned_over_turns_and_restarts(tmp_path: Path) -> 
     turn(book, end="aa")
     assert book.pin(KEY, pinned=True).pinned
     turn(book, end="bb")
-    follow = [order for _, order in orders if isinstance(order, FollowText)]
-    assert follow == [FollowText("aa", pinned=True), FollowText("bb", pinned=True)]
+    assert [order for _, order in orders] == [
+        FollowText("aa", pinned=True),
+        FollowText("aa", pinned=False),
+        FollowText("bb", pinned=True),
+    ]
     book.close()
 
     orders.clear()
@@ -177,7 +180,7 @@ def test_a_client_has_so_many_sessions_and_no_more() -> None:
     turn(book, "a", end="aa")
     turn(book, "c", end="cc")
     assert [status.id for status in book.listing(CLIENT)] == ["c", "a"]
-    assert orders == [(0, ForgetText("bb", drop=False))], "others may still begin like it"
+    assert orders == [], "others may still begin like it"
     assert book.listing("nobody") == []  # type: ignore[arg-type]
 
 
@@ -188,7 +191,7 @@ def test_a_client_may_have_so_many_bytes_and_no_more() -> None:
         turn(book, session, end=end)
         book.on_measured(0, [measured(end, 400_000)])
     assert [status.id for status in book.listing()] == ["c", "b"]
-    assert orders == [(0, ForgetText("aa", drop=True))]
+    assert orders == [(0, DropText("aa"))]
     book.on_measured(0, [measured("cc", 2_000_000)])
     assert [status.id for status in book.listing()] == ["c"], "the one in use stays"
 
