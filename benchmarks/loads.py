@@ -1,7 +1,10 @@
 """What benchmarks ask for: prompts as token ids, so that all sides get the same."""
 
 import functools
+import itertools
 import random
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from worker import demo_model
@@ -12,6 +15,7 @@ _SUBJECTS = (
     "stars", "an island", "wood", "the wind", "a garden", "coal", "snow", "maps",
     "coffee", "a mountain", "silk", "rain", "iron", "the forest", "a harbour", "light",
 )  # fmt: skip
+_PAGES = ("README.md", "docs/structure.md", "docs/wire.md", "docs/worker.md")
 
 
 @functools.cache
@@ -40,6 +44,17 @@ def mixed_prompts(count: int, shortest: int, longest: int, seed: int = 0) -> lis
     return [
         [draw.choice(words) for _ in range(draw.randint(shortest, longest))] for _ in range(count)
     ]
+
+
+def prose(lengths: Sequence[int]) -> list[list[int]]:
+    """Pieces of this project's own pages, of these lengths in tokens and as far apart as may be."""
+    root = Path(__file__).parents[1]
+    ids = [token for page in _PAGES for token in tokenizer().encode((root / page).read_text())]
+    gap = (len(ids) - sum(lengths)) // len(lengths)
+    if gap < 0:
+        raise SystemExit(f"the pages have {len(ids)} tokens, {sum(lengths)} are wanted")
+    starts = itertools.accumulate((length + gap for length in lengths), initial=0)
+    return [ids[start : start + length] for start, length in zip(starts, lengths, strict=False)]
 
 
 def _subject(number: int) -> str:
