@@ -64,7 +64,7 @@ class KeptPrompts:
         """Have a prompt that is prefilled on disk, and no more in memory."""
         files = self._memory.files
         (row,) = job.rows
-        row.trail = self._cache.trail(NOTHING, on_disk=True)
+        row.trail = self._cache.trail(row.pending.id, NOTHING, on_disk=True)
         assert files is not None and row.trail is not None
         job.keep_rest()
         row.trail.close()

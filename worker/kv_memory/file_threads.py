@@ -23,6 +23,7 @@ class Write:
 @dataclass(frozen=True, slots=True)
 class Delete:
     name: FileName
+    file_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class WriteFailed:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFailed:
-    name: FileName
+    delete: Delete
     reason: str
 
 
@@ -131,7 +132,7 @@ class FileThreads:
                     try:
                         self._folder.delete(order.name)
                     except OSError as error:
-                        self._put(DeleteFailed(order.name, _reason(error)))
+                        self._put(DeleteFailed(order, _reason(error)))
         self._folder.close()
 
     def _open(self) -> None:

@@ -135,8 +135,8 @@ class FileTier:
             return
         part = block.parts[kind]
         self.held_bytes -= part.file_bytes
+        self._threads.change(Delete(_name(block, kind), part.file_bytes))
         part.file_bytes = 0
-        self._threads.change(Delete(_name(block, kind)))
 
     def touch(self, block: Block) -> None:
         """It was used just now."""
@@ -188,6 +188,7 @@ class FileTier:
                 self.figures.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
             case DeleteFailed():
+                self.held_bytes += result.delete.file_bytes  # it takes its room as before
                 self.figures.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
             case WasRead():

@@ -191,6 +191,18 @@ def test_a_harmed_file_is_written_anew(kept: KeptFiles) -> None:
 # Disks that do not take more.
 
 
+def test_what_cannot_be_deleted_counts_as_before(kept: KeptFiles) -> None:
+    block = kept.block(1)
+    assert kept.write(block)
+    held_bytes = kept.tier.held_bytes
+    _replace_by_folder(kept.files[0])
+    kept.tier.drop(block, "kv")
+    assert kept.tier.held_bytes == 0
+    kept.wait()
+    assert kept.tier.held_bytes == held_bytes
+    assert kept.tier.problem is not None and kept.tier.figures.failed == 1
+
+
 def test_a_full_disk_stops_writing_for_a_while_and_harms_nothing(kept: KeptFiles) -> None:
     block = kept.block(1)
     assert kept.write(block)
