@@ -78,13 +78,13 @@ class Side:
     Attributes:
         seconds: while agents asked.
         restart_s: from the last answer before the restart until the cluster was ready again.
-        problem: why nothing was written to disk for a while.
+        problems: what makes the figures less than they could be.
     """
 
     answers: Sequence[Answer]
     seconds: float
     restart_s: float | None = None
-    problem: str | None = None
+    problems: Sequence[str] = ()
 
     @property
     def total(self) -> Figures:
@@ -97,7 +97,7 @@ class Side:
         return {
             "seconds": self.seconds,
             "restart_s": self.restart_s,
-            "problem": self.problem,
+            "problems": list(self.problems),
             "total": asdict(self.total),
             "turns": [{"turn": turn, **asdict(self.turn(turn))} for turn in range(1, turns + 1)],
             "answers": [asdict(answer) for answer in self.answers],

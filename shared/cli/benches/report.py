@@ -72,8 +72,8 @@ def _findings(comparison: Comparison) -> list[Text]:
                 f"{without.restart_s:.1f} s without."
             )
         )
-    if kept.problem is not None:
-        found.append(words(f"Not all was kept on disk: {kept.problem}", "yellow"))
+    for name, side in (("With", kept), ("Without", without)):
+        found += [words(f"{name} it: {problem}.", "yellow") for problem in side.problems]
     return [*found, *_equality(comparison)]
 
 

@@ -45,7 +45,7 @@ class SideRun:
         self._seconds = 0.0
         self._ended_at: float | None = None
         self._restart_s: float | None = None
-        self._problem: str | None = None
+        self._problems: list[str] = []
 
     async def run(self, plan: Plan, settings: ClusterSettings, say: Callable[[str], None]) -> Side:
         """All turns. The clusters have the folder of the plan in common.
@@ -58,7 +58,7 @@ class SideRun:
             work = partial(self._part, turns)
             await in_cluster(plan, settings, work, show=self._show_warming, say=say)
         self._show("done")
-        return Side(self._answers, self._seconds, self._restart_s, self._problem)
+        return Side(self._answers, self._seconds, self._restart_s, self._problems)
 
     async def _part(self, turns: range, cluster: Cluster, health: ClusterHealth) -> None:
         """The turns of one cluster; all agents at once, the turns of one after another."""
@@ -74,7 +74,7 @@ class SideRun:
                 tasks.create_task(self._talk(agent, turns, cluster))
         self._ended_at = time.perf_counter()
         self._seconds += self._ended_at - began_at
-        self._problem = self._problem or _problem(await cluster.health())
+        self._problems += _problems(await cluster.health())
         self._show("stopping")
 
     async def _meet(self, cluster: Cluster, health: ClusterHealth) -> None:
@@ -109,8 +109,11 @@ def _chip(health: ClusterHealth) -> str:
     return hardware.chip or hardware.accelerator
 
 
-def _problem(health: ClusterHealth) -> str | None:
-    """Why nothing is written to disk now."""
-    engines = [engine for worker in health.workers for engine in worker.engines]
-    problems = [engine.kv_memory.problem for engine in engines]
-    return next((problem for problem in problems if problem is not None), None)
+def _problems(health: ClusterHealth) -> list[str]:
+    found = []
+    for engine in (engine for worker in health.workers for engine in worker.engines):
+        if engine.kv_memory.problem is not None:
+            found.append(f"not all was written to disk: {engine.kv_memory.problem}")
+        if engine.restarts:
+            found.append("the engine ended meanwhile, and was started again")
+    return found

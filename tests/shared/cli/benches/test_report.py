@@ -53,7 +53,7 @@ def test_answers_that_differ_are_shown() -> None:
     assert "Answers equal: 0 of 8." in told and "... and 3 more." in told
 
 
-def test_what_kept_the_disk_from_being_written_is_told() -> None:
+def test_what_went_wrong_meanwhile_is_told() -> None:
     found = comparison()
-    found = replace(found, with_memory=replace(found.with_memory, problem="the disk is full"))
-    assert "Not all was kept on disk: the disk is full" in lines(found)
+    found = replace(found, with_memory=replace(found.with_memory, problems=["the disk is full"]))
+    assert "With it: the disk is full." in lines(found)
