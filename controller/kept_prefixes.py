@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller.registry import Registry
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.errors import BusError, DecodeError
@@ -38,10 +39,11 @@ class _Kept:
 
 
 class KeptByWorkers:
-    """What workers keep, by worker."""
+    """What workers keep, by worker; of one that is not in the registry nothing is taken."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, registry: Registry) -> None:
         self._bus = bus
+        self._registry = registry
         self._kept: dict[WorkerId, _Kept] = {}
         self._to_ask: asyncio.Queue[WorkerId] = asyncio.Queue()
 
@@ -96,6 +98,8 @@ class KeptByWorkers:
         except DecodeError as error:
             logger.error("what a worker keeps could not be read: %s", error.message)
             return
+        if self._registry.worker(kept.worker) is None:
+            return  # it is asked when it is heard of
         known = self._kept.get(kept.worker)
         whole = kept.whole or kept.number == 1
         if whole or (known and (known.boot_id, known.number + 1) == (kept.boot_id, kept.number)):

@@ -52,7 +52,7 @@ class Controller:
         self._interval_s = failover.heartbeat_interval_ms / 1000
         self._registry = Registry(self._interval_s * failover.missed_heartbeats)
         self._link = LinkWatch(bus, self._interval_s)
-        self._kept = KeptByWorkers(bus)
+        self._kept = KeptByWorkers(bus, self._registry)
         self._requests = Requests(settings, bus, controller_id, self._registry, self._kept)
         self._entrance = Entrance(settings, bus, controller_id, self._registry, self._requests)
         self._started_at = time.monotonic()

@@ -23,11 +23,11 @@ _GARBAGE: dict[str, bytes] = {
     "null": b"null",
     "deep": b"[" * 200_000,
     "duplicate keys": b'{"model": 1, "model": 2, "request_id": 5, "request_id": 6, "owner": 7, '
-    b'"deadline_ms": "soon", "deadline_ms": "later"}',
+    b'"client": 8, "client": 9, "verb": "soon", "deadline_ms": "soon", "deadline_ms": "later"}',
     "wrong types": json.dumps(
         {
             **dict.fromkeys(["request_id", "model", "owner", "client", "deadline_ms"], (None, 5)),
-            **dict.fromkeys(["type", "worker", "controller", "events", "dispatches"], 5),
+            **dict.fromkeys(["type", "verb", "worker", "controller", "events", "dispatches"], 5),
             **dict.fromkeys(["reply", "inbox", "inboxes", "attempt", "request", "limit"], ()),
         }
     ).encode(),
@@ -49,6 +49,7 @@ _UNANSWERED = [
     "mlx.controller.controller-1.infer",
     "mlx.event.worker.worker-1",
     "mlx.event.worker.stranger",
+    "mlx.event.kept.worker-1",
     "mlx.event.controller.controller-1",
     "mlx.event.request.controller-1",
     "mlx.logs.recent",

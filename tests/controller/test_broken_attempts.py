@@ -226,7 +226,7 @@ async def test_a_strange_reply_of_a_worker_fails_its_request_and_not_the_control
 async def test_a_deadline_that_passes_without_a_connection_is_survived(nats_settings: Nats) -> None:
     own = await Bus.connect(nats_settings, name="controller", wait_s=5)
     settings, registry = ClusterSettings(), Registry(silence_limit_s=60)
-    requests = Requests(settings, own, CONTROLLER, registry, KeptByWorkers(own))
+    requests = Requests(settings, own, CONTROLLER, registry, KeptByWorkers(own, registry))
     await Entrance(settings, own, CONTROLLER, registry, requests).open()
     body = {
         "client": "local", "skill": "chat", "reply": own.new_inbox(), "elapsed_ms": 9_000,

@@ -199,6 +199,15 @@ async def test_a_worker_of_which_something_was_missed_is_asked(cluster: Running)
     assert await served(cluster, worker, NEXT, session_id="t") == [FIRST, ANSWER, NEXT]
 
 
+async def test_what_strangers_say_is_not_taken(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    stranger = SimulatedWorker(cluster.bus, "w0")
+    link = session_link(ClientName("local"), "s").hex()
+    await stranger.tell_kept(1, sessions={link: 9})
+    await cluster.settle()
+    assert await served(cluster, worker, NEXT) == [NEXT]
+
+
 async def test_what_a_worker_had_goes_with_it(cluster: Running) -> None:
     first = await cluster.worker("w1")
     link = session_link(ClientName("local"), "s").hex()
