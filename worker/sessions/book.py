@@ -87,11 +87,11 @@ class SessionBook:
         session.active = max(0, session.active - 1)
         session.used_at = self._clock()
         if answered:
-            session.turns += 1
             session.model = request.model
             self._said_bytes -= session.said_bytes
             session.said = said_with(request)
             self._said_bytes += session.said_bytes
+            session.turns = max(session.turns + 1, session.answers)
             self._files.write(session)
             self._keep_within_limits(session.client)
         elif session.turns == 0 and session.active == 0:

@@ -19,7 +19,7 @@ _KEPT = ("client", "id", "model", "turns", "tokens", "engine", "end", "created_a
 class Session:
     """
     Attributes:
-        turns: how many were answered.
+        turns: how many were answered, as far as this worker knows.
         said: all messages, with the answers: nothing where turns never come alone, None where
             not all is known.
         tokens: of its text, as far as that was kept once.
@@ -51,6 +51,11 @@ class Session:
     def said_bytes(self) -> int:
         """About what its messages take."""
         return sum(len(message["content"]) + 100 for message in self.said or [])
+
+    @property
+    def answers(self) -> int:
+        """How many stand among its messages, those of other workers too."""
+        return sum(message["role"] == "assistant" for message in self.said or [])
 
     @property
     def own_bytes(self) -> int:

@@ -55,6 +55,12 @@ def test_a_session_is_what_was_said_in_all_its_turns() -> None:
     assert status.continuable and not status.active
 
 
+def test_turns_that_another_worker_answered_count() -> None:
+    book = new_book()
+    turn(book, messages=[USER, ANSWER, USER, ANSWER, USER])
+    assert book.status(KEY).turns == 3
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
