@@ -26,9 +26,11 @@ _MOST_HOMES = 100_000
 
 
 class SessionTurns:
-    """Args:
-    kept: tells who knows a session that was served before this controller began.
-    timeout_s: for a worker's answer.
+    """Knows which requests of each session are here, and which worker served it last.
+
+    Args:
+        kept: tells who knows a session that was served before this controller began.
+        timeout_s: for a worker's answer.
     """
 
     def __init__(self, bus: Bus, kept: KeptByWorkers, *, timeout_s: float) -> None:
@@ -38,10 +40,6 @@ class SessionTurns:
         self._turns: dict[SessionKey, deque[OwnedRequest]] = {}
         self._waiting: dict[OwnedRequest, asyncio.Event] = {}
         self._homes: OrderedDict[SessionKey, WorkerId] = OrderedDict()
-
-    def __len__(self) -> int:
-        """Sessions of which a request is here."""
-        return len(self._turns)
 
     def came(self, request: OwnedRequest) -> None:
         """A request is the last of its session now."""

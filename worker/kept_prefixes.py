@@ -40,7 +40,7 @@ class KeptLinks:
         self._boot_id = boot_id
         self._sessions = sessions
         self._texts: OrderedDict[tuple[int, str], _Text] = OrderedDict()  # the last used one last
-        for session in sessions.texts():
+        for session in sessions.texts()[-_MOST:]:
             if session.said and session.end is not None:
                 links = conversation_links(session.model, session.said)
                 needed = [(link.hex(), int(share * session.tokens)) for link, share in links]

@@ -24,14 +24,18 @@ def version_option(command: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return click.version_option(VERSION, prog_name=command)
 
 
+def config_option(function: Callable[P, R]) -> Callable[P, R]:
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        help="Settings file. Default: $CLUSTER_CONFIG, else config/cluster.yaml if it exists.",
+    )(function)
+
+
 def settings_options(function: Callable[P, R]) -> Callable[P, R]:
     """--nats, --token, --config: where the cluster is and how it is set up."""
     for option in (
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path),
-            help="Settings file. Default: $CLUSTER_CONFIG, else config/cluster.yaml if it exists.",
-        ),
+        config_option,
         click.option("--token", help="Token of the NATS server, where it asks for one."),
         click.option(
             "--nats", metavar="URL", help="NATS server, for example nats://192.168.1.20:4222."

@@ -1,9 +1,8 @@
 """`cluster sessions`."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import orjson
@@ -96,38 +95,18 @@ def list_sessions(
         console.print(line, soft_wrap=True)
 
 
-@command.command("rm")
-@click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, callback=not_empty)
-@_whose
-@settings_options
-@json_option
-@reports_errors
-def remove_sessions(
-    sessions: Sequence[str],
-    client: str | None,
-    worker: str | None,
-    config: Path | None,
-    nats: str | None,
-    token: str | None,
-    as_json: bool,
+def _order_command(
+    name: str, help: str, done: str, order: Callable[[ClientName, str], ControlOrder]
 ) -> None:
-    """Forget sessions: what was said, and all that is kept of their texts alone."""
+    """A subcommand that gives an order for each of the sessions it is given."""
 
-    def order(row: SessionRow) -> ControlOrder:
-        return ForgetSession(client=row.session.client, session_id=row.session.id)
-
-    rows = with_cluster(config, nats, token, _ordering(sessions, client, worker, order))
-    _tell(rows, "removed", as_json=as_json)
-
-
-def _pinning(name: str, help: str, *, pinned: bool) -> None:
     @command.command(name, help=help)
     @click.argument("sessions", metavar="SESSION...", nargs=-1, required=True, callback=not_empty)
     @_whose
     @settings_options
     @json_option
     @reports_errors
-    def pin(
+    def give(
         sessions: Sequence[str],
         client: str | None,
         worker: str | None,
@@ -136,16 +115,34 @@ def _pinning(name: str, help: str, *, pinned: bool) -> None:
         token: str | None,
         as_json: bool,
     ) -> None:
-        def order(row: SessionRow) -> ControlOrder:
-            client, session_id = row.session.client, row.session.id
-            return PinSession(client=client, session_id=session_id, pinned=pinned)
+        async def work(cluster: Cluster) -> list[SessionRow]:
+            rows = _named(sessions, await _rows(cluster, client, worker, 1000))
+            for row in rows:
+                named = order(row.session.client, row.session.id)
+                _checked(await cluster.control(row.worker, named))
+            return rows
 
-        rows = with_cluster(config, nats, token, _ordering(sessions, client, worker, order))
-        _tell(rows, f"{name}ned", as_json=as_json)
+        _tell(with_cluster(config, nats, token, work), done, as_json=as_json)
 
 
-_pinning("pin", "Keep sessions when others go.", pinned=True)
-_pinning("unpin", "Let sessions go when others need their place.", pinned=False)
+_order_command(
+    "rm",
+    "Forget sessions: what was said, and all that is kept of their texts alone.",
+    "removed",
+    lambda client, id: ForgetSession(client=client, session_id=id),
+)
+_order_command(
+    "pin",
+    "Keep sessions when others go.",
+    "pinned",
+    lambda client, id: PinSession(client=client, session_id=id, pinned=True),
+)
+_order_command(
+    "unpin",
+    "Let sessions go when others need their place.",
+    "unpinned",
+    lambda client, id: PinSession(client=client, session_id=id, pinned=False),
+)
 
 
 async def _rows(
@@ -173,39 +170,25 @@ async def _rows(
     return sorted(rows, key=lambda row: row.session.idle_s)
 
 
-def _ordering(
-    sessions: Sequence[str],
-    client: str | None,
-    worker: str | None,
-    order: Callable[[SessionRow], ControlOrder],
-) -> Callable[[Cluster], Coroutine[Any, Any, list[SessionRow]]]:
-    """Gives an order for each of the named sessions, wherever it is.
+def _named(names: Sequence[str], rows: Sequence[SessionRow]) -> list[SessionRow]:
+    """The sessions of these names, wherever they are.
 
     Raises:
-        InvalidRequest: one is not there, or several clients have one of that name; then nothing
-            was done.
-        RequestError: a worker refused.
+        InvalidRequest: one is not there, or several clients have one of that name.
     """
-
-    async def work(cluster: Cluster) -> list[SessionRow]:
-        rows = await _rows(cluster, client, worker, 1000)
-        chosen = []
-        for name in sessions:
-            found = [row for row in rows if row.session.id == name]
-            clients = sorted({row.session.client for row in found})
-            if not found:
-                raise InvalidRequest(f"no worker keeps a session {name!r}", code="unknown_session")
-            if len(clients) > 1:
-                raise InvalidRequest(
-                    f"several clients have a session {name!r}: {', '.join(clients)}; "
-                    "say which with --client"
-                )
-            chosen += found
-        for row in chosen:
-            _checked(await cluster.control(row.worker, order(row)))
-        return chosen
-
-    return work
+    chosen = []
+    for name in names:
+        found = [row for row in rows if row.session.id == name]
+        clients = sorted({row.session.client for row in found})
+        if not found:
+            raise InvalidRequest(f"no worker keeps a session {name!r}", code="unknown_session")
+        if len(clients) > 1:
+            raise InvalidRequest(
+                f"several clients have a session {name!r}: {', '.join(clients)}; "
+                "say which with --client"
+            )
+        chosen += found
+    return chosen
 
 
 def _checked(reply: ControlReply) -> ControlReply:

@@ -19,6 +19,7 @@ from shared.cli.local.kept import DEFAULT_PORT, cluster_folder, is_loopback, nee
 from shared.cli.local.model import fetch_demo_model, model_flags
 from shared.cli.local.serving import unless_asked, wait_until_ready, while_watched
 from shared.cli.options import (
+    config_option,
     json_option,
     not_empty,
     read_settings,
@@ -74,11 +75,7 @@ then end with its exit status:
     "Default: only if gateway.enabled says so.",
 )
 @click.option("--token", help="Token that others must give. Default: made and kept, if needed.")
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="Settings file. Default: $CLUSTER_CONFIG, else config/cluster.yaml if it exists.",
-)
+@config_option
 @click.option("--nats", metavar="URL", help="Not for this command: it starts its own server.")
 @json_option
 @version_option("cluster up")

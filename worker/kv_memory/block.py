@@ -68,7 +68,7 @@ class Part:
     @property
     def nbytes(self) -> int:
         """What it takes in memory, or will take."""
-        return self.payload.nbytes if self.payload is not None else self.file_bytes
+        return self.memory_bytes or self.file_bytes
 
     @property
     def there(self) -> bool:

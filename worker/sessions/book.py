@@ -3,6 +3,7 @@
 import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 
 from shared.errors import RequestError
 from shared.ids import ClientName, SessionKey
@@ -20,10 +21,12 @@ Send = Callable[[int, Order], None]
 
 
 class SessionBook:
-    """Args:
-    send: gives an order to an engine.
-    pin_limit_bytes: what the own blocks of pinned sessions may take.
-    clock: in seconds since 1970.
+    """Belongs to the agent.
+
+    Args:
+        send: gives an order to an engine.
+        pin_limit_bytes: of what is kept; pinned sessions may take a half of that.
+        clock: in seconds since 1970.
     """
 
     def __init__(
@@ -187,9 +190,8 @@ class SessionBook:
     def tick(self) -> None:
         """Forget what was not used for too long; call it now and then."""
         horizon = self._clock() - self._settings.ttl_s
-        for session in list(self._sessions.values()):
-            if session.used_at >= horizon:
-                break
+        old = list(takewhile(lambda session: session.used_at < horizon, self._sessions.values()))
+        for session in old:
             if not (session.pinned or session.active):
                 self._remove(session, drop=True)
 

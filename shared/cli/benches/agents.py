@@ -16,6 +16,7 @@ from shared.cli.benches.trial import Trial
 from shared.cli.local.model import fetch_demo_model, model_flags
 from shared.cli.local.serving import unless_asked
 from shared.cli.options import (
+    config_option,
     json_option,
     not_empty,
     read_settings,
@@ -105,11 +106,7 @@ table goes to standard output, agents.json and agents.png into a folder.
     callback=not_empty,
     help="Where plot and figures go. What an earlier run left there is replaced.",
 )
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="Settings file. Default: $CLUSTER_CONFIG, else config/cluster.yaml if it exists.",
-)
+@config_option
 @click.option("--nats", metavar="URL", help="Not for this command: it starts its own cluster.")
 @json_option
 @version_option("cluster bench agents")
