@@ -1,10 +1,13 @@
 """Throughput with the KV memory on and nothing in it that helps, beside the same without it.
 
-    python -m benchmarks.kv_overhead [--clients 8] [--repeats 24]
+    python -m benchmarks.kv_overhead [--clients 8] [--starts 6] [--repeats 4]
 
 Prompts of 50 to 380 random tokens that nobody has begun with, greedy. Two clusters take turns, and
-turns at being first; the one that waits does nothing. Many short pairs, as a shared machine changes
-its speed by more than what is looked for: the mean has its standard error beside it. Writes
+turns at being first; the one that waits does nothing. They are started anew several times, as one
+process may be faster than its twin for all its life, and many short pairs are run, as a shared
+machine changes its speed by more than what is looked for. Prompts may hold up decoding for 5 s on
+both sides, so that both make the same passes. Each mean has its standard error beside it, taken over
+the starts. CPU seconds are those of worker and engine, all their threads. Writes
 results/kv_overhead.json.
 """
 
@@ -15,14 +18,15 @@ import math
 import statistics
 import sys
 import tempfile
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from benchmarks.loads import mixed_prompts
 from benchmarks.local_cluster import LocalCluster, generate, local_cluster
-from benchmarks.measures import print_table, save, spread
+from benchmarks.measures import cpu_seconds, print_table, save, spread
 from shared.client import Cluster, connect
 
-_OFF = {"CLUSTER__WORKER__KV_CACHE__ENABLED": "false"}
+_BOTH = {"CLUSTER__WORKER__CONTINUOUS_BATCHING__MAX_DECODE_STALL_MS": "5000"}
+_OFF = {**_BOTH, "CLUSTER__WORKER__KV_CACHE__ENABLED": "false"}
 
 
 def main() -> None:
@@ -30,37 +34,69 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--requests", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=24)
-    parser.add_argument("--repeats", type=int, default=24)
+    parser.add_argument("--starts", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=4)
     arguments = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx-kv-"))
-        on = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": folder}
-        sides = {
-            "on": stack.enter_context(local_cluster(settings=on)),
-            "off": stack.enter_context(local_cluster(settings=_OFF)),
-        }
-        pairs = asyncio.run(_compare(sides, arguments))
-    ratios = [pair["on"] / pair["off"] for pair in pairs]
-    ratio, mean = spread(ratios), statistics.fmean(ratios)
-    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else math.inf
-    speeds = {side: spread(pair[side] for pair in pairs) for side in sides}
+    starts = []
+    for number in range(arguments.starts):
+        print(f"start {number + 1}/{arguments.starts}", file=sys.stderr)
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx-kv-"))
+            settings = {
+                "on": {**_BOTH, "CLUSTER__WORKER__KV_CACHE__DISK_PATH": folder},
+                "off": _OFF,
+            }
+            sides = {
+                side: stack.enter_context(local_cluster(settings=settings[side]))
+                for side in list(settings)[:: 1 if number % 2 else -1]
+            }
+            starts.append(asyncio.run(_compare(sides, arguments, seed=1000 * number)))
+    pairs = [pair for start in starts for pair in start]
+    ratios = {
+        "speed": _ratios(
+            [[pair["on"].tokens_per_s / pair["off"].tokens_per_s for pair in s] for s in starts]
+        ),
+        "cpu": _ratios([[pair["on"].cpu_ms / pair["off"].cpu_ms for pair in s] for s in starts]),
+    }
+    speeds = {side: spread(pair[side].tokens_per_s for pair in pairs) for side in sides}
+    cpu = {side: spread(pair[side].cpu_ms for pair in pairs) for side in sides}
     print_table(
-        f"{arguments.clients} clients, no hits, medians of {len(pairs)} (minimum-maximum)",
-        ("KV memory", "tokens/s"),
-        [
-            (side, f"{speed['median']:.1f} ({speed['min']:.1f}-{speed['max']:.1f})")
-            for side, speed in speeds.items()
-        ],
+        f"{arguments.clients} clients, no hits, medians of {len(pairs)} in {len(starts)} starts (minimum-maximum)",
+        ("KV memory", "tokens/s", "CPU ms a token"),
+        [(side, _shown(speeds[side]), _shown(cpu[side])) for side in sides],
     )
-    print(f"on / off: {ratio['median']:.3f} ({ratio['min']:.3f}-{ratio['max']:.3f})")
-    print(f"mean: {mean:.3f}, standard error {error:.3f}")
-    figures = {"ratio": ratio, "mean": mean, "standard_error": error, "pairs": pairs}
-    print(f"written to {save('kv_overhead', figures)}")
+    for name, ratio in ratios.items():
+        print(
+            f"{name}, on / off: mean {ratio['mean']:.3f}, standard error {ratio['error']:.3f}, "
+            f"median {ratio['median']:.3f} ({ratio['min']:.3f}-{ratio['max']:.3f})"
+        )
+    shown = [{side: asdict(one) for side, one in pair.items()} for pair in pairs]
+    print(f"written to {save('kv_overhead', {**ratios, 'pairs': shown})}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What one side did. `cpu_ms`: of worker and engine for a token."""
+
+    tokens_per_s: float
+    cpu_ms: float
+
+
+def _ratios(starts: list[list[float]]) -> dict[str, float]:
+    """Of the pairs of each start; the standard error is that of the mean of the starts' means."""
+    means = [statistics.fmean(start) for start in starts]
+    error = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else math.inf
+    every = spread(ratio for start in starts for ratio in start)
+    return {**every, "mean": statistics.fmean(means), "error": error}
+
+
+def _shown(figure: dict[str, float]) -> str:
+    return f"{figure['median']:.1f} ({figure['min']:.1f}-{figure['max']:.1f})"
 
 
 async def _compare(
-    sides: dict[str, LocalCluster], arguments: argparse.Namespace
-) -> list[dict[str, Any]]:
+    sides: dict[str, LocalCluster], arguments: argparse.Namespace, seed: int
+) -> list[dict[str, _Pass]]:
     pairs = []
     async with contextlib.AsyncExitStack() as stack:
         clients = {
@@ -69,22 +105,26 @@ async def _compare(
         }
         for repeat in range(-1, arguments.repeats):  # the first one is not counted
             print(f"run {repeat + 1}/{arguments.repeats}", file=sys.stderr)
-            prompts = mixed_prompts(arguments.requests, 50, 380, seed=1000 + repeat)
-            pair: dict[str, Any] = {}
+            prompts = mixed_prompts(arguments.requests, 50, 380, seed=seed + repeat + 1)
+            pair: dict[str, _Pass] = {}
             for side in list(sides)[:: 1 if repeat % 2 else -1]:
-                pair[side] = await _tokens_per_s(clients[side], sides[side], prompts, arguments)
+                pair[side] = await _run(clients[side], sides[side], prompts, arguments)
             if repeat >= 0:
                 pairs.append(pair)
     return pairs
 
 
-async def _tokens_per_s(
+async def _run(
     cluster: Cluster, local: LocalCluster, prompts: list[list[int]], arguments: argparse.Namespace
-) -> float:
+) -> _Pass:
     """Of clients in a closed loop."""
     share = -(-len(prompts) // arguments.clients)
     loop = asyncio.get_running_loop()
-    began_at, tokens = loop.time(), 0
+    began_at = loop.time()
+    served_by = {
+        name: pid for name, pid in local.processes.items() if name.startswith(("worker", "engine"))
+    }
+    before = cpu_seconds(served_by)
 
     async def client(mine: list[list[int]]) -> int:
         count = 0
@@ -95,7 +135,9 @@ async def _tokens_per_s(
 
     parts = [prompts[start : start + share] for start in range(0, len(prompts), share)]
     tokens = sum(await asyncio.gather(*(client(part) for part in parts)))
-    return tokens / (loop.time() - began_at)
+    seconds = loop.time() - began_at
+    cpu_s = sum(cpu_seconds(served_by).values()) - sum(before.values())
+    return _Pass(tokens / seconds, 1000 * cpu_s / tokens)
 
 
 if __name__ == "__main__":
