@@ -139,19 +139,20 @@ class EngineProcess:
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._hung = None
-        async with asyncio.TaskGroup() as tasks:
-            watchdogs = [
-                tasks.create_task(self._kill_slow_start()),
-                tasks.create_task(self._kill_silent()),
-            ]
-            tasks.create_task(self._read_stderr(self._process))
-            problem = await self._read_facts(reader)
-            for watchdog in watchdogs:
-                watchdog.cancel()
-            self._writer.close()
-            if problem:
-                self.kill()
-            status = await self._process.wait()
+        with contextlib.closing(self._writer):
+            async with asyncio.TaskGroup() as tasks:
+                watchdogs = [
+                    tasks.create_task(self._kill_slow_start()),
+                    tasks.create_task(self._kill_silent()),
+                ]
+                tasks.create_task(self._read_stderr(self._process))
+                problem = await self._read_facts(reader)
+                for watchdog in watchdogs:
+                    watchdog.cancel()
+                self._writer.close()
+                if problem:
+                    self.kill()
+                status = await self._process.wait()
         return self._hung or problem or self._describe(status)
 
     async def _kill_slow_start(self) -> None:
