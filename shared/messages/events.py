@@ -28,6 +28,28 @@ class Hardware(Part):
     os: str = ""
 
 
+class ModelSpeed(Part):
+    """How fast a worker serves a model, as it measured lately; 0 where it has not yet.
+
+    Attributes:
+        prefill_tokens_per_s: prompt tokens that one engine computes in a second.
+        step_ms: of a decode step with the rows of now.
+        rows: that may decode at once, in all engines that hold the model.
+        bytes_per_token: of prompts that came as text, in UTF-8.
+        prefill_share: of the tokens of prompts, those that were not kept from before, 0 to 1.
+        answer_tokens: of an answer, on average.
+        load_ms: what loading it took.
+    """
+
+    prefill_tokens_per_s: float = 0.0
+    step_ms: float = 0.0
+    rows: Count = 0
+    bytes_per_token: float = 0.0
+    prefill_share: float = 1.0
+    answer_tokens: float = 0.0
+    load_ms: float = 0.0
+
+
 class ModelStatus(Part):
     """One model on one worker.
 
@@ -50,6 +72,7 @@ class ModelStatus(Part):
     queued_requests: Count = 0
     idle_s: float | None = None
     max_context_tokens: int | None = None
+    speed: ModelSpeed = ModelSpeed()
 
 
 class BatchChange(Part):
@@ -235,6 +258,9 @@ class WorkerReport(Part):
     """The whole state of a worker, as heartbeats and health answers carry it.
 
     Attributes:
+        prefill_ms: until the prompts that are here are computed, as far as its speed tells; of the
+            engine that is first done.
+        dispatches_per_message: so many it takes in one message at most.
         memory_bytes: used by MLX and the processes of the worker.
         cpu_cores: how many its processes kept busy, lately.
         load_balance: of the engines, 1 when all generated the same lately, 1 / engines when one
@@ -251,6 +277,8 @@ class WorkerReport(Part):
     queued_requests: Count = 0
     max_batch_size: Count = 0
     max_queue_depth: Count = 0
+    prefill_ms: float = 0.0
+    dispatches_per_message: Count = 1
     queue: QueueStatus = QueueStatus()
     models: list[ModelStatus] = []
     pre_warming: PreWarmingStatus = PreWarmingStatus()
