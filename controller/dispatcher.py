@@ -6,12 +6,15 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
 
-from controller.owned_request import OwnedRequest
+from controller.kept_prefixes import KeptByWorkers
+from controller.owned_request import WORKER_FAULTS, OwnedRequest
+from controller.placement import Placement
 from controller.registry import Registry
-from controller.routing import Route, choose
+from controller.routing import PASSING, Decision, Need, NoRoute, choose, policy_named
+from controller.waiting_room import WaitingRoom
 from shared import subjects
 from shared.bus import Bus
 from shared.errors import BusError, DecodeError, NoResponders, RequestTimedOut, Unavailable
@@ -19,10 +22,14 @@ from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import AttachStream, CancelRequest, ControlReply
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, Refusal
+from shared.settings.tree import Controller
 
 logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.1
+_SETTLING_BEATS = 1.5
+"""After its start a controller has heard all workers in this time; until then it does not say that
+nobody can serve a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,54 +45,92 @@ class Ack:
     boot_id: BootId
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A worker that was chosen; it is counted there already."""
+
+    decision: Decision
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What a worker said that had said how it stands at `seen_at`."""
+
+    refusal: Refusal
+    seen_at: float
+
+    @property
+    def passes(self) -> bool:
+        return self.refusal.code in PASSING
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for a worker.
+
+    Attributes:
+        until: it goes on no longer.
+        refused: who said no.
+    """
+
+    request: OwnedRequest
+    need: Need
+    until: float
+    refused: dict[WorkerId, _Refused] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> Hashable:
+        """Who is alike here finds a place where this one does; None for who was refused, or
+        failed, somewhere."""
+        if self.refused or self.request.tried:
+            return None
+        requires = self.need.requires
+        return tuple(self.need.models), requires and requires.model_dump_json()
+
+
 class Dispatcher:
-    """Chooses a worker, dispatches, and goes to the next one on a refusal."""
+    """Chooses a worker, dispatches, and goes to the next one on a refusal; without any, the request
+    waits a while."""
 
     def __init__(
         self,
         controller: ControllerId,
+        settings: Controller,
         bus: Bus,
         registry: Registry,
-        *,
-        ack_timeout_s: float,
-        settling_s: float,
+        kept: KeptByWorkers,
     ) -> None:
-        """`settling_s`: after its start a controller has heard all workers in this time; until
-        then it does not say that nobody can serve a request."""
         self._controller = controller
         self._bus = bus
         self._registry = registry
-        self._ack_timeout_s = ack_timeout_s
+        self._kept = kept
+        self._policy = policy_named(settings.routing.policy)
+        self._ack_timeout_s = settings.dispatch.ack_timeout_ms / 1000
+        settling_s = _SETTLING_BEATS * settings.failover.heartbeat_interval_ms / 1000
         self._settled_at = time.monotonic() + settling_s
         self._random = random.Random()
         self._awaited: defaultdict[BootId, set[asyncio.Future[None]]] = defaultdict(set)
+        self.waiting: WaitingRoom[Place] = WaitingRoom(settings.waiting_room, time.monotonic)
 
-    async def dispatch(self, request: OwnedRequest) -> None:
+    async def dispatch(self, request: OwnedRequest, need: Need) -> None:
         """Return when a worker has the request, or it has ended meanwhile.
 
         Raises:
             Unavailable: no worker took it; the reason is that of the last refusal, or why
                 none could be asked.
         """
-        refused: dict[WorkerId, Refusal] = {}
+        search = _Search(request, need, until=request.deadline)
         while not request.ended and not request.cancelled:
             await self._bus.wait_connected()
-            try:
-                route = self._choose(request, refused)
-            except Unavailable as error:
-                if time.monotonic() < self._settled_at:
-                    await asyncio.sleep(_LOOK_AGAIN_S)  # not every worker was heard yet
-                    continue
-                if error.code == "queue_full":
-                    for view in self._registry.workers:
-                        view.turned_away += 1
-                if not refused:
-                    raise
-                raise _all_refused(refused) from None
+            place = await self._place(search)
+            if place is None:
+                continue
             connection = self._bus.connections
-            route.worker.unreported += 1
-            report = route.worker.report
-            attempt = request.begin_attempt(report.id, report.boot_id, route.model)
+            report = place.decision.worker.report
+            attempt = request.begin_attempt(
+                report.id, report.boot_id, place.decision.model, place.placement
+            )
             answer = await self._ask(report.id, report.boot_id, attempt)
             if request.attempt != attempt.attempt or request.state != "dispatching":
                 return  # ended, or given back, before the answer came
@@ -95,23 +140,76 @@ class Dispatcher:
                     if inbox not in attempt.inboxes:  # came while the dispatch was on its way
                         await self.attach(request, inbox)
                 return
-            route.worker.unreported -= 1
-            if connection != self._bus.connections or not self._bus.connected:
-                continue  # our own link failed, which says nothing of the worker
-            refused[report.id] = answer
+            # Where our own link failed, that says nothing of the worker.
+            ours = connection != self._bus.connections or not self._bus.connected
+            fault = answer.code in WORKER_FAULTS and not ours
+            place.placement.ended("fault" if fault else "other", time.monotonic())
+            if ours:
+                continue
+            search.refused[report.id] = _Refused(answer, place.decision.worker.seen_at)
             logger.info(
                 "%s refused: %s", report.id, answer.message,
                 extra={"request_id": request.request_id, "code": answer.code},
             )  # fmt: skip
 
-    def _choose(self, request: OwnedRequest, refused: Collection[WorkerId]) -> Route:
+    async def _place(self, search: _Search) -> Place | None:
+        """A worker that may take it; None where the request has to look again, or has ended.
+
+        Raises:
+            Unavailable: there is none, and waiting does not help.
+        """
+        level = search.need.level
+
+        def find() -> Place:
+            return self._choose(search)
+
+        try:
+            if (ahead := self.waiting.ahead_of(level, search.kind)) is not None:
+                raise ahead
+            return find()
+        except NoRoute as error:
+            if time.monotonic() < self._settled_at:
+                await asyncio.sleep(_LOOK_AGAIN_S)  # not every worker was heard yet
+                return None
+            try:
+                if not (error.passes or any(each.passes for each in search.refused.values())):
+                    raise
+                search.until = min(search.until, time.monotonic() + self.waiting.max_wait_s)
+                return await self.waiting.wait(
+                    search.request, find, error, level=level, kind=search.kind, until=search.until
+                )
+            except NoRoute as last:
+                if last.code == "queue_full":
+                    for view in self._registry.workers:
+                        view.turned_away += 1
+                if not search.refused:
+                    raise
+                refusals = [each.refusal for each in search.refused.values()]
+                raise _all_refused(refusals) from None
+
+    def _choose(self, search: _Search) -> Place:
         """A worker that did not refuse, nor fail before unless there is no other."""
-        workers, draw = self._registry.workers, self._random.random
-        avoided = {*refused, *request.tried}
-        if request.tried:
-            with contextlib.suppress(Unavailable):
-                return choose(request.need, workers, excluded=avoided, tie_break=draw)
-        return choose(request.need, workers, excluded=refused, tie_break=draw)
+        now = time.monotonic()
+        out = {id for id, each in search.refused.items() if not self._changed(id, each)}
+
+        def chosen(excluded: Collection[WorkerId]) -> Decision:
+            return choose(
+                search.need, self._registry, self._kept, self._policy,
+                now=now, draw=self._random.random, excluded=excluded,
+            )  # fmt: skip
+
+        decision = None
+        if search.request.tried:
+            with contextlib.suppress(NoRoute):
+                decision = chosen({*out, *search.request.tried})
+        decision = decision or chosen(out)
+        prefill_ms = decision.chosen.forecast.prefill_ms
+        return Place(decision, Placement(decision.worker, prefill_ms, now))
+
+    def _changed(self, worker: WorkerId, refused: _Refused) -> bool:
+        """Whether who refused for want of room has said since how it stands now."""
+        view = self._registry.worker(worker)
+        return refused.passes and view is not None and view.seen_at > refused.seen_at
 
     async def attach(self, request: OwnedRequest, inbox: str) -> bool:
         """Have the worker send the stream to one more inbox; False where it is not there."""
@@ -201,11 +299,11 @@ class Dispatcher:
             logger.warning("a cancel was lost: %s", error.message)
 
 
-def _all_refused(refused: dict[WorkerId, Refusal]) -> Unavailable:
-    last = list(refused.values())[-1]
-    waits = [r.retry_after_ms for r in refused.values() if r.retry_after_ms is not None]
+def _all_refused(refused: Sequence[Refusal]) -> Unavailable:
+    last = refused[-1]
+    waits = [each.retry_after_ms for each in refused if each.retry_after_ms is not None]
     return Unavailable(
-        "; ".join(refusal.message for refusal in refused.values()),
+        "; ".join(refusal.message for refusal in refused),
         code=last.code,
         param=last.param,
         retry_after_ms=min(waits, default=None),

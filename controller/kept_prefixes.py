@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from controller.registry import Registry
 from shared import subjects
@@ -18,6 +19,7 @@ from shared.messages.prefixes import session_link
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 5.0
+_NO_LINKS: Mapping[str, Tier] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -27,16 +29,6 @@ class _Kept:
     links: dict[str, Tier] = field(default_factory=dict)
     sessions: dict[str, int] = field(default_factory=dict)
 
-    def take(self, message: KeptPrefixes) -> None:
-        if message.whole:
-            self.links, self.sessions = {}, {}
-        self.number = message.number
-        self.links |= message.links
-        self.sessions |= message.sessions
-        for gone in message.gone:
-            self.links.pop(gone, None)
-            self.sessions.pop(gone, None)
-
 
 class KeptByWorkers:
     """What workers keep, by worker; of one that is not in the registry nothing is taken."""
@@ -45,6 +37,7 @@ class KeptByWorkers:
         self._bus = bus
         self._registry = registry
         self._kept: dict[WorkerId, _Kept] = {}
+        self._keepers: dict[str, set[WorkerId]] = {}
         self._to_ask: asyncio.Queue[WorkerId] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -59,7 +52,11 @@ class KeptByWorkers:
     def links(self, worker: WorkerId) -> Mapping[str, Tier]:
         """Where the links are that a worker keeps."""
         kept = self._kept.get(worker)
-        return kept.links if kept is not None else {}
+        return kept.links if kept is not None else _NO_LINKS
+
+    def keepers(self, link: str) -> Collection[WorkerId]:
+        """The workers that keep a link."""
+        return self._keepers.get(link, ())
 
     def home(self, session: SessionKey) -> WorkerId | None:
         """The worker that knows most turns of a session."""
@@ -74,6 +71,7 @@ class KeptByWorkers:
         kept = self._kept.get(worker)
         if kept is not None and kept.boot_id == boot_id:
             del self._kept[worker]
+            self._let_go(worker, kept.links)
 
     def ask(self, worker: WorkerId) -> None:
         """Have a worker tell all."""
@@ -107,9 +105,31 @@ class KeptByWorkers:
         elif known is None or (known.boot_id, known.number) != (kept.boot_id, kept.number):
             self.ask(kept.worker)
 
-    def _take(self, kept: KeptPrefixes) -> None:
-        known = self._kept.get(kept.worker)
-        if known is None or known.boot_id != kept.boot_id:
-            known = self._kept[kept.worker] = _Kept(kept.boot_id, 0)
-        if kept.number >= known.number:
-            known.take(kept)
+    def _take(self, told: KeptPrefixes) -> None:
+        kept = self._kept.get(told.worker)
+        if kept is None or kept.boot_id != told.boot_id:
+            if kept is not None:
+                self._let_go(told.worker, kept.links)
+            kept = self._kept[told.worker] = _Kept(told.boot_id, 0)
+        if told.number < kept.number:
+            return
+        if told.whole:
+            self._let_go(told.worker, kept.links)
+            kept.links, kept.sessions = {}, {}
+        kept.number = told.number
+        for link in told.links.keys() - kept.links.keys():
+            self._keepers.setdefault(link, set()).add(told.worker)
+        kept.links |= told.links
+        kept.sessions |= told.sessions
+        self._let_go(told.worker, [link for link in told.gone if link in kept.links])
+        for gone in told.gone:
+            kept.links.pop(gone, None)
+            kept.sessions.pop(gone, None)
+
+    def _let_go(self, worker: WorkerId, links: Iterable[str]) -> None:
+        """A worker keeps these no more."""
+        for link in links:
+            keepers = self._keepers[link]
+            keepers.discard(worker)
+            if not keepers:
+                del self._keepers[link]

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from controller.routing import Need
+from controller.placement import Outcome, Placement
 from shared.ids import (
     BootId,
     ClientName,
@@ -22,6 +22,9 @@ from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamErr
 
 RequestKey = tuple[ClientName, RequestId]
 
+WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})
+"""Codes of errors that say that something is wrong with the worker, and not with the request."""
+
 
 @dataclass(slots=True, eq=False)
 class OwnedRequest:
@@ -35,6 +38,7 @@ class OwnedRequest:
         last_error: of the last of those.
         end: the terminal message, where this controller sent it.
         said: messages of its session that come before its own.
+        placement: of the present attempt.
     """
 
     request_id: RequestId
@@ -55,6 +59,7 @@ class OwnedRequest:
     last_error: StreamError | None = None
     end: Done | Failed | None = None
     said: list[Message] = field(default_factory=list)
+    placement: Placement | None = None
     cancelled: bool = False
     accepted_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
@@ -71,8 +76,15 @@ class OwnedRequest:
         return (self.client, session) if session is not None else None
 
     @property
-    def need(self) -> Need:
-        return Need(self.models, self.request.requires, self.request.level)
+    def kinship(self) -> SessionKey | None:
+        """The session by which it is served best where the one before was."""
+        session = self.request.session_id
+        return (self.client, session) if session is not None else None
+
+    @property
+    def deadline(self) -> float:
+        """On the clock of `time.monotonic`."""
+        return self.accepted_at + (self.request.timeout_ms - self.elapsed_before_ms) / 1000
 
     @property
     def ended(self) -> bool:
@@ -82,9 +94,12 @@ class OwnedRequest:
     def elapsed_ms(self) -> float:
         return self.elapsed_before_ms + (time.monotonic() - self.accepted_at) * 1000
 
-    def begin_attempt(self, worker: WorkerId, boot_id: BootId, model: ModelId) -> Dispatch:
+    def begin_attempt(
+        self, worker: WorkerId, boot_id: BootId, model: ModelId, placement: Placement | None = None
+    ) -> Dispatch:
         """Count a new attempt and describe it for the worker."""
         self.attempt += 1
+        self.placement = placement
         self.state, self.worker, self.boot_id = "dispatching", worker, boot_id
         return Dispatch(
             request_id=self.request_id,
@@ -95,11 +110,11 @@ class OwnedRequest:
             inboxes=list(self.inboxes),
             seed=self.seed,
             elapsed_ms=round(self.elapsed_ms, 3),
-            request=self._whole,
+            request=self.whole,
         )
 
     @property
-    def _whole(self) -> InferenceRequest:
+    def whole(self) -> InferenceRequest:
         """The request with all that was said before."""
         if not self.said:
             return self.request
@@ -111,9 +126,12 @@ class OwnedRequest:
         """The worker has it: under this attempt, in this boot."""
         self.state, self.boot_id = "running", boot_id
         self.attempt = max(self.attempt, attempt)
+        if self.placement is not None:
+            self.placement.taken()
 
     def give_up_attempt(self, error: StreamError) -> None:
         """The worker is gone or gave the request back; another one comes."""
+        self._leave_worker("fault" if error.code in WORKER_FAULTS else "other")
         self.last_error = error
         self.failures += 1
         if self.worker is not None:
@@ -129,12 +147,22 @@ class OwnedRequest:
     def note_tokens(self, event: TokensEmitted) -> None:
         """Keep new tokens; what is known already is not taken twice."""
         known = self.tokens.setdefault(event.choice, [])
+        if not known and self.placement is not None:
+            self.placement.began(time.monotonic())
         if event.index <= len(known):  # after a gap nothing fits any more
             known.extend(event.token_ids[len(known) - event.index :])
 
-    def finish(self, state: RequestStateName) -> None:
+    def finish(self, state: RequestStateName, code: str = "") -> None:
+        """It ended; badly with an error `code`."""
+        good = state == "finished" and not self.cancelled
+        self._leave_worker("served" if good else "fault" if code in WORKER_FAULTS else "other")
         self.state = state
         self.ended_at = time.monotonic()
+
+    def _leave_worker(self, outcome: Outcome) -> None:
+        if self.placement is not None:
+            self.placement.ended(outcome, time.monotonic())
+            self.placement = None
 
     def accepted_message(self) -> Status:
         return Status(self.request_id, max(0, self.attempt), None, "accepted", seed=self.seed)

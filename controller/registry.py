@@ -3,37 +3,16 @@
 Plain data and a clock passed in: no I/O.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shared.ids import BootId, ControllerId, WorkerId
+from controller.circuit_breaker import CircuitBreaker
+from controller.worker_view import WorkerView
+from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.events import ControllerEvent, ControllerReport, WorkerEvent, WorkerReport
+from shared.settings.tree import CircuitBreaker as BreakerLimits
 
-
-@dataclass(slots=True)
-class WorkerView:
-    """A worker as this controller sees it.
-
-    Attributes:
-        seen_at: when it last said something, on the monotonic clock.
-        unreported: requests sent there since its last report, which that cannot count.
-        turned_away: requests that were told since then to come again, as its queue is full: each
-            is to come for another place.
-    """
-
-    report: WorkerReport
-    seen_at: float
-    unreported: int = 0
-    turned_away: int = 0
-
-    @property
-    def id(self) -> WorkerId:
-        return self.report.id
-
-    @property
-    def load(self) -> int:
-        """Requests it has, as far as known."""
-        return self.report.active_requests + self.report.queued_requests + self.unreported
+_MOST_BREAKERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +27,37 @@ class WorkerGone:
 class Registry:
     """Every worker and controller that is alive."""
 
-    def __init__(self, silence_limit_s: float) -> None:
+    def __init__(self, silence_limit_s: float, breakers: BreakerLimits | None = None) -> None:
+        """Without `breakers` no worker is left alone for its failures."""
         self._silence_limit_s = silence_limit_s
         self._workers: dict[WorkerId, WorkerView] = {}
+        self._sorted: list[WorkerView] | None = None
+        self._holding: dict[ModelId, list[WorkerView]] = {}
+        self._warm: dict[ModelId, list[WorkerView]] = {}
+        self._breaker_limits = breakers
+        self._breakers: dict[WorkerId, CircuitBreaker] = {}
         self._controllers: dict[ControllerId, tuple[ControllerReport, float]] = {}
 
     @property
-    def workers(self) -> list[WorkerView]:
-        return sorted(self._workers.values(), key=lambda view: view.id)
+    def workers(self) -> Sequence[WorkerView]:
+        """In the order of their ids."""
+        if self._sorted is None:
+            self._sorted = sorted(self._workers.values(), key=lambda view: view.id)
+        return self._sorted
+
+    def holding(self, model: ModelId) -> Sequence[WorkerView]:
+        """The workers that have a model, whatever its state, in the order of their ids."""
+        if (found := self._holding.get(model)) is None:
+            found = [view for view in self.workers if model in view.models]
+            self._holding[model] = found
+        return found
+
+    def warm(self, model: ModelId) -> Sequence[WorkerView]:
+        """The workers that take requests and have a model warm, in the order of their ids."""
+        if (found := self._warm.get(model)) is None:
+            found = [view for view in self.holding(model) if _is_warm(view.report, model)]
+            self._warm[model] = found
+        return found
 
     @property
     def controllers(self) -> list[ControllerReport]:
@@ -71,10 +73,15 @@ class Registry:
         if event.type == "left":
             if known is None or known.report.boot_id != report.boot_id:
                 return None
-            del self._workers[report.id]
+            self._remove(known)
             return WorkerGone(report.id, report.boot_id, "it shut down")
-        self._workers[report.id] = WorkerView(report, now)
-        if known is not None and known.report.boot_id != report.boot_id:
+        if known is not None and known.report.boot_id == report.boot_id:
+            if _standing(known.report) != _standing(report):
+                self._models_changed(known.report, report)
+            known.renew(report, now)
+            return None
+        self._add(WorkerView(report, now, breaker=self._breaker(report.id)))
+        if known is not None:
             return WorkerGone(report.id, known.report.boot_id, "it started again")
         return None
 
@@ -97,6 +104,45 @@ class Registry:
             del self._controllers[controller]
         silent = [view for view in self._workers.values() if view.seen_at < horizon]
         for view in silent:
-            del self._workers[view.id]
+            self._remove(view)
         reason = f"nothing was heard of it for {self._silence_limit_s:g} s"
         return [WorkerGone(view.id, view.report.boot_id, reason) for view in silent]
+
+    def _add(self, view: WorkerView) -> None:
+        self._workers[view.id] = view
+        self._forget_lists()
+
+    def _remove(self, view: WorkerView) -> None:
+        del self._workers[view.id]
+        self._forget_lists()
+
+    def _forget_lists(self) -> None:
+        self._sorted = None
+        self._holding.clear()
+        self._warm.clear()
+
+    def _models_changed(self, before: WorkerReport, after: WorkerReport) -> None:
+        for model in {status.id for report in (before, after) for status in report.models}:
+            self._holding.pop(model, None)
+            self._warm.pop(model, None)
+
+    def _breaker(self, worker: WorkerId) -> CircuitBreaker | None:
+        """It outlives the worker's boots: who dies of each request is not new each time."""
+        if self._breaker_limits is None or not self._breaker_limits.enabled:
+            return None
+        if worker not in self._breakers:
+            if len(self._breakers) >= _MOST_BREAKERS:
+                del self._breakers[next(iter(self._breakers))]
+            self._breakers[worker] = CircuitBreaker(self._breaker_limits)
+        return self._breakers[worker]
+
+
+def _standing(report: WorkerReport) -> list[object]:
+    """What decides in which lists a worker stands."""
+    return [report.state, *((status.id, status.state) for status in report.models)]
+
+
+def _is_warm(report: WorkerReport, model: ModelId) -> bool:
+    if report.state not in ("ready", "warming"):
+        return False
+    return any(status.id == model and status.state == "warm" for status in report.models)

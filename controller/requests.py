@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import time
 
 from controller.dispatcher import Dispatcher
@@ -10,6 +11,9 @@ from controller.kept_prefixes import KeptByWorkers
 from controller.ledger import Ledger
 from controller.owned_request import OwnedRequest, RequestKey
 from controller.registry import Registry, WorkerGone
+from controller.request_need import need_of
+from controller.retry_schedule import RetrySchedule
+from controller.session_homes import SessionHomes
 from controller.session_turns import SessionTurns
 from shared import subjects
 from shared.bus import Bus, Message
@@ -34,6 +38,7 @@ class Requests:
 
     Attributes:
         accepted, completed, failed: counts since the start.
+        retried: attempts that failed and were followed by another one.
     """
 
     def __init__(
@@ -46,20 +51,19 @@ class Requests:
     ) -> None:
         self._bus = bus
         self._id = controller
-        self._max_attempts = settings.controller.retry.max_attempts
+        self._prompt_rules = settings.worker.kv_cache.prompt_rules
+        self._retries = RetrySchedule(settings.controller.retry, random.random)
+        self._pauses: dict[OwnedRequest, asyncio.TimerHandle] = {}
         self._ledger = Ledger()
+        routing = settings.controller.routing
+        ttl_s = routing.session_ttl_s if routing.sticky_sessions else None
+        self.homes = SessionHomes(kept, ttl_s=ttl_s, clock=time.monotonic)
         ack_timeout_s = settings.controller.dispatch.ack_timeout_ms / 1000
-        self._turns = SessionTurns(bus, kept, timeout_s=ack_timeout_s)
-        self._dispatcher = Dispatcher(
-            controller,
-            bus,
-            registry,
-            ack_timeout_s=ack_timeout_s,
-            settling_s=1.5 * settings.controller.failover.heartbeat_interval_ms / 1000,
-        )
+        self._turns = SessionTurns(bus, self.homes, timeout_s=ack_timeout_s)
+        self._dispatcher = Dispatcher(controller, settings.controller, bus, registry, kept)
         self._undispatched: asyncio.Queue[OwnedRequest] = asyncio.Queue()
         self._changes = Changes()
-        self.accepted = self.completed = self.failed = 0
+        self.accepted = self.completed = self.failed = self.retried = 0
 
     @property
     def active(self) -> int:
@@ -137,6 +141,8 @@ class Requests:
             return
         request.cancelled = True
         self._turns.wake(request)
+        self._dispatcher.waiting.dismiss(request)
+        self._resume(request)
         if request.state == "running":
             await self._dispatcher.cancel(request, silent=False)
 
@@ -152,7 +158,8 @@ class Requests:
         try:
             await self._turns.wait(request)
             await self._turns.complete(request)
-            await self._dispatcher.dispatch(request)
+            home = self.homes.home(request.kinship) if request.kinship is not None else None
+            await self._dispatcher.dispatch(request, need_of(request, self._prompt_rules, home))
         except RequestError as error:
             await self._fail(request, stream_error(error))
             return
@@ -164,8 +171,10 @@ class Requests:
             logger.exception("dispatch failed", extra=_about(request))
             await self._fail(request, StreamError.of("internal_error", repr(error)))
             return
-        if request.state == "running":
+        if request.state == "running" and request.worker is not None:
             logger.info("dispatched to %s", request.worker, extra=_about(request))
+            if request.kinship is not None:
+                self.homes.went(home, request.worker)
         if request.cancelled and not request.ended:
             if request.state == "running":
                 await self._dispatcher.cancel(request, silent=False)
@@ -176,12 +185,21 @@ class Requests:
         """An attempt failed. Where nothing was generated yet, another worker may serve the
         request; else it ends."""
         may_retry = is_retryable(error.code) and not request.tokens and not request.cancelled
-        if not may_retry or request.failures + 1 >= self._max_attempts:
+        delay_s = self._retries.delay_s(request.failures + 1) if may_retry else None
+        if delay_s is None or time.monotonic() + delay_s >= request.deadline:
             await self._fail(request, error)
             return
         logger.warning("tried again: %s", error.message, extra=_about(request))
         request.give_up_attempt(error)
-        self._undispatched.put_nowait(request)
+        self.retried += 1
+        loop = asyncio.get_running_loop()
+        self._pauses[request] = loop.call_later(delay_s, self._resume, request)
+
+    def _resume(self, request: OwnedRequest) -> None:
+        """The pause before another attempt is over."""
+        if (pause := self._pauses.pop(request, None)) is not None:
+            pause.cancel()
+            self._undispatched.put_nowait(request)
 
     # Following.
 
@@ -194,11 +212,16 @@ class Requests:
                 await self._dispatcher.cancel(request, silent=True)
                 await self._retry(request, StreamError.of("worker_lost", message))
 
+    def on_worker_event(self) -> None:
+        """A worker may have room now."""
+        self._dispatcher.waiting.nudge()
+
     async def tick(self, now: float) -> None:
         """Deadlines and keep-alives; call it a few times a second."""
         for request in self._ledger.active:
             await self._attend(request, now)
         self._ledger.forget_old(now)
+        self._dispatcher.waiting.tick()
 
     async def _attend(self, request: OwnedRequest, now: float) -> None:
         if request.elapsed_ms > request.request.timeout_ms + _GRACE_S * 1000:
@@ -226,7 +249,7 @@ class Requests:
                 case RequestFinished():
                     await self._end(request, "finished")
                 case RequestFailed(terminal_sent=True):
-                    await self._end(request, "failed")
+                    await self._end(request, "failed", event.code)
                 case RequestFailed():
                     wait_ms = event.retry_after_ms
                     failure = StreamError.of(event.code, event.message, retry_after_ms=wait_ms)
@@ -240,13 +263,17 @@ class Requests:
                 "request failed: %s", error.message,
                 extra={"request_id": request.request_id, "code": error.code},
             )  # fmt: skip
-            await self._send_end(request, request.failed_message(error), "failed")
+            await self._send_end(request, request.failed_message(error), "failed", error.code)
 
     async def _send_end(
-        self, request: OwnedRequest, message: Done | Failed, state: RequestStateName
+        self,
+        request: OwnedRequest,
+        message: Done | Failed,
+        state: RequestStateName,
+        code: str = "",
     ) -> None:
         request.end = message
-        await self._end(request, state)
+        await self._end(request, state, code)
         for inbox in request.inboxes:
             await self._publish(request, message, inbox)
 
@@ -264,14 +291,17 @@ class Requests:
         except BusError as error:
             logger.warning("a message to a client was lost: %s", error.message)
 
-    async def _end(self, request: OwnedRequest, state: RequestStateName) -> None:
-        request.finish(state)
+    async def _end(self, request: OwnedRequest, state: RequestStateName, code: str = "") -> None:
+        request.finish(state, code)
+        if (pause := self._pauses.pop(request, None)) is not None:
+            pause.cancel()
         logger.info("%s after %.0f ms", state, request.elapsed_ms, extra=_about(request))
         if state == "failed":
             self.failed += 1
         else:
             self.completed += 1
         self._changes.notify()
+        self._dispatcher.waiting.nudge()
         await self._turns.ended(request)
 
 

@@ -50,7 +50,9 @@ class Controller:
         self._logs = logs
         failover = settings.controller.failover
         self._interval_s = failover.heartbeat_interval_ms / 1000
-        self._registry = Registry(self._interval_s * failover.missed_heartbeats)
+        self._registry = Registry(
+            self._interval_s * failover.missed_heartbeats, settings.controller.circuit_breaker
+        )
         self._link = LinkWatch(bus, self._interval_s)
         self._kept = KeptByWorkers(bus, self._registry)
         self._requests = Requests(settings, bus, controller_id, self._registry, self._kept)
@@ -184,6 +186,7 @@ class Controller:
         gone = self._registry.on_worker_event(event, time.monotonic())
         if gone is not None:
             await self._on_worker_gone(gone)
+        self._requests.on_worker_event()
         if event.type != "left" and (known is None or gone is not None):
             self._kept.ask(event.worker.id)
 

@@ -7,11 +7,11 @@ can serve it, and another one can go on.
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 
-from controller.kept_prefixes import KeptByWorkers
 from controller.owned_request import OwnedRequest
+from controller.session_homes import SessionHomes
 from shared import subjects
 from shared.bus import Bus
 from shared.errors import BusError, DecodeError, RequestError
@@ -22,24 +22,21 @@ from shared.messages.request import Message
 
 logger = logging.getLogger(__name__)
 
-_MOST_HOMES = 100_000
-
 
 class SessionTurns:
-    """Knows which requests of each session are here, and which worker served it last.
+    """Knows which requests of each session are here.
 
     Args:
-        kept: tells who knows a session that was served before this controller began.
+        homes: learns which worker served a session last.
         timeout_s: for a worker's answer.
     """
 
-    def __init__(self, bus: Bus, kept: KeptByWorkers, *, timeout_s: float) -> None:
+    def __init__(self, bus: Bus, homes: SessionHomes, *, timeout_s: float) -> None:
         self._bus = bus
-        self._kept = kept
+        self._homes = homes
         self._timeout_s = timeout_s
         self._turns: dict[SessionKey, deque[OwnedRequest]] = {}
         self._waiting: dict[OwnedRequest, asyncio.Event] = {}
-        self._homes: OrderedDict[SessionKey, WorkerId] = OrderedDict()
 
     def came(self, request: OwnedRequest) -> None:
         """A request is the last of its session now."""
@@ -62,17 +59,19 @@ class SessionTurns:
 
     async def ended(self, request: OwnedRequest) -> None:
         """A request ended; the next of its session is on."""
-        if (session := request.session) is None:
+        if (session := request.session) is not None:
+            self.wake(request)
+            turns = self._turns[session]
+            turns.remove(request)
+            if turns:
+                self.wake(turns[0])
+            else:
+                del self._turns[session]
+        if request.kinship is None or request.worker is None or request.state != "finished":
             return
-        self.wake(request)
-        turns = self._turns[session]
-        turns.remove(request)
-        if turns:
-            self.wake(turns[0])
-        else:
-            del self._turns[session]
-        if request.state == "finished" and request.worker is not None:
-            await self._settle(session, request.worker)
+        before = self._homes.settle(request.kinship, request.worker)
+        if session is not None and before is not None and before != request.worker:
+            await self._forget(session, before)
 
     async def complete(self, request: OwnedRequest) -> None:
         """Put what was said in a session before a turn that came alone.
@@ -86,7 +85,7 @@ class SessionTurns:
         if request.said or request.cancelled:
             return
         alone = all(message.role in ("user", "tool") for message in body.messages)
-        home = self._homes.get(session) or self._kept.home(session)
+        home = self._homes.last(session)
         if body.history is None and (home is None or not alone):
             return
         said = await self._said(session, home) if home is not None else []
@@ -122,21 +121,15 @@ class SessionTurns:
             raise _too_large(session_id)
         return None if reply.said is None else [Message.model_validate(m) for m in reply.said]
 
-    async def _settle(self, session: SessionKey, worker: WorkerId) -> None:
-        """A worker knows the last turn of a session; one that knew it before is out of date."""
-        before = self._homes.get(session)
-        self._homes[session] = worker
-        self._homes.move_to_end(session)
-        if len(self._homes) > _MOST_HOMES:
-            self._homes.popitem(last=False)
-        if before is not None and before != worker:
-            client, session_id = session
-            order = ForgetSession(client=client, session_id=session_id, drop=False)
-            try:
-                subject = subjects.worker_control(before, order.verb)
-                await self._bus.publish(subject, encode(order))
-            except BusError as error:
-                logger.warning("worker %s keeps an old session: %s", before, error.message)
+    async def _forget(self, session: SessionKey, worker: WorkerId) -> None:
+        """What a worker knows of a session is out of date."""
+        client, session_id = session
+        order = ForgetSession(client=client, session_id=session_id, drop=False)
+        try:
+            subject = subjects.worker_control(worker, order.verb)
+            await self._bus.publish(subject, encode(order))
+        except BusError as error:
+            logger.warning("worker %s keeps an old session: %s", worker, error.message)
 
 
 def _size(messages: Iterable[Message]) -> int:

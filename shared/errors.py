@@ -62,6 +62,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         ),
         "model_in_use": ErrorCode("Requests use the model, so it is not unloaded.", True),
         "queue_full": ErrorCode("The queue has no room; see retry_after_ms.", True),
+        "circuit_open": ErrorCode(
+            "The workers that could serve this failed lately; see retry_after_ms.", True
+        ),
         "memory_pressure": ErrorCode("Memory is short; see retry_after_ms.", True),
         "draining": ErrorCode("The node is shutting down and takes nothing new.", True),
         "deadline_exceeded": ErrorCode("timeout_ms passed before the end.", True),

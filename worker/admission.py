@@ -17,7 +17,7 @@ from worker.engine_process import EngineProcess
 from worker.foresight import Foresight
 from worker.models.catalogue import ModelCatalogue
 from worker.queue_figures import QueueFigures
-from worker.request_queue import RequestQueue
+from shared.request_queue import RequestQueue
 from worker.session_order import SessionOrder
 
 _LEAST_AHEAD = 2

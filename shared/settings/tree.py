@@ -145,6 +145,14 @@ class Retry(Section):
     jitter: float = Field(0.25, ge=0, le=1)
 
 
+class WaitingRoom(Section):
+    """Where requests wait in a controller for which no worker has room."""
+
+    enabled: bool = True
+    max_depth: Count = 100
+    max_wait_ms: PositiveMilliseconds = 5000
+
+
 class CircuitBreaker(Section):
     enabled: bool = True
     failure_threshold: Count = 5
@@ -167,6 +175,7 @@ class Controller(Section):
     routing: Routing = Routing()
     dispatch: DispatchSettings = DispatchSettings()
     retry: Retry = Retry()
+    waiting_room: WaitingRoom = WaitingRoom()
     circuit_breaker: CircuitBreaker = CircuitBreaker()
     failover: Failover = Failover()
 

@@ -24,8 +24,9 @@ CONTROLLER = ControllerId("c-1")
 PATIENT = {
     "dispatch": {"ack_timeout_ms": 10_000},
     "failover": {"heartbeat_interval_ms": 1000, "missed_heartbeats": 100},
+    "waiting_room": {"enabled": False},
 }
-"""Nothing times out by itself, however slow this machine is."""
+"""Nothing times out by itself, however slow this machine is; who finds no room is told so at once."""
 
 
 class Inbox:

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.registry import WorkerView
-from controller.routing import Need, choose, find_obstacle
+from controller.routing import Need, choose, find_obstacle, policy_named
+from controller.worker_view import WorkerView
 from shared.errors import ERROR_CODES, Unavailable
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import Hardware, WorkerReport
 from shared.messages.request import Requirements
+from tests.controller.fleet import Kept, Views
 from tests.controller.values import DEMO, models, view
 
 
@@ -23,15 +24,21 @@ def first_wins() -> Callable[[], float]:
 
 
 def chosen(
-    *workers: WorkerView, need: Need | None = None, excluded: tuple[str, ...] = ()
+    *workers: WorkerView,
+    need: Need | None = None,
+    excluded: tuple[str, ...] = (),
+    policy: str = "least-busy",
 ) -> tuple[str, str]:
-    route = choose(
+    decision = choose(
         need or Need([DEMO]),
-        workers,
+        Views(workers),
+        Kept(),
+        policy_named(policy),
+        now=0.0,
+        draw=first_wins(),
         excluded={WorkerId(name) for name in excluded},
-        tie_break=first_wins(),
     )
-    return route.worker.id, route.model
+    return decision.worker.id, decision.model
 
 
 def refused(*workers: WorkerView, need: Need | None = None) -> Unavailable:
@@ -61,8 +68,11 @@ def test_load_is_measured_against_the_batch_slots() -> None:
 def test_among_equals_the_lowest_draw_wins() -> None:
     workers = [view(name) for name in "abc"]
     draws = iter([0.7, 0.2, 0.5])
-    route = choose(Need([DEMO]), workers, tie_break=lambda: next(draws))
-    assert route.worker.id == "b"
+    decision = choose(
+        Need([DEMO]), Views(workers), Kept(), policy_named("least-busy"),
+        now=0.0, draw=lambda: next(draws),
+    )  # fmt: skip
+    assert decision.worker.id == "b"
 
 
 def test_a_warm_model_wins_over_one_to_load_even_when_busier() -> None:
@@ -174,7 +184,10 @@ def test_whoever_is_chosen_can_serve_and_none_is_left_out_without_an_obstacle(
 ) -> None:
     able = [one for one in workers if find_obstacle(one, DEMO, Need([DEMO])) is None]
     try:
-        route = choose(Need([DEMO]), workers, tie_break=lambda: data.draw(st.floats(0, 1)))
+        route = choose(
+            Need([DEMO]), Views(workers), Kept(), policy_named("least-busy"),
+            now=0.0, draw=lambda: data.draw(st.floats(0, 1)),
+        )  # fmt: skip
     except Unavailable:
         assert able == []
     else:

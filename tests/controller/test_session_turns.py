@@ -175,7 +175,7 @@ async def test_a_conversation_too_large_for_a_message_is_refused(cluster: Runnin
 async def test_another_controller_hears_where_a_session_is(cluster: Running) -> None:
     old = await cluster.worker("w1")
     old.said = [NEXT]
-    new = await cluster.worker("w2", active_requests=5)
+    new = await cluster.worker("w2", state="draining")
     new.said = [FIRST, ANSWER]
     link = session_link(ClientName("local"), "s").hex()
     await old.tell_kept(1, sessions={link: 1})

@@ -1,4 +1,4 @@
-"""The bounded queue of a worker: priorities, first in first out within each.
+"""A bounded queue with priorities, first in first out within each: of workers and controllers.
 
 Who waits long rises a level, so that nobody starves; a request that shares a prompt's beginning
 with what runs may go before its equals, but not often past the same one. A plain data structure:

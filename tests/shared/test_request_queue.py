@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shared.messages.request import PRIORITIES, Priority
-from worker.request_queue import RequestQueue
+from shared.request_queue import RequestQueue
 
 _RANK: dict[Priority, int] = {"high": 0, "medium": 1, "low": 2}
 _MAX_DEPTH = 5

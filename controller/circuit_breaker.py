@@ -1,0 +1,106 @@
+"""A circuit breaker: a worker that failed often lately is left alone for a while, then tried again
+with few requests (Nygard, "Release It!", 2007).
+
+A state machine with the clock passed in: no I/O.
+"""
+
+from collections import deque
+from typing import Literal
+
+from shared.settings.tree import CircuitBreaker as Limits
+
+BreakerState = Literal["closed", "open", "half-open"]
+
+_ONE_EVENT_S = 0.1
+"""What fails within so short a time has one cause: a death with ten streams is one failure."""
+
+
+class CircuitBreaker:
+    """Counts what became of the requests that went to one worker.
+
+    Attributes:
+        opened: how often it opened.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._state: BreakerState = "closed"
+        self._failures: deque[float] = deque()
+        self._reopens_at = 0.0
+        self._trials: set[int] = set()
+        self._successes = 0
+        self._calls = 0
+        self.opened = 0
+
+    def state(self, now: float) -> BreakerState:
+        """Open ones become half-open when their time is over."""
+        if self._state == "open" and now >= self._reopens_at:
+            self._state, self._successes = "half-open", 0
+            self._trials.clear()
+        return self._state
+
+    def admits(self, now: float) -> bool:
+        """Whether one more request may go there."""
+        match self.state(now):
+            case "closed":
+                return True
+            case "open":
+                return False
+            case "half-open":
+                return len(self._trials) < self._limits.half_open_max_calls
+
+    def retry_after_ms(self, now: float) -> int:
+        """Until requests may go there again; 0 where they may, or that depends on one that is
+        there."""
+        if self.state(now) != "open":
+            return 0
+        return max(1, round(1000 * (self._reopens_at - now)))
+
+    def begin(self, now: float) -> int:
+        """A request goes there; returns its number, with which its end is told once."""
+        self._calls += 1
+        if self.state(now) == "half-open":
+            self._trials.add(self._calls)
+        return self._calls
+
+    def succeeded(self, call: int, now: float) -> None:
+        """The worker did what it was asked to."""
+        if self.state(now) != "half-open" or call not in self._trials:
+            return
+        self._trials.remove(call)
+        self._successes += 1
+        if self._successes >= self._limits.half_open_success_threshold:
+            self._state = "closed"
+            self._failures.clear()
+            self._trials.clear()
+
+    def failed(self, call: int, now: float) -> None:
+        """The worker is at fault."""
+        match self.state(now):
+            case "half-open" if call in self._trials:
+                self._open(now)
+            case "closed":
+                self._count(now)
+            case _:
+                pass  # it began before the worker was left alone, which says nothing new
+
+    def abandoned(self, call: int) -> None:
+        """The request ended without saying anything of the worker."""
+        self._trials.discard(call)
+
+    def _count(self, now: float) -> None:
+        horizon = now - self._limits.failure_window_ms / 1000
+        while self._failures and self._failures[0] <= horizon:
+            self._failures.popleft()
+        if self._failures and now - self._failures[-1] < _ONE_EVENT_S:
+            return
+        self._failures.append(now)
+        if len(self._failures) >= self._limits.failure_threshold:
+            self._open(now)
+
+    def _open(self, now: float) -> None:
+        self._state = "open"
+        self._reopens_at = now + self._limits.recovery_timeout_ms / 1000
+        self._failures.clear()
+        self._trials.clear()
+        self.opened += 1

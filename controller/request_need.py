@@ -1,0 +1,48 @@
+"""What an owned request asks of a worker."""
+
+from collections.abc import Sequence
+from functools import cache
+
+from controller.owned_request import OwnedRequest
+from controller.routing.need import Links, Need
+from shared.ids import ModelId, WorkerId
+from shared.messages.prefixes import prefix_links
+from shared.messages.prompt_rules import cleaned
+from shared.settings.tree import PromptRule
+
+
+def need_of(request: OwnedRequest, rules: Sequence[PromptRule], home: WorkerId | None) -> Need:
+    """The need of a request with all that was said before it in its session.
+
+    Args:
+        rules: that workers apply to prompts before they compare them.
+        home: where its session was served.
+    """
+    whole = request.whole
+    turns = cleaned(whole.turns, rules)
+    texts = [turn["content"] for turn in turns]
+    token_ids = 0
+    for prompt in whole.prompts:
+        if isinstance(prompt, str):
+            texts.append(prompt)
+        else:
+            token_ids += len(prompt)
+
+    @cache
+    def links(model: ModelId) -> Links:
+        return [(link.hex(), share) for link, share in prefix_links(model, whole, turns)]
+
+    return Need(
+        models=request.models,
+        requires=whole.requires,
+        level=whole.level,
+        text_bytes=sum(_size(text) for text in texts),
+        token_ids=token_ids,
+        links=links,
+        home=home,
+    )
+
+
+def _size(text: str) -> int:
+    """In UTF-8."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

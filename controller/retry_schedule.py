@@ -1,0 +1,26 @@
+"""When an attempt that failed is followed by another one: exponential backoff with jitter."""
+
+from collections.abc import Callable
+
+from shared.settings.tree import Retry
+
+
+class RetrySchedule:
+    """Args:
+    draw: a random number from 0 to 1, so that requests that failed together do not come together.
+    """
+
+    def __init__(self, settings: Retry, draw: Callable[[], float]) -> None:
+        self._settings = settings
+        self._draw = draw
+
+    def delay_s(self, failures: int) -> float | None:
+        """How long to wait after so many attempts failed, from 1 on; None where it is enough."""
+        settings = self._settings
+        if not settings.enabled or failures >= settings.max_attempts:
+            return None
+        delay_ms = float(settings.initial_delay_ms)
+        for _ in range(failures - 1):  # a power would overflow long after the limit is reached
+            delay_ms = min(settings.max_delay_ms, delay_ms * settings.multiplier)
+        jitter = 1 + settings.jitter * (2 * self._draw() - 1)
+        return min(delay_ms, settings.max_delay_ms) * jitter / 1000

@@ -1,0 +1,183 @@
+"""The choice of a worker: filter, score, pick."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.routing.forecast import NOTHING, find_kept, foretell
+from controller.routing.need import Links, Need
+from controller.routing.obstacles import NoRoute, Obstacle, Obstacles, find_obstacle
+from controller.routing.policies import Candidate, Draw, Policy
+from controller.worker_view import WorkerView
+from shared.ids import ModelId, WorkerId
+from shared.messages.events import Tier
+
+MOST_COMPARED = 24
+"""So many workers are compared at most: where more hold a model, those that keep most of the
+prompt, and others that are drawn: two that are drawn are nearly as good as all (Mitzenmacher)."""
+
+_MOST_KEEPERS = 8
+_MUCH_SLOWER = 1.5
+_MUCH_SLOWER_MS = 250.0
+"""A session leaves its worker where another one's forecast is better by more than both."""
+
+HOME = "it served the session before"
+
+
+class Fleet(Protocol):
+    """The workers there are."""
+
+    def holding(self, model: ModelId) -> Sequence[WorkerView]:
+        """Those that have a model, or can load it, in the order of their ids."""
+
+    def warm(self, model: ModelId) -> Sequence[WorkerView]:
+        """Those of them that have it warm."""
+
+    def worker(self, worker: WorkerId) -> WorkerView | None: ...
+
+    @property
+    def workers(self) -> Sequence[WorkerView]: ...
+
+
+class KeptPrefixes(Protocol):
+    """What workers keep of prompts."""
+
+    def links(self, worker: WorkerId) -> Mapping[str, Tier]:
+        """The links that a worker keeps."""
+
+    def keepers(self, link: str) -> Collection[WorkerId]:
+        """The workers that keep a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    Attributes:
+        chosen: one of `candidates`.
+        reason: why, for people.
+        obstacles: why others were out that were looked at.
+    """
+
+    model: ModelId
+    chosen: Candidate
+    reason: str
+    candidates: Sequence[Candidate]
+    obstacles: Obstacles
+
+    @property
+    def worker(self) -> WorkerView:
+        return self.chosen.worker
+
+
+def choose(
+    need: Need,
+    fleet: Fleet,
+    kept: KeptPrefixes,
+    policy: Policy,
+    *,
+    now: float,
+    draw: Draw,
+    excluded: Collection[WorkerId] = (),
+    most: int = MOST_COMPARED,
+) -> Decision:
+    """A worker that can serve `need`, with the best model it has for it.
+
+    The first model that any worker can serve wins. A session stays where it was served, while
+    that is not much slower; else the policy picks.
+
+    Args:
+        excluded: workers that refused this request already.
+
+    Raises:
+        NoRoute: no worker is left; says why for each.
+    """
+    obstacles: dict[WorkerId, Obstacle] = {}
+    for model in need.models:
+        links = need.links(model)
+        for views in _pools(need, model, links, fleet, kept, draw, most):
+            candidates = []
+            for view in views:
+                if view.id in excluded:
+                    continue
+                obstacle = find_obstacle(view, model, need, now)
+                if obstacle is None:
+                    candidates.append(_candidate(view, model, need, links, kept))
+                else:
+                    obstacles.setdefault(view.id, obstacle)
+            if candidates:
+                chosen, reason = _pick(candidates, need, policy, draw)
+                return Decision(model, chosen, reason, candidates, obstacles)
+    for view in fleet.workers:
+        if view.id not in excluded and view.id not in obstacles:
+            obstacle = find_obstacle(view, need.models[0], need, now)
+            if obstacle is not None:
+                obstacles[view.id] = obstacle
+    raise NoRoute(need, obstacles)
+
+
+def _pick(
+    candidates: Sequence[Candidate], need: Need, policy: Policy, draw: Draw
+) -> tuple[Candidate, str]:
+    if need.home is not None:
+        home = next((one for one in candidates if one.worker.id == need.home), None)
+        soonest = min(candidate.forecast.total_ms for candidate in candidates)
+        limit = _MUCH_SLOWER * soonest + _MUCH_SLOWER_MS
+        if home is not None and home.forecast.total_ms <= limit:
+            return home, HOME
+    return policy.pick(candidates, draw), policy.reason
+
+
+def _pools(
+    need: Need,
+    model: ModelId,
+    links: Links,
+    fleet: Fleet,
+    kept: KeptPrefixes,
+    draw: Draw,
+    most: int,
+) -> Iterator[Sequence[WorkerView]]:
+    """All who have the model; where they are many, some that are likely to be good, and all only
+    where none of those can serve it."""
+    holding = fleet.holding(model)
+    if len(holding) > most:
+        yield _sample(need, model, links, fleet, kept, draw, most)
+    yield holding
+
+
+def _sample(
+    need: Need,
+    model: ModelId,
+    links: Links,
+    fleet: Fleet,
+    kept: KeptPrefixes,
+    draw: Draw,
+    most: int,
+) -> Sequence[WorkerView]:
+    """The session's worker, those that keep most of the prompt, and others by chance."""
+    found: dict[WorkerId, WorkerView] = {}
+    named = [need.home] if need.home is not None else []
+    for link, _ in reversed(links):
+        if len(named) > _MOST_KEEPERS:
+            break
+        keepers = kept.keepers(link)
+        if len(keepers) <= _MOST_KEEPERS:
+            named += keepers
+    for worker in named:
+        view = fleet.worker(worker)
+        if view is not None and model in view.models:
+            found[worker] = view
+    pool = fleet.warm(model) or fleet.holding(model)
+    for _ in range(most - len(found)):
+        view = pool[min(int(draw() * len(pool)), len(pool) - 1)]
+        found[view.id] = view
+    return sorted(found.values(), key=lambda view: view.id)
+
+
+def _candidate(
+    view: WorkerView, model: ModelId, need: Need, links: Links, kept: KeptPrefixes
+) -> Candidate:
+    status = view.models[model]
+    found = find_kept(links, kept.links(view.id)) if links else NOTHING
+    places = status.speed.rows or view.report.max_batch_size
+    forecast = foretell(view, status, need, found)
+    return Candidate(view, status, found, forecast, view.load / max(1, places))

@@ -1,0 +1,33 @@
+"""What a request asks of a worker, and how its prompt compares with what workers keep."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shared.ids import ModelId, WorkerId
+from shared.messages.request import Priority, Requirements
+
+Links = Sequence[tuple[str, float]]
+"""The links of a prompt (`shared.messages.prefixes`), each with the share of it up to there."""
+
+
+def _no_links(_: ModelId) -> Links:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One of `models`, the earlier the better.
+
+    Attributes:
+        text_bytes, token_ids: what the prompt is made of.
+        links: of the prompt, for a model.
+        home: the worker that served its session last.
+    """
+
+    models: Sequence[ModelId]
+    requires: Requirements | None = None
+    level: Priority = "medium"
+    text_bytes: int = 0
+    token_ids: int = 0
+    links: Callable[[ModelId], Links] = _no_links
+    home: WorkerId | None = None

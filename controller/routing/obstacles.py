@@ -1,0 +1,126 @@
+"""Who cannot serve a request, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.routing.need import Need
+from controller.worker_view import WorkerView
+from shared.errors import Unavailable
+from shared.ids import ModelId, WorkerId
+from shared.messages.events import MEMORY_RETRY_AFTER_MS, WorkerReport, refuses
+from shared.messages.request import Priority, Requirements
+
+_UNKNOWN_RETRY_MS = 1000
+_LONGEST_RETRY_MS = 60_000
+_MOST_NAMED = 10
+"""An error names so many workers; the others are counted."""
+
+PASSING = frozenset({"queue_full", "memory_pressure", "circuit_open"})
+"""Codes of what a worker gets over by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a worker is out; `code` is a key of `errors.ERROR_CODES`."""
+
+    code: str
+    reason: str
+    retry_after_ms: int | None = None
+
+
+Obstacles = Mapping[WorkerId, Obstacle]
+
+
+class NoRoute(Unavailable):
+    """No worker can serve a request now.
+
+    Attributes:
+        passes: whether one that could is only short of room, or failed lately: it pays to wait.
+    """
+
+    def __init__(self, need: Need, obstacles: Obstacles) -> None:
+        codes = {found.code for found in obstacles.values()}
+        code = codes.pop() if len(codes) == 1 else "no_worker"
+        waits = [found.retry_after_ms for found in obstacles.values() if found.retry_after_ms]
+        super().__init__(
+            _message(need, obstacles),
+            code=code,
+            retry_after_ms=min(waits, default=None) if code != "no_worker" else None,
+        )
+        self.obstacles = obstacles
+        self.passes = any(found.code in PASSING for found in obstacles.values())
+
+
+def find_obstacle(
+    view: WorkerView, model: ModelId, need: Need, now: float = 0.0
+) -> Obstacle | None:
+    """Why this worker cannot serve this model now; None when it can."""
+    report = view.report
+    if report.state not in ("ready", "warming"):
+        code = "draining" if report.state == "draining" else "no_worker"
+        return Obstacle(code, f"is {report.state}")
+    status = view.models.get(model)
+    if status is None:
+        return Obstacle("no_worker", f"does not have {model}")
+    if status.state == "failed":
+        return Obstacle("model_unavailable", f"could not load {model}: {status.error}")
+    if need.requires is not None and (unmet := _unmet(report, need.requires)):
+        return Obstacle("requirements_unmet", unmet)
+    if view.breaker is not None and not view.breaker.admits(now):
+        retry_after_ms = view.breaker.retry_after_ms(now) or _UNKNOWN_RETRY_MS
+        return Obstacle("circuit_open", "failed several times lately", retry_after_ms)
+    return _short_of_memory(report, need.level) or _full(view, need.level)
+
+
+def _short_of_memory(report: WorkerReport, level: Priority) -> Obstacle | None:
+    if report.memory.pressure == "none" or not refuses(report.memory.pressure, level):
+        return None
+    reason = f"is short of memory ({report.memory.own_bytes / 1e9:.2f} GB held)"
+    return Obstacle("memory_pressure", reason, MEMORY_RETRY_AFTER_MS)
+
+
+def _full(view: WorkerView, level: Priority) -> Obstacle | None:
+    """A worker's own word on its room counts; older ones only tell their depth. What was sent
+    there since takes of it."""
+    report = view.report
+    if not report.max_queue_depth:
+        return None
+    room = report.queue.room.get(level, report.max_queue_depth - report.queued_requests)
+    if room > _queued_since(view):
+        return None
+    rate = report.queue.drain_per_s
+    wait_ms = (1 + view.turned_away) * 1000 / rate if rate else _UNKNOWN_RETRY_MS
+    retry_after_ms = min(round(wait_ms), _LONGEST_RETRY_MS)
+    return Obstacle("queue_full", f"has {report.queued_requests} requests queued", retry_after_ms)
+
+
+def _queued_since(view: WorkerView) -> int:
+    """How many of those sent there since its report found no place but in its queue."""
+    report = view.report
+    places = 0 if report.queued_requests else report.max_batch_size - report.active_requests
+    return max(0, view.unreported - max(0, places))
+
+
+def _unmet(report: WorkerReport, requires: Requirements) -> str | None:
+    hardware = report.hardware
+    if requires.min_memory_gb is not None and hardware.memory_bytes < requires.min_memory_gb * 1e9:
+        return f"has {hardware.memory_bytes / 1e9:.0f} GB of memory"
+    if requires.chip is not None and requires.chip.lower() not in hardware.chip.lower():
+        return f"has the chip {hardware.chip!r}"
+    if requires.accelerator not in (None, hardware.accelerator):
+        return f"has the accelerator {hardware.accelerator!r}"
+    for name, value in requires.labels.items():
+        if report.labels.get(name) != value:
+            return f"has the label {name}={report.labels.get(name)}"
+    return None
+
+
+def _message(need: Need, obstacles: Obstacles) -> str:
+    wanted = " or ".join(need.models)
+    if not obstacles:
+        return f"no worker is there that could serve {wanted}"
+    named = sorted(obstacles.items())[:_MOST_NAMED]
+    reasons = "; ".join(f"{worker} {found.reason}" for worker, found in named)
+    others = len(obstacles) - len(named)
+    more = f"; and {others} others" if others else ""
+    return f"no worker can serve {wanted} now: {reasons}{more}"

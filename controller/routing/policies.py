@@ -1,0 +1,125 @@
+"""Who is picked of those who can serve a request: policies by name."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.routing.forecast import Forecast, Kept
+from controller.worker_view import WorkerView
+from shared.ids import ModelId, WorkerId
+from shared.messages.events import ModelState, ModelStatus
+
+Draw = Callable[[], float]
+"""A random number from 0 to 1."""
+
+_READINESS: dict[ModelState, int] = {"warm": 0, "loading": 1, "available": 2}
+_NEAR = 1.1
+_NEAR_MS = 2.0
+"""Forecasts that differ by no more than this say the same."""
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A worker that can serve a request, and how well.
+
+    Attributes:
+        kept: of the prompt.
+        load: the share of its places in batches that are taken; over 1 requests wait.
+    """
+
+    worker: WorkerView
+    status: ModelStatus
+    kept: Kept
+    forecast: Forecast
+    load: float
+
+
+class Policy(Protocol):
+    """How one of several candidates, in the order of their ids, is picked.
+
+    Attributes:
+        name: as the settings have it.
+        reason: why its pick is the best, for people.
+    """
+
+    name: str
+    reason: str
+
+    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate: ...
+
+
+class PrefixAware:
+    """The first token soonest; of those who are about as soon, the least busy."""
+
+    name = "prefix-aware"
+    reason = "the first token is predicted there soonest"
+
+    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
+        soonest = min(candidate.forecast.total_ms for candidate in candidates)
+        limit = _NEAR * soonest + _NEAR_MS
+        near = (one for one in candidates if one.forecast.total_ms <= limit)
+        return _least_busy(near, draw)
+
+
+class LeastBusy:
+    """The lowest share of places in use."""
+
+    name = "least-busy"
+    reason = "the least of its places are taken"
+
+    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
+        return _least_busy(_readiest(candidates), draw)
+
+
+class RoundRobin:
+    """One after another, for each model."""
+
+    name = "round-robin"
+    reason = "it is its turn"
+
+    def __init__(self) -> None:
+        self._last: dict[ModelId, WorkerId] = {}
+
+    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
+        ready = _readiest(candidates)
+        model = ready[0].status.id
+        last = self._last.get(model)
+        following = (one for one in ready if last is None or one.worker.id > last)
+        chosen = next(following, ready[0])
+        self._last[model] = chosen.worker.id
+        return chosen
+
+
+class PowerOfTwo:
+    """The less busy one of two that are drawn (Mitzenmacher, "The Power of Two Choices in
+    Randomized Load Balancing", 2001)."""
+
+    name = "power-of-two"
+    reason = "it is the less busy one of two that were drawn"
+
+    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
+        rest = list(_readiest(candidates))
+        drawn: list[Candidate] = []
+        while rest and len(drawn) < 2:
+            drawn.append(rest.pop(min(int(draw() * len(rest)), len(rest) - 1)))
+        return _least_busy(drawn, draw)
+
+
+_POLICIES: dict[str, Callable[[], Policy]] = {
+    kind.name: kind for kind in (PrefixAware, LeastBusy, RoundRobin, PowerOfTwo)
+}
+
+
+def policy_named(name: str) -> Policy:
+    """A new policy; each controller has one, as some remember."""
+    return _POLICIES[name]()
+
+
+def _readiest(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Those that have the model warm, or are next to that."""
+    best = min(_READINESS[candidate.status.state] for candidate in candidates)
+    return [one for one in candidates if _READINESS[one.status.state] == best]
+
+
+def _least_busy(candidates: Iterable[Candidate], draw: Draw) -> Candidate:
+    return min(candidates, key=lambda candidate: (candidate.load, draw()))

@@ -1,0 +1,59 @@
+"""Which worker served a session last, so that its next turn finds there what is kept of it."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from controller.kept_prefixes import KeptByWorkers
+from shared.ids import SessionKey, WorkerId
+
+_MOST_HOMES = 100_000
+
+
+class SessionHomes:
+    """Args:
+        kept: tells who knows a session that was served before this controller began.
+        ttl_s: after so long without a turn a session has no home; None where sessions are not sent
+            back to where they were.
+        clock: seconds, monotonic.
+
+    Attributes:
+        counts: turns that were the `first` ones, went `home`, or `moved`.
+    """
+
+    def __init__(
+        self, kept: KeptByWorkers, *, ttl_s: float | None, clock: Callable[[], float]
+    ) -> None:
+        self._kept = kept
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._homes: OrderedDict[SessionKey, tuple[WorkerId, float]] = OrderedDict()
+        self.counts: Counter[str] = Counter()
+
+    def last(self, session: SessionKey) -> WorkerId | None:
+        """Who served a session last, however long ago."""
+        known = self._homes.get(session)
+        return known[0] if known is not None else self._kept.home(session)
+
+    def home(self, session: SessionKey) -> WorkerId | None:
+        """Where the next turn of a session is best served."""
+        if self._ttl_s is None:
+            return None
+        known = self._homes.get(session)
+        if known is None:
+            return self._kept.home(session)
+        worker, used_at = known
+        return worker if self._clock() - used_at <= self._ttl_s else None
+
+    def went(self, home: WorkerId | None, worker: WorkerId) -> None:
+        """A turn whose session was at home there went to a worker."""
+        self.counts["first" if home is None else "home" if home == worker else "moved"] += 1
+
+    def settle(self, session: SessionKey, worker: WorkerId) -> WorkerId | None:
+        """A worker answered a turn; returns who served the session before, if this controller
+        knows."""
+        before = self._homes.get(session)
+        self._homes[session] = worker, self._clock()
+        self._homes.move_to_end(session)
+        if len(self._homes) > _MOST_HOMES:
+            self._homes.popitem(last=False)
+        return before[0] if before is not None else None

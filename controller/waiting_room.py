@@ -1,0 +1,143 @@
+"""Where requests wait for which no worker has room now: bounded in number and in time."""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from controller.routing import NoRoute
+from shared.messages.request import PRIORITIES, Priority
+from shared.request_queue import RequestQueue
+from shared.settings.tree import WaitingRoom as Limits
+
+_LOOK_S = 0.02
+"""Changes are looked at together that come within so short a time."""
+
+P = TypeVar("P")
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[P]):
+    """
+    Attributes:
+        who: waits.
+        kind: who is alike here finds a place where this one does; None where that cannot be said.
+        place: tries to find one.
+        until: it waits no longer.
+        error: why there was none when it was last tried.
+    """
+
+    who: Hashable
+    level: Priority
+    kind: Hashable
+    place: Callable[[], P]
+    until: float
+    error: NoRoute
+    found: "asyncio.Future[P | None]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class WaitingRoom(Generic[P]):
+    """By priority, then in the order in which they came.
+
+    Args:
+        clock: seconds, monotonic.
+
+    Attributes:
+        max_wait_s: how long anybody should wait.
+        came, left: how many waited, and how many of them found no place in time.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self.max_wait_s = limits.max_wait_ms / 1000
+        self._clock = clock
+        self._queue: RequestQueue[_Waiting[P]] = RequestQueue(
+            limits.max_depth if limits.enabled else 0, reject_when_full=False
+        )
+        self._look: asyncio.TimerHandle | None = None
+        self.came = self.left = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def ahead_of(self, level: Priority, kind: Hashable) -> NoRoute | None:
+        """Why those wait whom a new request of this kind must not overtake; None where nobody
+        does."""
+        rank = PRIORITIES.index(level)
+        for one in self._queue:
+            if kind is not None and one.kind == kind and PRIORITIES.index(one.level) <= rank:
+                return one.error
+        return None
+
+    async def wait(
+        self,
+        who: Hashable,
+        place: Callable[[], P],
+        error: NoRoute,
+        *,
+        level: Priority,
+        kind: Hashable,
+        until: float,
+    ) -> P | None:
+        """What `place` returns once it raises no `NoRoute`; None after `dismiss`.
+
+        Args:
+            error: why there is no place now.
+            until: how long.
+
+        Raises:
+            NoRoute: there is no room to wait, or no place came in time.
+        """
+        waiting = _Waiting(who, level, kind, place, until, error)
+        loser = self._queue.push(waiting, self._clock())
+        if loser is not None:
+            self._leave(loser)
+        self.came += loser is not waiting
+        try:
+            return await waiting.found
+        finally:
+            self._queue.remove(waiting)
+
+    def dismiss(self, who: Hashable) -> None:
+        """Somebody need not wait any more."""
+        for waiting in list(self._queue):
+            if waiting.who is who:
+                self._queue.remove(waiting)
+                waiting.found.set_result(None)
+
+    def nudge(self) -> None:
+        """Something changed: look soon whether there are places now."""
+        if self._look is None and len(self._queue):
+            self._look = asyncio.get_running_loop().call_later(_LOOK_S, self._look_now)
+
+    def tick(self) -> None:
+        """Have those leave whose time is over; call it a few times a second."""
+        now = self._clock()
+        for waiting in list(self._queue):
+            if now >= waiting.until:
+                self._leave(waiting)
+        self.nudge()
+
+    def _look_now(self) -> None:
+        self._look = None
+        hopeless: set[Hashable] = set()
+        for waiting in list(self._queue):
+            if waiting.found.done():
+                continue
+            if waiting.kind is not None and (waiting.kind, waiting.level) in hopeless:
+                continue
+            try:
+                found = waiting.place()
+            except NoRoute as error:
+                waiting.error = error
+                hopeless.add((waiting.kind, waiting.level))
+            else:
+                self._queue.remove(waiting)
+                waiting.found.set_result(found)
+
+    def _leave(self, waiting: _Waiting[P]) -> None:
+        self._queue.remove(waiting)
+        self.left += 1
+        if not waiting.found.done():
+            waiting.found.set_exception(waiting.error)

@@ -1,0 +1,85 @@
+"""A worker as a controller sees it: what it said last, and what was sent there since."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from controller.circuit_breaker import CircuitBreaker
+from shared.ids import ModelId, WorkerId
+from shared.messages.events import ModelStatus, WorkerReport
+
+
+@dataclass(slots=True, eq=False)
+class WorkerView:
+    """
+    Attributes:
+        seen_at: when it last said something, on the monotonic clock.
+        unreported: requests that its last report cannot count: those sent there since, less those
+            that ended since.
+        unreported_ms: until the prompts are computed that were sent there since, as predicted.
+        turned_away: requests that were told since then to come again, as its queue is full: each
+            is to come for another place.
+        breaker: of the worker, over all its boots.
+        models: its models by name.
+    """
+
+    report: WorkerReport
+    seen_at: float
+    unreported: int = 0
+    unreported_ms: float = 0.0
+    turned_away: int = 0
+    breaker: CircuitBreaker | None = None
+    models: dict[ModelId, ModelStatus] = field(init=False)
+    _asked: dict[Hashable, float] = field(init=False, default_factory=dict)
+    _taken: dict[Hashable, float] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.models = {status.id: status for status in self.report.models}
+
+    @property
+    def id(self) -> WorkerId:
+        return self.report.id
+
+    @property
+    def load(self) -> int:
+        """Requests it has, as far as known."""
+        report = self.report
+        return max(0, report.active_requests + report.queued_requests + self.unreported)
+
+    def renew(self, report: WorkerReport, now: float) -> None:
+        """It said something. What it took before, it has counted: its answer left before its
+        report, on the same connection. What it has not answered yet, it may not have seen."""
+        self.report, self.seen_at = report, now
+        self.models = {status.id: status for status in report.models}
+        self._taken.clear()
+        self.turned_away = 0
+        self.unreported = len(self._asked)
+        self.unreported_ms = sum(self._asked.values())
+
+    def asked(self, request: Hashable, prefill_ms: float) -> None:
+        """A request is on its way there."""
+        self._asked[request] = prefill_ms
+        self.unreported += 1
+        self.unreported_ms += prefill_ms
+
+    def answered(self, request: Hashable, *, took: bool) -> None:
+        """It took a request that it was asked to take, or did not."""
+        prefill_ms = self._asked.pop(request, None)
+        if prefill_ms is None:
+            return
+        if took:
+            self._taken[request] = prefill_ms
+        else:
+            self.unreported -= 1
+            self.unreported_ms -= prefill_ms
+
+    def began(self, request: Hashable) -> None:
+        """It has computed the prompt of a request."""
+        if request in self._taken:
+            self.unreported_ms -= self._taken[request]
+            self._taken[request] = 0.0
+
+    def ended(self, request: Hashable) -> None:
+        """A request that it took is there no longer."""
+        self.began(request)
+        self._taken.pop(request, None)
+        self.unreported -= 1

@@ -1,0 +1,40 @@
+"""Workers and what they keep, as routing sees them, made of values."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from controller.worker_view import WorkerView
+from shared.ids import ModelId, WorkerId
+from shared.messages.events import Tier
+
+
+class Views:
+    """A fleet of given views; they may be equal in name."""
+
+    def __init__(self, views: Sequence[WorkerView]) -> None:
+        self._views = list(views)
+
+    @property
+    def workers(self) -> Sequence[WorkerView]:
+        return self._views
+
+    def holding(self, model: ModelId) -> Sequence[WorkerView]:
+        return [view for view in self._views if model in view.models]
+
+    def warm(self, model: ModelId) -> Sequence[WorkerView]:
+        return [one for one in self.holding(model) if one.models[model].state == "warm"]
+
+    def worker(self, worker: WorkerId) -> WorkerView | None:
+        return next((view for view in self._views if view.id == worker), None)
+
+
+class Kept:
+    """The links that each worker keeps."""
+
+    def __init__(self, links: Mapping[str, Mapping[str, Tier]] | None = None) -> None:
+        self._links = dict(links or {})
+
+    def links(self, worker: WorkerId) -> Mapping[str, Tier]:
+        return self._links.get(worker, {})
+
+    def keepers(self, link: str) -> Collection[WorkerId]:
+        return [WorkerId(worker) for worker, links in self._links.items() if link in links]
