@@ -7,21 +7,24 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
+from controller.explanation import explained
 from controller.kept_prefixes import KeptByWorkers
 from controller.owned_request import WORKER_FAULTS, OwnedRequest
 from controller.placement import Placement
 from controller.registry import Registry
-from controller.routing import PASSING, Decision, Need, NoRoute, choose, policy_named
+from controller.routing import PASSING, Decision, Need, NoRoute, Policy, choose, policy_named
 from controller.waiting_room import WaitingRoom
 from shared import subjects
 from shared.bus import Bus
 from shared.errors import BusError, DecodeError, NoResponders, RequestTimedOut, Unavailable
-from shared.ids import BootId, ControllerId, WorkerId
+from shared.ids import BootId, ControllerId, SkillName, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import AttachStream, CancelRequest, ControlReply
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, Refusal
+from shared.messages.routes import Route
 from shared.settings.tree import Controller
 
 logger = logging.getLogger(__name__)
@@ -128,6 +131,8 @@ class Dispatcher:
                 continue
             connection = self._bus.connections
             report = place.decision.worker.report
+            if request.request.debug:
+                request.route = self._explained(search, place.decision)
             attempt = request.begin_attempt(
                 report.id, report.boot_id, place.decision.model, place.placement
             )
@@ -179,6 +184,8 @@ class Dispatcher:
                     search.request, find, error, level=level, kind=search.kind, until=search.until
                 )
             except NoRoute as last:
+                if search.request.request.debug:
+                    search.request.route = self._explained(search, last)
                 if last.code == "queue_full":
                     for view in self._registry.workers:
                         view.turned_away += 1
@@ -187,24 +194,43 @@ class Dispatcher:
                 refusals = [each.refusal for each in search.refused.values()]
                 raise _all_refused(refusals) from None
 
+    def explain(self, skill: SkillName, need: Need) -> Route:
+        """Where a request would go now, and why."""
+        try:
+            return self._explained_for(skill, need, self._chosen(need, (), deepcopy(self._policy)))
+        except NoRoute as error:
+            return self._explained_for(skill, need, error)
+
+    def _explained(self, search: _Search, decided: Decision | NoRoute) -> Route:
+        return self._explained_for(search.request.skill, search.need, decided)
+
+    def _explained_for(self, skill: SkillName, need: Need, decided: Decision | NoRoute) -> Route:
+        return explained(self._controller, self._policy.name, skill, need, decided)
+
     def _choose(self, search: _Search) -> Place:
         """A worker that did not refuse, nor fail before unless there is no other."""
-        now = time.monotonic()
         out = {id for id, each in search.refused.items() if not self._changed(id, each)}
-
-        def chosen(excluded: Collection[WorkerId]) -> Decision:
-            return choose(
-                search.need, self._registry, self._kept, self._policy,
-                now=now, draw=self._random.random, excluded=excluded,
-            )  # fmt: skip
 
         decision = None
         if search.request.tried:
             with contextlib.suppress(NoRoute):
-                decision = chosen({*out, *search.request.tried})
-        decision = decision or chosen(out)
+                decision = self._chosen(search.need, {*out, *search.request.tried})
+        decision = decision or self._chosen(search.need, out)
         prefill_ms = decision.chosen.forecast.prefill_ms
-        return Place(decision, Placement(decision.worker, prefill_ms, now))
+        return Place(decision, Placement(decision.worker, prefill_ms, time.monotonic()))
+
+    def _chosen(
+        self, need: Need, excluded: Collection[WorkerId], policy: Policy | None = None
+    ) -> Decision:
+        return choose(
+            need,
+            self._registry,
+            self._kept,
+            policy or self._policy,
+            now=time.monotonic(),
+            draw=self._random.random,
+            excluded=excluded,
+        )
 
     def _changed(self, worker: WorkerId, refused: _Refused) -> bool:
         """Whether who refused for want of room has said since how it stands now."""

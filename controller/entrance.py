@@ -19,6 +19,7 @@ from shared.messages.codec import decode, encode
 from shared.messages.control import RequestQuery, RequestState
 from shared.messages.dispatch import ForwardedRequest
 from shared.messages.request import Claims
+from shared.messages.routes import RouteAnswer
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings
 
@@ -50,6 +51,7 @@ class Entrance:
     async def open(self) -> None:
         bus = self._bus
         await bus.subscribe(subjects.REQUEST_ALL, self._on_query)
+        await bus.subscribe(subjects.ROUTE_ALL, self._on_route, queue=subjects.CONTROLLER_QUEUE)
         await bus.subscribe(subjects.controller_infer(self._id), self._on_forwarded)
         self._intake = await bus.subscribe(
             subjects.INFER_ALL, self._arrived.put, queue=subjects.CONTROLLER_QUEUE
@@ -164,6 +166,25 @@ class Entrance:
         if verb == "cancel":
             await self._requests.cancel(request)
         await self._answer(message, request.state_message(self._id))
+
+    async def _on_route(self, message: Message) -> None:
+        """Where a request would go now."""
+        if not message.reply:
+            return
+        try:
+            request = read_request(
+                message, self._settings.skills, max_bytes=self._bus.max_payload // 4
+            )
+            answer = RouteAnswer(route=self._requests.explain(request))
+        except RequestError as error:
+            answer = RouteAnswer(code=error.code, message=error.message, param=error.param)
+        except Exception as error:  # one question fails, not the controller
+            logger.exception("a route could not be told")
+            answer = RouteAnswer(code="internal_error", message=repr(error))
+        try:
+            await self._bus.publish(message.reply, encode(answer))
+        except BusError as error:
+            logger.warning("a route was lost: %s", error.message)
 
     async def _answer(self, message: Message, state: RequestState) -> None:
         if message.reply:

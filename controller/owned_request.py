@@ -18,6 +18,7 @@ from shared.messages.control import RequestState, RequestStateName
 from shared.messages.dispatch import MAX_INBOXES, Dispatch
 from shared.messages.events import TokensEmitted
 from shared.messages.request import InferenceRequest, Message
+from shared.messages.routes import Route
 from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
 
 RequestKey = tuple[ClientName, RequestId]
@@ -39,6 +40,7 @@ class OwnedRequest:
         end: the terminal message, where this controller sent it.
         said: messages of its session that come before its own.
         placement: of the present attempt.
+        route: how its worker was chosen, where its client wants to know.
     """
 
     request_id: RequestId
@@ -60,6 +62,7 @@ class OwnedRequest:
     end: Done | Failed | None = None
     said: list[Message] = field(default_factory=list)
     placement: Placement | None = None
+    route: Route | None = None
     cancelled: bool = False
     accepted_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
@@ -111,6 +114,7 @@ class OwnedRequest:
             seed=self.seed,
             elapsed_ms=round(self.elapsed_ms, 3),
             request=self.whole,
+            route=self.route,
         )
 
     @property
@@ -171,7 +175,8 @@ class OwnedRequest:
         return Status(self.request_id, max(0, self.attempt), None, "queued")
 
     def failed_message(self, error: StreamError) -> Failed:
-        return Failed(self.request_id, max(0, self.attempt), self.worker, error)
+        route = self.route.model_dump(exclude_none=True) if self.route is not None else None
+        return Failed(self.request_id, max(0, self.attempt), self.worker, error, route)
 
     def cancelled_message(self) -> Done:
         """The end of a request that was cancelled before any worker had it."""

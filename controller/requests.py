@@ -13,6 +13,7 @@ from controller.owned_request import OwnedRequest, RequestKey
 from controller.registry import Registry, WorkerGone
 from controller.request_need import need_of
 from controller.retry_schedule import RetrySchedule
+from controller.routing import Need
 from controller.session_homes import SessionHomes
 from controller.session_turns import SessionTurns
 from shared import subjects
@@ -23,6 +24,7 @@ from shared.ids import ControllerId
 from shared.messages.codec import decode
 from shared.messages.control import RequestStateName
 from shared.messages.events import RequestEvents, RequestFailed, RequestFinished, TokensEmitted
+from shared.messages.routes import Route
 from shared.messages.stream import KEEP_ALIVE_S, Done, Failed, StreamError, StreamMessage
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings
@@ -158,8 +160,8 @@ class Requests:
         try:
             await self._turns.wait(request)
             await self._turns.complete(request)
-            home = self.homes.home(request.kinship) if request.kinship is not None else None
-            await self._dispatcher.dispatch(request, need_of(request, self._prompt_rules, home))
+            need = self._need(request)
+            await self._dispatcher.dispatch(request, need)
         except RequestError as error:
             await self._fail(request, stream_error(error))
             return
@@ -174,12 +176,20 @@ class Requests:
         if request.state == "running" and request.worker is not None:
             logger.info("dispatched to %s", request.worker, extra=_about(request))
             if request.kinship is not None:
-                self.homes.went(home, request.worker)
+                self.homes.went(need.home, request.worker)
         if request.cancelled and not request.ended:
             if request.state == "running":
                 await self._dispatcher.cancel(request, silent=False)
             else:
                 await self._send_end(request, request.cancelled_message(), "finished")
+
+    def explain(self, request: OwnedRequest) -> Route:
+        """Where a request would go now, and why; it is not served."""
+        return self._dispatcher.explain(request.skill, self._need(request))
+
+    def _need(self, request: OwnedRequest) -> Need:
+        home = self.homes.home(request.kinship) if request.kinship is not None else None
+        return need_of(request, self._prompt_rules, home)
 
     async def _retry(self, request: OwnedRequest, error: StreamError) -> None:
         """An attempt failed. Where nothing was generated yet, another worker may serve the

@@ -29,6 +29,8 @@ SUBJECTS: tuple[Subject, ...] = (
             "RequestQuery", "RequestState"),
     Subject("mlx.request.<client>.status", "client", "all controllers; the owner answers",
             "RequestQuery", "RequestState"),
+    Subject("mlx.route.<client>.<skill>", "client", "controllers (queue group)",
+            "InferenceRequest", "RouteAnswer"),
     Subject("mlx.stream.<worker>.<client>.resend", "client", "worker",
             "ResendQuery", "ResendState, then the chunks"),
     Subject("mlx.controller.<controller>.infer", "controller", "owning controller",
@@ -53,10 +55,12 @@ SUBJECTS: tuple[Subject, ...] = (
 )  # fmt: skip
 
 CONTROLLER_QUEUE = "controllers"
-"""The queue group in which controllers share `mlx.infer.>` and `mlx.health.cluster`."""
+"""The queue group in which controllers share `mlx.infer.>`, `mlx.route.>` and
+`mlx.health.cluster`."""
 
 INFER_ALL = "mlx.infer.*.*"
 REQUEST_ALL = "mlx.request.*.*"
+ROUTE_ALL = "mlx.route.*.*"
 WORKER_EVENT_ALL = "mlx.event.worker.*"
 KEPT_EVENT_ALL = "mlx.event.kept.*"
 CONTROLLER_EVENT_ALL = "mlx.event.controller.*"
@@ -70,8 +74,12 @@ def infer(client: ClientName, skill: SkillName) -> str:
     return f"mlx.infer.{client}.{skill}"
 
 
+def route(client: ClientName, skill: SkillName) -> str:
+    return f"mlx.route.{client}.{skill}"
+
+
 def parse_infer(subject: str) -> tuple[ClientName, SkillName]:
-    """The client and skill that an `mlx.infer.<client>.<skill>` names."""
+    """The client and skill that an `mlx.infer.<client>.<skill>`, or `mlx.route...`, names."""
     _, _, client, skill = subject.split(".")
     return ClientName(client), SkillName(skill)
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from shared.errors import ERROR_CODES
-from shared.messages import control, dispatch, events, health, logs, request
+from shared.messages import control, dispatch, events, health, logs, request, routes
 from shared.messages.codec import json_schema
 from shared.subjects import SUBJECTS
 
@@ -43,6 +43,7 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     dispatch.DispatchBatch,
     dispatch.DispatchReply,
     dispatch.ForwardedRequest,
+    routes.RouteAnswer,
     events.WorkerEvent,
     events.KeptPrefixes,
     events.ControllerEvent,

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
@@ -309,7 +310,7 @@ class ActiveRequest:
         return Status(*self._origin, self.status, self.progress)
 
     def fail(self, error: StreamError) -> Failed:
-        failed = Failed(*self._origin, error)
+        failed = Failed(*self._origin, error, self._route)
         self._note_end(failed)
         return failed
 
@@ -320,6 +321,12 @@ class ActiveRequest:
     @property
     def _origin(self) -> tuple[RequestId, int, WorkerId]:
         return self.dispatch.request_id, self.dispatch.attempt, self.worker
+
+    @property
+    def _route(self) -> dict[str, Any] | None:
+        """How this worker was chosen, where the client wants to know."""
+        route = self.dispatch.route
+        return route.model_dump(exclude_none=True) if route is not None else None
 
     def _first_usage(self) -> Usage | None:
         """What its prompt has, for the first chunk."""
@@ -332,7 +339,7 @@ class ActiveRequest:
         usage = Usage(
             sum(self._prompt_tokens.values()), sum(self._cached_tokens.values()), self.tokens
         )
-        done = Done(*self._origin, usage, self._timings(), outputs)
+        done = Done(*self._origin, usage, self._timings(), outputs, self._route)
         self._note_end(done)
         return done
 

@@ -9,6 +9,7 @@ from shared.ids import ModelId, SessionKey
 from shared.messages.events import QueueStatus
 from shared.messages.prefixes import PrefixIndex
 from shared.messages.request import PRIORITIES, Priority
+from shared.request_queue import RequestQueue
 from shared.settings.tree import Worker
 from worker.active_request import ActiveRequest
 from worker.drain_rate import DrainRate
@@ -17,7 +18,6 @@ from worker.engine_process import EngineProcess
 from worker.foresight import Foresight
 from worker.models.catalogue import ModelCatalogue
 from worker.queue_figures import QueueFigures
-from shared.request_queue import RequestQueue
 from worker.session_order import SessionOrder
 
 _LEAST_AHEAD = 2

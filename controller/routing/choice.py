@@ -22,6 +22,7 @@ _MUCH_SLOWER_MS = 250.0
 """A session leaves its worker where another one's forecast is better by more than both."""
 
 HOME = "it served the session before"
+ONLY = "no other one can serve it now"
 
 
 class Fleet(Protocol):
@@ -124,6 +125,8 @@ def _pick(
         limit = _MUCH_SLOWER * soonest + _MUCH_SLOWER_MS
         if home is not None and home.forecast.total_ms <= limit:
             return home, HOME
+    if len(candidates) == 1:
+        return candidates[0], ONLY
     return policy.pick(candidates, draw), policy.reason
 
 

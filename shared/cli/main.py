@@ -15,6 +15,7 @@ _COMMANDS = {
     "top": "Watch workers, engines and models.",
     "models": "List, load and unload models.",
     "sessions": "List, pin and remove conversations.",
+    "route": "Show where a request would go, and why.",
     "logs": "Follow the logs of all processes.",
     "bench": "Measure what this machine does.",
 }

@@ -5,6 +5,7 @@ highest seen and all that comes after the end. What is missing can be asked for.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from shared.errors import StreamFailed
 from shared.ids import RequestId, WorkerId
@@ -29,7 +30,8 @@ class Assembler:
     Attributes:
         status: the last one heard; None before the first message.
         usage: of the prompt from the first token on, of everything at the end.
-        done: the end has come; `timings` is set unless it was an error.
+        done: the end has come; `timings` is set unless it was an error, and `route` where that was
+            asked for.
     """
 
     def __init__(self, request_id: RequestId, *, choices: int = 1, first_index: int = 0) -> None:
@@ -43,6 +45,7 @@ class Assembler:
         self.done = False
         self.usage: Usage | None = None
         self.timings: Timings | None = None
+        self.route: dict[str, Any] | None = None
         self._expected_choices = choices
         self._first_index = first_index
         self._choices: dict[int, _Choice] = {}
@@ -115,6 +118,7 @@ class Assembler:
         new = [joined for output in outputs for joined in self._join(output)]
         if self._end is not None and self._is_whole(self._end):
             self.done, self.usage, self.timings = True, self._end.usage, self._end.timings
+            self.route = self._end.route
         return new
 
     def _join(self, output: ChoiceOutput) -> list[ChoiceOutput]:

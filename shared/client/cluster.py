@@ -10,7 +10,13 @@ from shared import subjects
 from shared.bus import Bus, Message
 from shared.client.inbox import Inbox, OwnInbox
 from shared.client.stream import Completion, Stream
-from shared.errors import InvalidRequest, NoResponders, RequestTimedOut, Unavailable
+from shared.errors import (
+    InvalidRequest,
+    NoResponders,
+    RequestError,
+    RequestTimedOut,
+    Unavailable,
+)
 from shared.ids import (
     LOCAL_CLIENT,
     ClientName,
@@ -24,6 +30,7 @@ from shared.messages.codec import decode, encode, shortened
 from shared.messages.control import ControlOrder, ControlReply, RequestState
 from shared.messages.health import ClusterHealth
 from shared.messages.request import check_request, parse_request
+from shared.messages.routes import Route, RouteAnswer
 from shared.settings.tree import Nats
 
 CONNECT_WAIT_S = 3.0
@@ -83,19 +90,9 @@ class Cluster:
         Raises:
             InvalidRequest: a field is wrong, or all together have too many bytes.
         """
-        if not is_name(skill):
-            raise InvalidRequest(
-                "skill: the skill must match [A-Za-z0-9_-]{1,64}, "
-                f"unlike {shortened(repr(skill))}",
-                param="skill",
-            )
-        body = dict(fields)
+        body = _body(content, skill, fields)
         if body.get("stream") is False:
             raise InvalidRequest("stream: use `generate` for a whole answer", param="stream")
-        if isinstance(content, str):
-            body["messages"] = [{"role": "user", "content": content}]
-        elif content is not None:
-            body["messages"] = content
         if self._inbox.multiplex:
             body["multiplex"] = True
         request_id = RequestId(body.setdefault("request_id", new_request_id()))
@@ -141,6 +138,23 @@ class Cluster:
         """
         return await self._query("status", request_id)
 
+    async def route(
+        self, content: Content | None = None, *, skill: str = "chat", **fields: Any
+    ) -> Route:
+        """Where a request would go now, and why; it is not served. Arguments as of `stream`.
+
+        Raises:
+            RequestError: a field is wrong, or the skill is unknown.
+            Unavailable: no controller answers.
+        """
+        body = _body(content, skill, fields)
+        subject = subjects.route(self.client, SkillName(skill))
+        answer = await self._ask(subject, _encode(body), self._nobody(), code="no_controller")
+        reply = decode(RouteAnswer, answer.payload)
+        if reply.route is None:
+            raise RequestError(reply.message or "", code=reply.code, param=reply.param)
+        return reply.route
+
     async def health(self) -> ClusterHealth:
         """The state of the whole cluster.
 
@@ -150,7 +164,7 @@ class Cluster:
         answer = await self._ask(
             subjects.HEALTH_CLUSTER,
             b"",
-            f"no controller answers at {self.bus.server_url}; is `controller` running?",
+            self._nobody(),
             code="no_controller",
         )
         return decode(ClusterHealth, answer.payload)
@@ -167,6 +181,9 @@ class Cluster:
         subject = subjects.worker_control(worker, order.verb)
         answer = await self._ask(subject, encode(order), f"worker {worker} does not answer")
         return decode(ControlReply, answer.payload)
+
+    def _nobody(self) -> str:
+        return f"no controller answers at {self.bus.server_url}; is `controller` running?"
 
     async def _query(self, verb: str, request_id: str) -> RequestState:
         subject = subjects.request(self.client, verb)
@@ -188,6 +205,25 @@ class Cluster:
             if not self.bus.connected:
                 unanswered, code = "the connection to NATS is lost", "disconnected"
             raise Unavailable(unanswered, code=code) from None
+
+
+def _body(content: Content | None, skill: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A request of these fields.
+
+    Raises:
+        InvalidRequest: `skill` is no name of a skill.
+    """
+    if not is_name(skill):
+        raise InvalidRequest(
+            f"skill: the skill must match [A-Za-z0-9_-]{{1,64}}, unlike {shortened(repr(skill))}",
+            param="skill",
+        )
+    body = dict(fields)
+    if isinstance(content, str):
+        body["messages"] = [{"role": "user", "content": content}]
+    elif content is not None:
+        body["messages"] = content
+    return body
 
 
 def _encode(body: dict[str, Any]) -> bytes:

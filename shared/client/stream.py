@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import orjson
 
@@ -23,13 +23,15 @@ from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timi
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer. `text` and `token_ids` are those of the first choice."""
+    """A whole answer. `text` and `token_ids` are those of the first choice; `route` says how its
+    worker was chosen, if that was asked with `debug`."""
 
     request_id: RequestId
     worker: WorkerId | None
     choices: tuple[ChoiceOutput, ...]
     usage: Usage
     timings: Timings
+    route: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
@@ -154,6 +156,7 @@ class Stream:
             choices=tuple(ChoiceOutput.joined(parts[choice]) for choice in sorted(parts)),
             usage=self.usage,
             timings=self.timings,
+            route=self._assembler.route,
         )
 
     async def _one_by_one(self) -> AsyncGenerator[ChoiceOutput, None]:

@@ -3,6 +3,7 @@
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.codec import Internal, Part
 from shared.messages.request import InferenceRequest
+from shared.messages.routes import Route
 
 MAX_INBOXES = 8
 """So many may listen to one stream; the oldest goes when one more comes."""
@@ -37,6 +38,7 @@ class Dispatch(Part):
         inboxes: who listens: one, or more where the request was published again.
         elapsed_ms: time since acceptance, so that no clocks are compared.
         seed: fixed at acceptance; an attempt on another worker draws the same tokens.
+        route: how this worker was chosen, for who asked: it goes into the terminal message.
     """
 
     request_id: RequestId
@@ -49,6 +51,7 @@ class Dispatch(Part):
     elapsed_ms: float
     request: InferenceRequest
     resume: Continuation | None = None
+    route: Route | None = None
 
 
 class DispatchBatch(Internal):

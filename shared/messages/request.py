@@ -160,6 +160,9 @@ class InferenceRequest(Edge):
     priority: PriorityName = "medium"
     requires: Requirements | None = None
     timeout_ms: TimeoutMs = 120_000
+    debug: bool = Field(
+        False, description="tell in the terminal message, under `route`, how its worker was chosen"
+    )
     resume: Resume | None = None
 
     @model_validator(mode="after")

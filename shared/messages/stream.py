@@ -125,7 +125,7 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class Done:
     """The good end. `outputs` are the last new tokens, or, for a request with
-    `stream: false`, every choice whole."""
+    `stream: false`, every choice whole; `route` is for requests with `debug`."""
 
     request_id: RequestId
     attempt: int
@@ -133,6 +133,7 @@ class Done:
     usage: Usage
     timings: Timings
     outputs: tuple[ChoiceOutput, ...] = ()
+    route: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class Failed:
     attempt: int
     worker: WorkerId | None
     error: StreamError
+    route: dict[str, Any] | None = None
 
 
 StreamMessage = Status | Chunk | Done | Failed
@@ -177,6 +179,8 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
         case Failed():
             body["done"] = True
             body["error"] = _without_none(asdict(message.error))
+    if isinstance(message, Done | Failed) and message.route is not None:
+        body["route"] = message.route
     return body
 
 
@@ -220,13 +224,14 @@ def _from_dict(body: dict[str, Any]) -> StreamMessage:
         usage = _usage_from(body["usage"]) if "usage" in body else None
         return Chunk(*origin, _output_from(body), usage)
     if "error" in body:
-        return Failed(*origin, _error_from(body["error"]))
+        return Failed(*origin, _error_from(body["error"]), _optional(body, "route", dict))
     outputs = body.get("choices") or ([body] if "index" in body else [])
     return Done(
         *origin,
         _usage_from(body["usage"]),
         Timings(*(_checked(body["timings"][name], float, int) for name in Timings.__slots__)),
         tuple(_output_from(output) for output in outputs),
+        _optional(body, "route", dict),
     )
 
 

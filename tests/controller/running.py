@@ -26,7 +26,7 @@ PATIENT = {
     "failover": {"heartbeat_interval_ms": 1000, "missed_heartbeats": 100},
     "waiting_room": {"enabled": False},
 }
-"""Nothing times out by itself, however slow this machine is; who finds no room is told so at once."""
+"""Nothing times out by itself, however slow this machine is, and who finds no room hears so."""
 
 
 class Inbox:

@@ -19,6 +19,7 @@ CONTROLLER = ControllerId("c-1")
 
 MADE = {
     "mlx.infer.<client>.<skill>": subjects.infer(ADA, CHAT),
+    "mlx.route.<client>.<skill>": subjects.route(ADA, CHAT),
     "mlx.request.<client>.cancel": subjects.request(ADA, "cancel"),
     "mlx.request.<client>.status": subjects.request(ADA, "status"),
     "mlx.stream.<worker>.<client>.resend": subjects.resend(MAC, ADA),
@@ -78,6 +79,7 @@ def test_the_rows_name_types_of_shared_messages() -> None:
     ("wildcard", "pattern"),
     [
         (subjects.INFER_ALL, "mlx.infer.<client>.<skill>"),
+        (subjects.ROUTE_ALL, "mlx.route.<client>.<skill>"),
         (subjects.REQUEST_ALL, "mlx.request.<client>.cancel"),
         (subjects.WORKER_EVENT_ALL, "mlx.event.worker.<worker>"),
         (subjects.KEPT_EVENT_ALL, "mlx.event.kept.<worker>"),

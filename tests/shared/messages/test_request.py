@@ -33,6 +33,7 @@ def test_defaults_are_openais_and_the_clusters() -> None:
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
         "logit_bias": {}, "stop_token_ids": [], "n": 1, "count_only": False,
         "stream": True, "multiplex": False, "priority": "medium", "timeout_ms": 120_000,
+            "debug": False,
     }  # fmt: skip
 
 
