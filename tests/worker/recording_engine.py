@@ -50,10 +50,12 @@ class RecordingEngine(EngineProcess):
         spare_bytes: int = 0,
         kv_bytes: int = 0,
         limits: dict[ModelId, int] | None = None,
+        step_ms: float = 0.0,
+        prefill_tokens_per_s: float = 0.0,
     ) -> None:
-        """`limits` are those of the batches, by model."""
+        """`limits` are those of the batches, by model; they are all as fast."""
         batches = [
-            BatchMeasured(model, 0, 0, limit, 0.0, 1.0, [])
+            BatchMeasured(model, 0, 0, limit, step_ms, 1.0, [], prefill_tokens_per_s)
             for model, limit in (limits or {}).items()
         ]
         self.measured = EngineMeasured(0, active_bytes, spare_bytes, kv_bytes, 0, 0, 0.0, batches)

@@ -15,6 +15,7 @@ from tests.worker.engine_owner import TINY, EngineOwner, owned_engine
 from worker.engine_process import EngineState
 from worker.link.messages import (
     Cancel,
+    EngineMeasured,
     EngineStarted,
     LoadModel,
     ModelFailed,
@@ -63,6 +64,10 @@ async def test_an_engine_starts_loads_generates_and_ends_when_asked(tiny_model: 
         assert set(started.versions) == {"mlx", "mlx-lm"}
 
         await _load(owner, tiny_model)
+        seen = len(owner.of_kind(EngineMeasured))
+        measured = await owner.wait_fact(EngineMeasured, seen + 1)
+        (batch,) = measured.batches
+        assert batch.prefill_tokens_per_s > 0, "known before the first request"
         assert len(await owner.generate(1)) == 8
 
         assert owner.process.pid is not None

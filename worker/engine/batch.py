@@ -122,6 +122,7 @@ class Batch:
             step_ms=round(1000 * ((adaptive and adaptive.latency_s) or steps_s), 1),
             stability=round(adaptive.stability, 3) if adaptive else 1.0,
             changes=[change.as_json(now) for change in adaptive.changes] if adaptive else [],
+            prefill_tokens_per_s=round(self._model.prefill_speed.tokens_per_s, 1),
         )
 
     @property

@@ -246,7 +246,8 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasured:
-    """The batch of one model; the fields are those of `BatchStatus`, `changes` as JSON."""
+    """The batch of one model; the fields are those of `BatchStatus`, `changes` as JSON, and how
+    many prompt tokens it computes in a second."""
 
     model: ModelId
     rows: int
@@ -255,6 +256,7 @@ class BatchMeasured:
     step_ms: float
     stability: float
     changes: list[dict[str, Any]]
+    prefill_tokens_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
