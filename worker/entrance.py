@@ -1,13 +1,17 @@
 """Where messages to this worker come in: dispatches, resends, control orders, probes."""
 
+import contextlib
 import logging
 from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import Field
 
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.errors import ClusterError, DecodeError
-from shared.ids import BootId, ModelId, RequestId, WorkerId
-from shared.messages.codec import decode, encode
+from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
+from shared.messages.codec import Internal, Part, decode, encode
 from shared.messages.control import (
     CONTROL_ORDERS,
     AttachStream,
@@ -31,9 +35,28 @@ from shared.messages.control import (
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import WorkerState
+from shared.version import VERSION
 from worker.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
+
+DISPATCHES_PER_MESSAGE = 64
+"""So many a controller may send at once: so few that the answer comes long before it is missed."""
+
+
+class _UnreadableDispatch(Part):
+    """As much of a dispatch of another release as its refusal needs."""
+
+    request_id: RequestId
+    client: ClientName
+    attempt: int
+
+
+class _ReadBatch(Internal):
+    """A `DispatchBatch` of which not every dispatch can be read."""
+
+    owner: ControllerId
+    dispatches: list[Annotated[Dispatch | _UnreadableDispatch, Field(union_mode="left_to_right")]]
 
 
 class Entrance:
@@ -75,17 +98,28 @@ class Entrance:
             await self._bus.publish(message.reply, b"")
 
     async def _on_dispatch(self, message: Message) -> None:
-        try:
-            batch = decode(DispatchBatch, message.payload)
-        except DecodeError as error:
-            logger.error("a dispatch could not be read: %s", error.message)
+        if (batch := _read(message.payload)) is None:
             return
-        results = [self._result(dispatch, batch) for dispatch in batch.dispatches]
+        results = [
+            self._result(dispatch, batch.owner)
+            if isinstance(dispatch, Dispatch)
+            else self._unreadable(dispatch)
+            for dispatch in batch.dispatches
+        ]
         reply = DispatchReply(worker=self._id, boot_id=self._boot_id, results=results)
         await self._bus.publish(message.reply, encode(reply))
 
-    def _result(self, dispatch: Dispatch, batch: DispatchBatch) -> DispatchResult:
-        refusal = self._accept(dispatch, batch)
+    def _unreadable(self, dispatch: _UnreadableDispatch) -> DispatchResult:
+        message = f"worker {self._id}, of version {VERSION}, cannot read this request"
+        return DispatchResult(
+            request_id=dispatch.request_id,
+            client=dispatch.client,
+            attempt=dispatch.attempt,
+            refusal=Refusal(code="invalid_request", message=message),
+        )
+
+    def _result(self, dispatch: Dispatch, owner: ControllerId) -> DispatchResult:
+        refusal = self._accept(dispatch, owner)
         running = self._scheduler.find((dispatch.client, dispatch.request_id))
         return DispatchResult(
             request_id=dispatch.request_id,
@@ -95,13 +129,13 @@ class Entrance:
             refusal=refusal,
         )
 
-    def _accept(self, dispatch: Dispatch, batch: DispatchBatch) -> Refusal | None:
+    def _accept(self, dispatch: Dispatch, owner: ControllerId) -> Refusal | None:
         state = self._state()
         if state in ("draining", "stopped"):
             return Refusal(code="draining", message=f"worker {self._id} is shutting down")
         if state == "unhealthy":
             return Refusal(code="engine_crashed", message=f"worker {self._id} has no engine")
-        return self._scheduler.accept(dispatch, batch.owner)
+        return self._scheduler.accept(dispatch, owner)
 
     async def _on_resend(self, message: Message) -> None:
         """A client missed something: say it again, to the inbox that asks."""
@@ -215,3 +249,15 @@ class Entrance:
 
     def _refuse(self, code: str, message: str) -> ControlReply:
         return ControlReply(worker=self._id, ok=False, code=code, message=message)
+
+
+def _read(payload: bytes) -> DispatchBatch | _ReadBatch | None:
+    """What a controller sent. One dispatch that cannot be read takes no others with it; None
+    where nobody knows whom to answer."""
+    try:
+        return decode(DispatchBatch, payload)
+    except DecodeError as error:
+        logger.error("a dispatch could not be read: %s", error.message)
+    with contextlib.suppress(DecodeError):
+        return decode(_ReadBatch, payload)
+    return None

@@ -6,17 +6,19 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from shared import subjects
-from shared.ids import ControllerId
+from shared.ids import ControllerId, ModelId
 from shared.messages.codec import decode, encode
 from shared.messages.dispatch import DispatchBatch, DispatchReply
 from shared.messages.events import RequestFinished
 from shared.messages.request import Priority
 from tests.models import CONTEXT_TOKENS
 from tests.processes import RunningNats
-from tests.worker.running_agent import LIMIT_S, RunningAgent, running_agent
+from tests.worker.running_agent import LIMIT_S, OWNER, RunningAgent, as_json, running_agent
+from worker.entrance import DISPATCHES_PER_MESSAGE
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +72,33 @@ async def test_the_timeout_counts_from_acceptance_and_holds_in_the_queue_too(
     assert failed.error.code == "deadline_exceeded" and "queued" in failed.error.message
     assert stream.token_ids() == []
     await narrow.cancel_all(blocker)
+
+
+async def test_of_many_dispatches_in_one_message_one_fails_alone(agent: RunningAgent) -> None:
+    dispatches = [agent.dispatch(max_tokens=1) for _ in range(DISPATCHES_PER_MESSAGE)]
+    dispatches[7] = agent.dispatch(model=ModelId("none"))
+    reply = await agent.send(*dispatches)
+    asked = [(dispatch.request_id, dispatch.client) for dispatch in dispatches]
+    assert [(result.request_id, result.client) for result in reply.results] == asked
+    codes = [result.refusal.code if result.refusal else None for result in reply.results]
+    assert codes == [None] * 7 + ["model_unavailable"] + [None] * 56
+    for dispatch in dispatches[:7] + dispatches[8:]:
+        await agent.stream(dispatch).done()
+
+
+async def test_a_dispatch_that_cannot_be_read_takes_no_others_with_it(agent: RunningAgent) -> None:
+    """As one of a newer controller might be."""
+    dispatches = [agent.dispatch(attempt=3) for _ in range(3)]
+    batch = as_json(encode(DispatchBatch(owner=OWNER, dispatches=dispatches)))
+    batch["dispatches"][1]["request"]["max_tokens"] = "some"
+    subject = subjects.worker_infer(agent.id)
+    answer = await agent.wire.bus.request(subject, orjson.dumps(batch), timeout_s=LIMIT_S)
+    first, broken, last = decode(DispatchReply, answer.payload).results
+    assert (broken.request_id, broken.attempt) == (dispatches[1].request_id, 3)
+    assert broken.refusal is not None and broken.refusal.code == "invalid_request"
+    assert (first.refusal, last.refusal) == (None, None)
+    for dispatch in (dispatches[0], dispatches[2]):
+        await agent.stream(dispatch).done()
 
 
 # The queue.
