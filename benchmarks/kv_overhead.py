@@ -6,8 +6,8 @@ Prompts of 50 to 380 random tokens that nobody has begun with, greedy. Two clust
 turns at being first; the one that waits does nothing. They are started anew several times, as one
 process may be faster than its twin for all its life, and many short pairs are run, as a shared
 machine changes its speed by more than what is looked for. Prompts may hold up decoding for 5 s on
-both sides, so that both make the same passes. Each mean has its standard error beside it, taken over
-the starts. CPU seconds are those of worker and engine, all their threads. Writes
+both sides, so that both make the same passes. Each mean has its standard error beside it, taken
+over the starts. CPU seconds are those of worker and engine, all their threads. Writes
 results/kv_overhead.json.
 """
 
@@ -61,7 +61,8 @@ def main() -> None:
     speeds = {side: spread(pair[side].tokens_per_s for pair in pairs) for side in sides}
     cpu = {side: spread(pair[side].cpu_ms for pair in pairs) for side in sides}
     print_table(
-        f"{arguments.clients} clients, no hits, medians of {len(pairs)} in {len(starts)} starts (minimum-maximum)",
+        f"{arguments.clients} clients, no hits, medians of {len(pairs)} in {len(starts)} starts "
+        "(minimum-maximum)",
         ("KV memory", "tokens/s", "CPU ms a token"),
         [(side, _shown(speeds[side]), _shown(cpu[side])) for side in sides],
     )

@@ -9,7 +9,7 @@ from typing import Any
 from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import RequestFailed, RequestFinished, TokensEmitted
+from shared.messages.events import ModelSpeed, RequestFailed, RequestFinished, TokensEmitted
 from shared.messages.prefixes import PrefixChain, prefix_chain, prefix_links
 from shared.messages.prompt_rules import cleaned
 from shared.messages.request import PRIORITIES, Priority
@@ -28,6 +28,7 @@ from shared.messages.stream import (
 from shared.settings.tree import PromptRule
 from worker.inboxes import Inboxes
 from worker.link.messages import Output, Sampling, Submit
+from worker.request_prompts import RequestPrompt, request_prompts
 from worker.stream_log import MAX_BYTES, StreamLog
 
 RequestKey = tuple[ClientName, RequestId]
@@ -88,8 +89,6 @@ class ActiveRequest:
         self.last_sent_at = self.received_at
         self._admitted_at: float | None = None
         self._first_token_at: float | None = None
-        self._prompt_tokens: dict[int, int] = {}
-        self._cached_tokens: dict[int, int] = {}
         self._usage_told = False
 
     @property
@@ -133,10 +132,21 @@ class ActiveRequest:
         """The links of its prompt, and of an answer to it: see `shared.messages.prefixes`."""
         return prefix_links(self.model, self.dispatch.request, self._messages, answer)
 
+    @cached_property
+    def prompts(self) -> list[RequestPrompt]:
+        return request_prompts(self.dispatch.request, self._messages)
+
+    def prompt_of(self, choice: Choice) -> RequestPrompt:
+        return self.prompts[choice.number // self.dispatch.request.n]
+
     @property
     def prompt_tokens(self) -> int:
         """Of its first prompt; 0 while nobody knows."""
-        return self._prompt_tokens.get(0, 0)
+        return self.prompts[0].tokens
+
+    def expected_left_tokens(self, speed: ModelSpeed) -> float:
+        """Of its prompts, still to be computed; as far as can be said."""
+        return sum(prompt.expected_left_tokens(speed) for prompt in self.prompts)
 
     @property
     def streams(self) -> bool:
@@ -225,14 +235,18 @@ class ActiveRequest:
 
     def start_choice(self, choice: Choice, prompt_tokens: int) -> None:
         """Note what the engine found out about a prompt; counted once for all its choices."""
-        self._prompt_tokens[choice.number // self.dispatch.request.n] = prompt_tokens
+        self.prompt_of(choice).tokens = prompt_tokens
 
     def restore_choice(self, choice: Choice, tokens: int) -> None:
         """Note how much of a prompt was in the KV memory: what its first choice found, before
         that began."""
-        prompt, other = divmod(choice.number, self.dispatch.request.n)
-        if other == 0 and self._first_token_at is None:
-            self._cached_tokens[prompt] = min(tokens, self._prompt_tokens.get(prompt, 0))
+        if choice.number % self.dispatch.request.n == 0 and self._first_token_at is None:
+            self.prompt_of(choice).restored(tokens)
+
+    def advance_prompt(self, choice: Choice, done: int, total: int) -> None:
+        """Note how much of a prompt is in the KV cache, kept or computed."""
+        self.progress = round(done / total, 3)
+        self.prompt_of(choice).left_tokens = total - done
 
     def advance(self, choice: Choice, output: Output) -> list[StreamMessage]:
         """Take in new tokens: a chunk, or the end when it was the last of the last choice."""
@@ -333,15 +347,20 @@ class ActiveRequest:
         if self._usage_told:
             return None
         self._usage_told = True
-        return Usage(sum(self._prompt_tokens.values()), sum(self._cached_tokens.values()), 0)
+        return self._usage(0)
 
     def _done(self, outputs: tuple[ChoiceOutput, ...]) -> Done:
-        usage = Usage(
-            sum(self._prompt_tokens.values()), sum(self._cached_tokens.values()), self.tokens
-        )
+        usage = self._usage(self.tokens)
         done = Done(*self._origin, usage, self._timings(), outputs, self._route)
         self._note_end(done)
         return done
+
+    def _usage(self, completion_tokens: int) -> Usage:
+        return Usage(
+            sum(prompt.tokens for prompt in self.prompts),
+            sum(prompt.cached_tokens for prompt in self.prompts),
+            completion_tokens,
+        )
 
     def _timings(self) -> Timings:
         now = time.monotonic()

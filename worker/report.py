@@ -18,8 +18,10 @@ from shared.messages.events import (
 from shared.settings import ClusterSettings
 from worker.cpu_use import CpuUse
 from worker.engine_process import EngineProcess
+from worker.entrance import DISPATCHES_PER_MESSAGE
 from worker.machine import hardware
 from worker.memory_guard import engine_bytes
+from worker.prefill_backlog import prefill_ms
 from worker.scheduler import Scheduler
 
 _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {
@@ -45,6 +47,9 @@ def build_report(
     tasks: int,
 ) -> WorkerReport:
     engines = [_engine(engine, cpu) for engine in scheduler.engines]
+    running = [engine.index for engine in engines if engine.state == "running"]
+    models = scheduler.model_statuses()
+    speeds = {model.id: model.speed for model in models}
     memory = scheduler.guard.status()
     return WorkerReport(
         id=worker_id,
@@ -55,8 +60,10 @@ def build_report(
         queued_requests=len(scheduler.admission),
         max_batch_size=settings.worker.continuous_batching.most_rows * len(engines),
         max_queue_depth=scheduler.admission.max_depth,
+        prefill_ms=round(prefill_ms(running, scheduler.requests(), speeds), 1),
+        dispatches_per_message=DISPATCHES_PER_MESSAGE,
         queue=scheduler.admission.status(),
-        models=scheduler.model_statuses(),
+        models=models,
         pre_warming=pre_warming,
         engines=engines,
         memory_bytes=memory.own_bytes,

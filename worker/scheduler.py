@@ -36,6 +36,7 @@ from worker.link.messages import (
     TextsMeasured,
 )
 from worker.memory_guard import MemoryGuard
+from worker.model_speeds import ModelSpeeds
 from worker.models.catalogue import Model
 from worker.models.keeper import ModelKeeper
 from worker.publisher import Letter, Outgoing
@@ -73,6 +74,7 @@ class Scheduler:
         self._requests = RequestTable()
         self._numbers = itertools.count(1)
         self.throughput = Throughput(time.monotonic)
+        self._speeds = ModelSpeeds(engines)
         self.engines = engines
         self.changes = Changes()
         self.guard = MemoryGuard(settings.worker.resource_limits, engines)
@@ -108,7 +110,10 @@ class Scheduler:
         queued = self.admission.queued_by_model()
         return [
             model.status(
-                active=present[model.id] - queued[model.id], queued=queued[model.id], now=now
+                active=present[model.id] - queued[model.id],
+                queued=queued[model.id],
+                now=now,
+                speed=self._speeds.of(model),
             )
             for model in self.models.catalogue
         ]
@@ -292,8 +297,9 @@ class Scheduler:
                 self.sessions.on_engine_started(engine.index)
             case PrefillAdvanced():
                 if entry := self._requests.of_sequence(fact.sequence):
-                    entry[0].progress = round(fact.done / fact.total, 3)
-                    self._status.send(entry[0])
+                    request, choice = entry
+                    request.advance_prompt(choice, fact.done, fact.total)
+                    self._status.send(request)
             case SequencePreempted():
                 if entry := self._requests.of_sequence(fact.sequence):
                     entry[0].preempt()
@@ -322,7 +328,9 @@ class Scheduler:
     ) -> None:
         """Put the owner's event and the client's message of one output into `outgoing`."""
         mine = outgoing if outgoing is not None else Outgoing()
+        was_started = request.started
         messages = request.advance(choice, output)
+        self._learn(request, choice, output, first=request.started and not was_started)
         if output.token_ids or output.text:
             mine.events.append((request.owner, request.emitted(choice, output)))
         if choice.finished:
@@ -340,6 +348,21 @@ class Scheduler:
                 )  # fmt: skip
         if outgoing is None:
             self._put(mine)
+
+    def _learn(
+        self, request: ActiveRequest, choice: Choice, output: Output, *, first: bool
+    ) -> None:
+        """Note how large prompts and answers are; `first` tells of a request's first token."""
+        if first:
+            prompt = request.prompt_of(choice)
+            self._speeds.prompt_computed(
+                request.model,
+                text_bytes=prompt.text_bytes,
+                tokens=prompt.tokens,
+                cached_tokens=prompt.cached_tokens,
+            )
+        if output.finish_reason in ("stop", "length") and not request.counts_only:
+            self._speeds.answered(request.model, choice.tokens)
 
     def _models_in_use(self) -> Collection[ModelId]:
         return self._requests.by_model().keys()

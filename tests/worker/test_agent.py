@@ -88,6 +88,27 @@ async def test_a_boot_answers_its_own_probe_and_no_other_boots(agent: RunningAge
         await bus.request(subjects.worker_alive(agent.id, BootId("old")), b"", timeout_s=LIMIT_S)
 
 
+async def test_after_a_request_the_worker_tells_how_fast_it_serves_its_model(
+    agent: RunningAgent,
+) -> None:
+    await (await agent.start(prompt="How fast?", max_tokens=40)).done()
+
+    def has_learned(report: WorkerReport) -> bool:
+        speed = report.models[0].speed
+        return report.active_requests == 0 and min(speed.step_ms, speed.answer_tokens) > 0
+
+    await agent.until_reported(has_learned)
+    report = next(report for _, report in reversed(agent.reports()) if has_learned(report))
+    speed = report.models[0].speed
+    assert speed.prefill_tokens_per_s > 0 and speed.load_ms > 0
+    assert 1 <= speed.rows <= report.max_batch_size
+    assert speed.bytes_per_token == 1, "the tiny model's tokens are bytes"
+    assert 0 < speed.prefill_share <= 1
+    assert 0 < speed.answer_tokens <= _LONG
+    assert report.prefill_ms == 0, "no prompt is left"
+    assert report.dispatches_per_message == 64
+
+
 async def test_finished_and_failed_requests_are_counted(agent: RunningAgent) -> None:
     before = (await agent.health()).worker
     await (await agent.start()).done()

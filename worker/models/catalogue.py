@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.ids import ModelId
-from shared.messages.events import LoadPhase, ModelState, ModelStatus
+from shared.messages.events import LoadPhase, ModelSpeed, ModelState, ModelStatus
 from shared.settings.tree import ClusterSettings, ModelSource
 from worker.link.messages import LoadModel
 
@@ -26,6 +26,7 @@ class Model:
         fetched: whether its files are being, or were, downloaded for the present load.
         requested: the engines were told to load it.
         engines: those that hold it.
+        load_ms: what an engine took from the order to load it to its first token, the last time.
         deaths: how often an engine died while it loaded this.
         warm_at: when it last became warm, on the monotonic clock.
         used_at: when it last had a request, on the same.
@@ -44,6 +45,7 @@ class Model:
     fetched: bool = False
     requested: bool = False
     engines: set[int] = field(default_factory=set)
+    load_ms: float = 0.0
     deaths: int = 0
     warm_at: float = -math.inf
     used_at: float = -math.inf
@@ -63,7 +65,7 @@ class Model:
             return (1 - _PART_OF_LOADING) * self.progress
         return 1 - _PART_OF_LOADING * (1 - self.progress)
 
-    def status(self, *, active: int, queued: int, now: float) -> ModelStatus:
+    def status(self, *, active: int, queued: int, now: float, speed: ModelSpeed) -> ModelStatus:
         idle = self.state == "warm" and not active and not queued
         return ModelStatus(
             id=self.id,
@@ -78,6 +80,7 @@ class Model:
             queued_requests=queued,
             idle_s=round(now - self.used_at, 1) if idle else None,
             max_context_tokens=self.max_context_tokens,
+            speed=speed,
         )
 
     def load_order(self) -> LoadModel:

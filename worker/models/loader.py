@@ -66,6 +66,7 @@ class ModelLoader:
         self._stall_limit_s = stall_limit_s
         self._on_failed = on_failed
         self._ordered: asyncio.Queue[Model] = asyncio.Queue()
+        self._told_at: dict[tuple[int, ModelId], float] = {}  # when an engine was to load a model
         self._reading: dict[int, tuple[ModelId, float]] = {}  # by engine: what, and how far
         self._trials: dict[int, tuple[EngineProcess, Model]] = {}  # by sequence
         self._trial_numbers = itertools.count(-1, -1)  # requests count upwards
@@ -218,6 +219,7 @@ class ModelLoader:
     def _order(self, model: Model, engines: Sequence[EngineProcess]) -> None:
         for engine in engines:
             engine.send(model.load_order())
+            self._told_at[engine.index, model.id] = time.monotonic()
 
     def _on_loaded(self, engine: EngineProcess, model: Model, fact: ModelLoaded) -> None:
         """The weights are there: have it generate a token, as requests will."""
@@ -236,6 +238,7 @@ class ModelLoader:
         model.engines.add(engine.index)
         model.state, model.phase, model.progress, model.error = "warm", None, None, None
         model.warm_at = time.monotonic()
+        model.load_ms = 1000 * (model.warm_at - self._told_at[engine.index, model.id])
         model.used_at = max(model.used_at, model.warm_at)
         logger.info("model %s is warm", model.id, extra={"model": model.id})
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.ids import ModelId
-from shared.messages.events import LoadPhase, ModelState
+from shared.messages.events import LoadPhase, ModelSpeed, ModelState
 from shared.settings import ClusterSettings
 from shared.settings.tree import ModelSource
 from worker.link.messages import LoadModel
@@ -89,7 +89,7 @@ def test_only_a_warm_model_that_nobody_uses_is_idle(
     state: ModelState, active: int, queued: int, idle_s: float | None
 ) -> None:
     model = _model(state=state, used_at=100.0)
-    status = model.status(active=active, queued=queued, now=130.52)
+    status = model.status(active=active, queued=queued, now=130.52, speed=ModelSpeed())
     assert (status.state, status.idle_s) == (state, idle_s)
     assert (status.active_requests, status.queued_requests) == (active, queued)
 
@@ -98,10 +98,12 @@ def test_a_status_has_what_is_known_of_the_model_and_of_its_source() -> None:
     source = ModelSource(path="/models/tiny", priority="high", pinned=True)
     model = Model(ModelId("tiny"), source, "loading", "downloading", 0.123456, "slow", 789)
     model.max_context_tokens = 512
-    status = model.status(active=0, queued=0, now=0.0)
+    speed = ModelSpeed(step_ms=12.5)
+    status = model.status(active=0, queued=0, now=0.0, speed=speed)
     assert (status.id, status.priority, status.pinned) == ("tiny", "high", True)
     assert (status.phase, status.progress, status.error) == ("downloading", 0.123, "slow")
     assert (status.size_bytes, status.max_context_tokens) == (789, 512)
+    assert status.speed == speed
 
 
 def test_engines_are_told_the_folder_and_what_the_settings_say() -> None:

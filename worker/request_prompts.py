@@ -1,0 +1,57 @@
+"""The prompts of one request: how large they are, and how much of them is still to be computed."""
+
+from dataclasses import dataclass
+
+from shared.messages.events import ModelSpeed
+from shared.messages.request import InferenceRequest
+
+_TYPICAL_BYTES_PER_TOKEN = 4.0
+"""Of English, while nobody knows what a model's tokens have."""
+
+
+@dataclass(slots=True)
+class RequestPrompt:
+    """One prompt, first as it came and then as the engine tells of it.
+
+    Attributes:
+        text_bytes: in UTF-8; 0 where it came as token ids.
+        id_tokens: 0 where it came as text.
+        tokens: as the engine counted them; 0 while it has not.
+        cached_tokens: those that were kept.
+        left_tokens: those that are still to be computed; None before the engine has begun.
+    """
+
+    text_bytes: int = 0
+    id_tokens: int = 0
+    tokens: int = 0
+    cached_tokens: int = 0
+    left_tokens: int | None = None
+
+    def restored(self, tokens: int) -> None:
+        """So many first tokens were kept."""
+        self.cached_tokens = min(tokens, self.tokens)
+        if self.left_tokens is None:
+            self.left_tokens = self.tokens - self.cached_tokens
+
+    def expected_left_tokens(self, speed: ModelSpeed) -> float:
+        """As far as can be said: before it begins, what was kept of others tells how much will
+        be kept of it."""
+        if self.left_tokens is not None:
+            return self.left_tokens
+        bytes_per_token = speed.bytes_per_token or _TYPICAL_BYTES_PER_TOKEN
+        tokens = self.tokens or self.id_tokens or self.text_bytes / bytes_per_token
+        return tokens * speed.prefill_share
+
+
+def request_prompts(
+    request: InferenceRequest, messages: list[dict[str, str]]
+) -> list[RequestPrompt]:
+    """Those of a request, of which the model reads these messages, if any."""
+    if not request.prompts:
+        return [RequestPrompt(sum(len(each["content"].encode()) for each in messages))]
+    return [
+        RequestPrompt(text_bytes=len(prompt.encode()))
+        if isinstance(prompt, str)
+        else RequestPrompt(id_tokens=len(prompt))
+        for prompt in request.prompts
+    ]
