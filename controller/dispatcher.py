@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from controller.explanation import explained
 from controller.kept_prefixes import KeptByWorkers
+from controller.metrics import Metrics
 from controller.owned_request import WORKER_FAULTS, OwnedRequest
 from controller.placement import Placement
 from controller.registry import Registry
@@ -104,6 +105,7 @@ class Dispatcher:
         registry: Registry,
         kept: KeptByWorkers,
     ) -> None:
+        """Counts what it does in its `metrics`."""
         self._controller = controller
         self._bus = bus
         self._registry = registry
@@ -115,6 +117,7 @@ class Dispatcher:
         self._random = random.Random()
         self._awaited: defaultdict[BootId, set[asyncio.Future[None]]] = defaultdict(set)
         self.waiting: WaitingRoom[Place] = WaitingRoom(settings.waiting_room, time.monotonic)
+        self.metrics = Metrics(registry, lambda: len(self.waiting))
 
     async def dispatch(self, request: OwnedRequest, need: Need) -> None:
         """Return when a worker has the request, or it has ended meanwhile.
@@ -137,6 +140,8 @@ class Dispatcher:
                 report.id, report.boot_id, place.decision.model, place.placement
             )
             answer = await self._ask(report.id, report.boot_id, attempt)
+            if isinstance(answer, Ack):
+                self.metrics.routed(place.decision, need, request.elapsed_ms / 1000)
             if request.attempt != attempt.attempt or request.state != "dispatching":
                 return  # ended, or given back, before the answer came
             if isinstance(answer, Ack):
@@ -151,6 +156,7 @@ class Dispatcher:
             place.placement.ended("fault" if fault else "other", time.monotonic())
             if ours:
                 continue
+            self.metrics.refused(report.id, answer.code)
             search.refused[report.id] = _Refused(answer, place.decision.worker.seen_at)
             logger.info(
                 "%s refused: %s", report.id, answer.message,

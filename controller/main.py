@@ -33,6 +33,10 @@ Run one, or up to three that share the work. Health: `nats req mlx.health.cluste
 
 @click.command(help=_HELP)
 @settings_options
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535),
+    help="Serve figures for Prometheus there, on this machine only (0: any free port).",
+)  # fmt: skip
 @click.option("--id", "controller_id", help="Name of this controller. Default: host and number.")
 @json_option
 @version_option("controller")
@@ -41,12 +45,15 @@ def main(
     config: Path | None,
     nats: str | None,
     token: str | None,
+    metrics_port: int | None,
     controller_id: str | None,
     as_json: bool,
 ) -> None:
     flags: dict[str, Any] = {}
     if controller_id is not None:
         flags["controller"] = {"id": controller_id}
+    if metrics_port is not None:
+        flags.setdefault("controller", {})["metrics"] = {"enabled": True, "port": metrics_port}
     if as_json:
         flags["logging"] = {"format": "json"}
     settings = read_settings(config, nats, token, flags)

@@ -39,7 +39,7 @@ class OwnedRequest:
         last_error: of the last of those.
         end: the terminal message, where this controller sent it.
         said: messages of its session that come before its own.
-        placement: of the present attempt.
+        placement, model: of the present attempt.
         route: how its worker was chosen, where its client wants to know.
     """
 
@@ -62,6 +62,7 @@ class OwnedRequest:
     end: Done | Failed | None = None
     said: list[Message] = field(default_factory=list)
     placement: Placement | None = None
+    model: ModelId | None = None
     route: Route | None = None
     cancelled: bool = False
     accepted_at: float = field(default_factory=time.monotonic)
@@ -102,7 +103,7 @@ class OwnedRequest:
     ) -> Dispatch:
         """Count a new attempt and describe it for the worker."""
         self.attempt += 1
-        self.placement = placement
+        self.placement, self.model = placement, model
         self.state, self.worker, self.boot_id = "dispatching", worker, boot_id
         return Dispatch(
             request_id=self.request_id,

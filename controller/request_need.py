@@ -39,6 +39,7 @@ def need_of(request: OwnedRequest, rules: Sequence[PromptRule], home: WorkerId |
         text_bytes=sum(_size(text) for text in texts),
         token_ids=token_ids,
         links=links,
+        session=request.kinship,
         home=home,
     )
 

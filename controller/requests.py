@@ -40,7 +40,7 @@ class Requests:
 
     Attributes:
         accepted, completed, failed: counts since the start.
-        retried: attempts that failed and were followed by another one.
+        metrics: those and more, for Prometheus.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class Requests:
         self._dispatcher = Dispatcher(controller, settings.controller, bus, registry, kept)
         self._undispatched: asyncio.Queue[OwnedRequest] = asyncio.Queue()
         self._changes = Changes()
-        self.accepted = self.completed = self.failed = self.retried = 0
+        self.accepted = self.completed = self.failed = 0
+        self.metrics = self._dispatcher.metrics
 
     @property
     def active(self) -> int:
@@ -175,8 +176,6 @@ class Requests:
             return
         if request.state == "running" and request.worker is not None:
             logger.info("dispatched to %s", request.worker, extra=_about(request))
-            if request.kinship is not None:
-                self.homes.went(need.home, request.worker)
         if request.cancelled and not request.ended:
             if request.state == "running":
                 await self._dispatcher.cancel(request, silent=False)
@@ -200,8 +199,8 @@ class Requests:
             await self._fail(request, error)
             return
         logger.warning("tried again: %s", error.message, extra=_about(request))
+        self.metrics.retried(request.worker, error.code)
         request.give_up_attempt(error)
-        self.retried += 1
         loop = asyncio.get_running_loop()
         self._pauses[request] = loop.call_later(delay_s, self._resume, request)
 
@@ -255,6 +254,8 @@ class Requests:
                 continue
             match event:
                 case TokensEmitted():
+                    if not request.tokens and request.model is not None:
+                        self.metrics.first_token(request.model, request.elapsed_ms / 1000)
                     request.note_tokens(event)
                 case RequestFinished():
                     await self._end(request, "finished")
@@ -305,6 +306,9 @@ class Requests:
         request.finish(state, code)
         if (pause := self._pauses.pop(request, None)) is not None:
             pause.cancel()
+        tokens = sum(len(ids) for ids in request.tokens.values())
+        told = code or ("cancelled" if request.cancelled else "ok")
+        self.metrics.ended(request.model, request.worker, told, tokens, request.elapsed_ms / 1000)
         logger.info("%s after %.0f ms", state, request.elapsed_ms, extra=_about(request))
         if state == "failed":
             self.failed += 1

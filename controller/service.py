@@ -8,6 +8,7 @@ import time
 from controller.entrance import Entrance
 from controller.kept_prefixes import KeptByWorkers
 from controller.link_watch import LinkWatch
+from controller.metrics_server import serving_metrics
 from controller.registry import Registry, WorkerGone
 from controller.requests import Requests
 from shared import subjects
@@ -60,7 +61,18 @@ class Controller:
         self._started_at = time.monotonic()
 
     async def run(self, stop: StopRequest) -> None:
-        """Serve until asked to stop, then let requests end and close."""
+        """Serve until asked to stop, then let requests end and close.
+
+        Raises:
+            SettingsError: the address for its metrics cannot be had.
+        """
+        registry = self._requests.metrics.registry
+        with serving_metrics(self._settings.controller.metrics, registry) as url:
+            if url is not None:
+                logger.info("figures for Prometheus at %s", url)
+            await self._serve(stop)
+
+    async def _serve(self, stop: StopRequest) -> None:
         self._bus.on_reconnect.append(self._on_reconnect)
         async with asyncio.TaskGroup() as tasks:
             background = [

@@ -1,6 +1,6 @@
 """Which worker served a session last, so that its next turn finds there what is kept of it."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 
 from controller.kept_prefixes import KeptByWorkers
@@ -11,13 +11,10 @@ _MOST_HOMES = 100_000
 
 class SessionHomes:
     """Args:
-        kept: tells who knows a session that was served before this controller began.
-        ttl_s: after so long without a turn a session has no home; None where sessions are not sent
-            back to where they were.
-        clock: seconds, monotonic.
-
-    Attributes:
-        counts: turns that were the `first` ones, went `home`, or `moved`.
+    kept: tells who knows a session that was served before this controller began.
+    ttl_s: after so long without a turn a session has no home; None where sessions are not sent
+        back to where they were.
+    clock: seconds, monotonic.
     """
 
     def __init__(
@@ -27,7 +24,6 @@ class SessionHomes:
         self._ttl_s = ttl_s
         self._clock = clock
         self._homes: OrderedDict[SessionKey, tuple[WorkerId, float]] = OrderedDict()
-        self.counts: Counter[str] = Counter()
 
     def last(self, session: SessionKey) -> WorkerId | None:
         """Who served a session last, however long ago."""
@@ -43,10 +39,6 @@ class SessionHomes:
             return self._kept.home(session)
         worker, used_at = known
         return worker if self._clock() - used_at <= self._ttl_s else None
-
-    def went(self, home: WorkerId | None, worker: WorkerId) -> None:
-        """A turn whose session was at home there went to a worker."""
-        self.counts["first" if home is None else "home" if home == worker else "moved"] += 1
 
     def settle(self, session: SessionKey, worker: WorkerId) -> WorkerId | None:
         """A worker answered a turn; returns who served the session before, if this controller

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shared.ids import ModelId, WorkerId
+from shared.ids import ModelId, SessionKey, WorkerId
 from shared.messages.request import Priority, Requirements
 
 Links = Sequence[tuple[str, float]]
@@ -21,7 +21,7 @@ class Need:
     Attributes:
         text_bytes, token_ids: what the prompt is made of.
         links: of the prompt, for a model.
-        home: the worker that served its session last.
+        session, home: that it is a turn of, and the worker that served that last.
     """
 
     models: Sequence[ModelId]
@@ -30,4 +30,5 @@ class Need:
     text_bytes: int = 0
     token_ids: int = 0
     links: Callable[[ModelId], Links] = _no_links
+    session: SessionKey | None = None
     home: WorkerId | None = None

@@ -153,6 +153,14 @@ class WaitingRoom(Section):
     max_wait_ms: PositiveMilliseconds = 5000
 
 
+class Metrics(Section):
+    """Where the controller's figures are had over HTTP, in Prometheus' text format."""
+
+    enabled: bool = False
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: int = Field(9464, ge=0, le=65535)
+
+
 class CircuitBreaker(Section):
     enabled: bool = True
     failure_threshold: Count = 5
@@ -177,6 +185,7 @@ class Controller(Section):
     retry: Retry = Retry()
     waiting_room: WaitingRoom = WaitingRoom()
     circuit_breaker: CircuitBreaker = CircuitBreaker()
+    metrics: Metrics = Metrics()
     failover: Failover = Failover()
 
 

@@ -1,0 +1,174 @@
+"""What a controller counts, for Prometheus.
+
+Labels hold names that the cluster or its operator gave, never what a caller made up: else a
+hostile one could fill the memory with time series.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from controller.circuit_breaker import BreakerState
+from controller.registry import Registry
+from controller.routing import Decision, Need
+from controller.worker_view import WorkerView
+from shared.ids import ModelId, WorkerId
+
+_FIRST_TOKEN_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 35, 60, 120)
+_WHOLE_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300)
+_DISPATCH_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
+_BREAKER_STATES: tuple[BreakerState, ...] = ("closed", "half-open", "open")
+_NOBODY = ""
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of no use
+
+
+class Metrics:
+    """The counters of one controller. What others know already is asked when somebody looks.
+
+    Attributes:
+        registry: collects all of them.
+    """
+
+    def __init__(self, registry: Registry, waiting: Callable[[], int]) -> None:
+        """`waiting`: how many requests wait for room."""
+        self.registry = CollectorRegistry()
+        self.registry.register(_Standing(registry, waiting))
+        self._requests = Counter(
+            "mlx_controller_requests", "Requests that ended, by the code of their end.",
+            ("model", "worker", "code"), registry=self.registry,
+        )  # fmt: skip
+        self._tokens = Counter(
+            "mlx_controller_tokens", "Tokens of answers.",
+            ("model", "worker"), registry=self.registry,
+        )  # fmt: skip
+        self._prompts = Counter(
+            "mlx_controller_routed_prompt_bytes",
+            "Bytes of prompts, by whether the chosen worker was known to keep them.",
+            ("model", "worker", "kept"), registry=self.registry,
+        )  # fmt: skip
+        self._turns = Counter(
+            "mlx_controller_session_turns",
+            "Turns of sessions: the first ones, those that went where the one before was served, "
+            "and those that moved.",
+            ("went",), registry=self.registry,
+        )  # fmt: skip
+        self._retries = Counter(
+            "mlx_controller_retries", "Attempts that failed and were followed by another one.",
+            ("worker", "code"), registry=self.registry,
+        )  # fmt: skip
+        self._refusals = Counter(
+            "mlx_controller_refusals", "Dispatches that a worker did not take.",
+            ("worker", "code"), registry=self.registry,
+        )  # fmt: skip
+        self._dispatch = Histogram(
+            "mlx_controller_dispatch_seconds", "From a request's acceptance to a worker's ack.",
+            ("model",), buckets=_DISPATCH_BUCKETS_S, registry=self.registry,
+        )  # fmt: skip
+        self._first_token = Histogram(
+            "mlx_controller_time_to_first_token_seconds",
+            "From the acceptance of a request to its first token.",
+            ("model",), buckets=_FIRST_TOKEN_BUCKETS_S, registry=self.registry,
+        )  # fmt: skip
+        self._duration = Histogram(
+            "mlx_controller_request_seconds",
+            "From the acceptance of a request to its end, of those that ended well.",
+            ("model",), buckets=_WHOLE_BUCKETS_S, registry=self.registry,
+        )  # fmt: skip
+
+    def routed(self, decision: Decision, need: Need, seconds: float) -> None:
+        """The worker that was chosen took a request, so long after its acceptance."""
+        self._dispatch.labels(decision.model).observe(seconds)
+        if need.session is not None:
+            moved = "home" if need.home == decision.worker.id else "moved"
+            self._turns.labels("first" if need.home is None else moved).inc()
+        kept = decision.chosen.kept
+        labels = decision.model, decision.worker.id
+        if kept.share:
+            self._prompts.labels(*labels, kept.tier).inc(kept.share * need.text_bytes)
+        self._prompts.labels(*labels, "no").inc((1 - kept.share) * need.text_bytes)
+
+    def refused(self, worker: WorkerId, code: str) -> None:
+        self._refusals.labels(worker, code).inc()
+
+    def retried(self, worker: WorkerId | None, code: str) -> None:
+        self._retries.labels(worker or _NOBODY, code).inc()
+
+    def first_token(self, model: ModelId, seconds: float) -> None:
+        self._first_token.labels(model).observe(seconds)
+
+    def ended(
+        self, model: ModelId | None, worker: WorkerId | None, code: str, tokens: int, seconds: float
+    ) -> None:
+        """`code` is that of the error, `cancelled`, or `ok`."""
+        named = model or _NOBODY
+        self._requests.labels(named, worker or _NOBODY, code).inc()
+        if tokens:
+            self._tokens.labels(named, worker or _NOBODY).inc(tokens)
+        if code == "ok":
+            self._duration.labels(named).observe(seconds)
+
+
+class _Standing(Collector):
+    """How the workers stand, as the controller sees them."""
+
+    def __init__(self, registry: Registry, waiting: Callable[[], int]) -> None:
+        self._registry = registry
+        self._waiting = waiting
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterable[Metric]:
+        views = self._registry.workers
+        now = time.monotonic()
+        requests = GaugeMetricFamily(
+            "mlx_controller_worker_requests", "Requests of a worker, as far as known.",
+            labels=("worker", "state"),
+        )  # fmt: skip
+        breakers = GaugeMetricFamily(
+            "mlx_controller_breaker_state", "1 for the state that the breaker of a worker is in.",
+            labels=("worker", "state"),
+        )  # fmt: skip
+        opened = CounterMetricFamily(
+            "mlx_controller_breaker_opened", "How often the breaker of a worker opened.",
+            labels=("worker",),
+        )  # fmt: skip
+        for view in views:
+            report = view.report
+            requests.add_metric((view.id, "active"), report.active_requests)
+            requests.add_metric((view.id, "queued"), report.queued_requests)
+            requests.add_metric((view.id, "sent_since"), view.unreported)
+            if view.breaker is not None:
+                state = view.breaker.state(now)
+                for name in _BREAKER_STATES:
+                    breakers.add_metric((view.id, name), float(name == state))
+                opened.add_metric((view.id,), view.breaker.opened)
+        yield GaugeMetricFamily(
+            "mlx_controller_waiting_requests", "Requests for which no worker has room.",
+            value=self._waiting(),
+        )  # fmt: skip
+        yield requests
+        yield breakers
+        yield opened
+        yield GaugeMetricFamily(
+            "mlx_controller_load_deviation",
+            "Of the shares of places in use: standard deviation over mean, of workers that take "
+            "requests.",
+            value=load_deviation(views),
+        )
+
+
+def load_deviation(views: Sequence[WorkerView]) -> float:
+    """The coefficient of variation of the workers' loads; 0 where all are idle."""
+    loads = [
+        view.load / max(1, view.report.max_batch_size)
+        for view in views
+        if view.report.state in ("ready", "warming")
+    ]
+    mean = statistics.fmean(loads) if loads else 0.0
+    return statistics.pstdev(loads) / mean if mean else 0.0
