@@ -13,6 +13,7 @@
         ├── BusUnreachable        no server answers
         ├── NoResponders          nobody subscribes to the subject of a request
         ├── RequestTimedOut       a responder exists (or may) but did not answer in time
+        ├── Overtaken             somebody else has written since to what JetStream keeps
         └── PayloadTooLarge       more bytes than the server takes
 
 Codes are the stable part: programs compare them, people read the message. All of them
@@ -170,6 +171,10 @@ class NoResponders(BusError):
 
 
 class RequestTimedOut(BusError):
+    pass
+
+
+class Overtaken(BusError):
     pass
 
 

