@@ -7,6 +7,7 @@ import time
 
 from controller.entrance import Entrance
 from controller.kept_prefixes import KeptByWorkers
+from controller.lease import Lease
 from controller.link_watch import LinkWatch
 from controller.metrics_server import serving_metrics
 from controller.registry import Registry, WorkerGone
@@ -55,6 +56,7 @@ class Controller:
             self._interval_s * failover.missed_heartbeats, settings.controller.circuit_breaker
         )
         self._link = LinkWatch(bus, self._interval_s)
+        self._lease = Lease(bus, controller_id, self.boot_id, settings.controller.lease.ttl_s)
         self._kept = KeptByWorkers(bus, self._registry)
         self._requests = Requests(settings, bus, controller_id, self._registry, self._kept)
         self._entrance = Entrance(settings, bus, controller_id, self._registry, self._requests)
@@ -79,6 +81,7 @@ class Controller:
                 tasks.create_task(self._entrance.run()),
                 tasks.create_task(self._requests.run()),
                 tasks.create_task(self._link.run()),
+                tasks.create_task(self._lease.run()),
                 tasks.create_task(self._kept.run()),
                 tasks.create_task(self._heartbeat()),
                 tasks.create_task(self._tick()),
@@ -103,6 +106,8 @@ class Controller:
             completed_requests=self._requests.completed,
             failed_requests=self._requests.failed,
             workers=len(self._registry.workers),
+            leader=self._lease.holds,
+            leader_problem=self._lease.problem,
             uptime_s=round(time.monotonic() - self._started_at, 1),
             tasks=len(asyncio.all_tasks()),
         )
@@ -135,9 +140,10 @@ class Controller:
         )
 
     async def _shut_down(self, stop: StopRequest) -> None:
-        """In this order: other controllers get the new requests; ours may end; what is left
-        is told that it ended; then we leave."""
+        """In this order: other controllers get the new requests, and one of them leads; ours may
+        end; what is left is told that it ended; then we leave."""
         await self._entrance.close()
+        await self._lease.give_up()
         await self._change_state("draining")
         if not stop.in_haste:
             with contextlib.suppress(TimeoutError):

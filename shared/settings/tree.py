@@ -178,6 +178,12 @@ class Failover(Section):
     migration_limit: Annotated[int, Field(ge=0, le=100)] = 3
 
 
+class LeaderLease(Section):
+    """The same for all controllers of a cluster. JetStream counts whole seconds."""
+
+    ttl_s: Annotated[int, Field(ge=1, le=3600)] = 10
+
+
 class Controller(Section):
     id: str | None = Field(None, pattern=NAME_PATTERN)
     routing: Routing = Routing()
@@ -187,6 +193,7 @@ class Controller(Section):
     circuit_breaker: CircuitBreaker = CircuitBreaker()
     metrics: Metrics = Metrics()
     failover: Failover = Failover()
+    lease: LeaderLease = LeaderLease()
 
 
 class Engines(Section):

@@ -30,7 +30,7 @@ def overview(health: ClusterHealth, width: int) -> list[Text]:
     lines.append(Text())
     for controller in health.controllers:
         lines += flowed(_controller(controller), width, gap="  ")
-    return lines
+    return lines + _nobody_leads(health.controllers, width)
 
 
 def _title(health: ClusterHealth, width: int) -> list[Text]:
@@ -51,10 +51,21 @@ def _attention(workers: Iterable[WorkerReport], width: int) -> list[Text]:
 
 
 def _controller(controller: ControllerReport) -> list[Text]:
+    name = Text.assemble("controller ", (controller.id, "bold"), " ")
+    name.append_text(figures.state(controller.state))
     return [
-        Text.assemble("controller ", (controller.id, "bold"), " ", figures.state(controller.state)),
+        name.append(", leads", "green") if controller.leader else name,
         Text(f"{controller.active_requests} active"),
         Text(f"{controller.completed_requests} completed"),
         Text(f"{controller.failed_requests} failed", "red" if controller.failed_requests else ""),
         Text(f"up {figures.duration(controller.uptime_s)}"),
     ]
+
+
+def _nobody_leads(controllers: Iterable[ControllerReport], width: int) -> list[Text]:
+    """Why, in a line for each reason; none where one leads, or nothing is wrong."""
+    if any(controller.leader for controller in controllers):
+        return []
+    reasons = dict.fromkeys(c.leader_problem for c in controllers if c.leader_problem)
+    texts = [figures.words(f"no controller leads: {reason}", "yellow") for reason in reasons]
+    return [line for text in texts for line in wrapped(text, width, hanging=2)]

@@ -63,6 +63,7 @@ DEFAULTS = {
     "controller.failover.heartbeat_interval_ms": 1000,
     "controller.failover.missed_heartbeats": 3,
     "controller.failover.probe_interval_ms": 200, "controller.failover.migration_limit": 3,
+    "controller.lease.ttl_s": 10,
     "worker.id": None, "worker.labels": {},
     "worker.engines.count": 1, "worker.engines.startup_timeout_ms": 30_000,
     "worker.engines.shutdown_timeout_ms": 5000, "worker.engines.max_restarts": 3,

@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 
 from shared.cli.views.overview import overview
-from shared.messages.events import WorkerReport
+from shared.messages.events import ControllerReport, WorkerReport
 from tests.shared.cli.reports import (
     ALL,
     IDLE,
@@ -49,6 +49,24 @@ def test_at_a_glance_it_says_what_is_wrong() -> None:
         "controller controller-1 ready 3 active 12 completed 1 failed",
     ):
         assert said in shown
+
+
+def test_it_says_who_leads_or_why_nobody_does() -> None:
+    health = cluster(IDLE)
+    (first,) = health.controllers
+    reason = "the NATS server has no JetStream"
+    waiting = first.model_copy(update={"id": "controller-2", "leader_problem": reason})
+    leading = first.model_copy(update={"leader": True})
+
+    def shown(*controllers: ControllerReport) -> str:
+        told = health.model_copy(update={"controllers": list(controllers)})
+        return "\n".join(line.plain for line in overview(told, 200))
+
+    assert "lead" not in shown(first)
+    one = shown(leading, waiting)
+    assert "controller controller-1 ready, leads" in one and one.count("lead") == 1
+    none = shown(waiting, waiting)
+    assert none.count(f"no controller leads: {reason}") == none.count("lead") == 1
 
 
 def test_an_error_is_told_once() -> None:
