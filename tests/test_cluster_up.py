@@ -144,6 +144,25 @@ def test_a_port_in_use_is_refused_with_what_to_do(tiny_model: Path, tmp_path: Pa
     assert done.stdout == ""
 
 
+def test_a_folder_in_which_the_server_can_keep_nothing_is_named(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    environment = {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    first = run_up("--nats-port", port, "--model", str(tiny_model), "--", "true",
+                   environment=environment)  # fmt: skip
+    assert first.returncode == 0, first.stderr
+    (configuration,) = tmp_path.rglob("nats-server.json")
+    store = configuration.parent / "jetstream"
+    store.rename(store.parent / "elsewhere")
+    store.write_text("in the way")
+    done = run_up("--nats-port", port, "--model", str(tiny_model), environment=environment)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"cannot keep anything in {store}: storage directory is not" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import sys
 import sysconfig
@@ -16,8 +17,11 @@ from shared.cli.local.kept import local_address
 from shared.errors import ClusterError, SettingsError
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+_MAX_STORE_BYTES = 256 * 1024 * 1024
+"""Of JetStream, on disk and in memory: it keeps who leads and what is rolled out, no streams."""
 _START_LIMIT_S = 15.0
 _POLL_S = 0.02
+_NO_STORE = re.compile(r"Can't start JetStream: (.*)")
 
 
 class NatsServer:
@@ -85,7 +89,11 @@ class NatsServer:
             "max_payload": MAX_PAYLOAD_BYTES,
             "max_pending": 8 * MAX_PAYLOAD_BYTES,
             "ports_file_dir": str(self._ports),
-            "jetstream": {"store_dir": str(self._folder / "jetstream")},
+            "jetstream": {
+                "store_dir": str(self._folder / "jetstream"),
+                "max_file_store": _MAX_STORE_BYTES,
+                "max_memory_store": _MAX_STORE_BYTES,
+            },
         }
         if self._token is not None:
             config["authorization"] = {"token": self._token}
@@ -110,6 +118,10 @@ class NatsServer:
             return SettingsError(f"--listen {self._host}: this machine has no such address")
         if "no such host" in tail:
             return SettingsError(f"--listen {self._host}: no such host")
+        if (found := _NO_STORE.search(tail)) is not None:
+            return SettingsError(
+                f"the NATS server cannot keep anything in {self._folder / 'jetstream'}: {found[1]}"
+            )
         return ClusterError(f"the NATS server ended:\n{tail}")
 
     def _tail(self) -> str:
