@@ -163,6 +163,15 @@ def test_a_folder_in_which_the_server_can_keep_nothing_is_named(
     assert f"cannot keep anything in {store}: storage directory is not" in done.stderr
 
 
+def test_a_data_folder_that_cannot_be_made_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("in the way")
+    environment = {"XDG_DATA_HOME": str(tmp_path / "data"), "HOME": str(tmp_path / "data")}
+    done = run_up("--nats-port", "4999", "--model", str(tiny_model), environment=environment)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"nothing can be kept in {tmp_path / 'data'}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

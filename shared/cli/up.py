@@ -227,22 +227,24 @@ def _folder(port: int) -> Iterator[Path]:
     """The data folder of the cluster on this port; a temporary one for any free port.
 
     Raises:
-        SettingsError: another `cluster up` uses it.
+        SettingsError: another `cluster up` uses it, or it cannot be written.
     """
     if port == 0:
         with tempfile.TemporaryDirectory(prefix="mlx-cluster-") as name:
             yield Path(name)
         return
     folder = cluster_folder(port)
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "lock", timeout=0)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
         raise SettingsError(
             f"a cluster is up on port {port} already (see `cluster status`). "
             "Choose another port with --nats-port, 0 for any free one"
         ) from None
+    except OSError as error:
+        raise SettingsError(f"nothing can be kept in {folder}: {error.strerror}") from None
     with lock:
         yield folder
 
