@@ -6,6 +6,7 @@ hostile one could fill the memory with time series.
 
 import statistics
 import time
+from collections import Counter as PyCounter
 from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -32,11 +33,15 @@ class Metrics:
 
     Attributes:
         registry: collects all of them.
+        retries: attempts that failed and were followed by another one.
+        turns: of sessions, by where they went.
     """
 
     def __init__(self, registry: Registry, waiting: Callable[[], int]) -> None:
         """`waiting`: how many requests wait for room."""
         self.registry = CollectorRegistry()
+        self.retries = 0
+        self.turns: PyCounter[str] = PyCounter()
         self.registry.register(_Standing(registry, waiting))
         self._requests = Counter(
             "mlx_controller_requests", "Requests that ended, by the code of their end.",
@@ -85,7 +90,9 @@ class Metrics:
         self._dispatch.labels(decision.model).observe(seconds)
         if need.session is not None:
             moved = "home" if need.home == decision.worker.id else "moved"
-            self._turns.labels("first" if need.home is None else moved).inc()
+            went = "first" if need.home is None else moved
+            self.turns[went] += 1
+            self._turns.labels(went).inc()
         kept = decision.chosen.kept
         labels = decision.model, decision.worker.id
         if kept.share:
@@ -96,6 +103,7 @@ class Metrics:
         self._refusals.labels(worker, code).inc()
 
     def retried(self, worker: WorkerId | None, code: str) -> None:
+        self.retries += 1
         self._retries.labels(worker or _NOBODY, code).inc()
 
     def first_token(self, model: ModelId, seconds: float) -> None:

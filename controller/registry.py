@@ -5,6 +5,7 @@ Plain data and a clock passed in: no I/O.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from controller.circuit_breaker import CircuitBreaker
 from controller.worker_view import WorkerView
@@ -50,6 +51,14 @@ class Registry:
         if (found := self._holding.get(model)) is None:
             found = [view for view in self.workers if model in view.models]
             self._holding[model] = found
+        return found
+
+    def breakers(self, now: float) -> dict[WorkerId, Literal["half-open", "open"]]:
+        """Of workers that are here, those that are not closed."""
+        found: dict[WorkerId, Literal["half-open", "open"]] = {}
+        for view in self.workers:
+            if view.breaker is not None and (state := view.breaker.state(now)) != "closed":
+                found[view.id] = state
         return found
 
     def warm(self, model: ModelId) -> Sequence[WorkerView]:

@@ -72,6 +72,11 @@ class Requests:
     def active(self) -> int:
         return len(self._ledger.active)
 
+    @property
+    def waiting(self) -> int:
+        """Requests for which no worker has room."""
+        return len(self._dispatcher.waiting)
+
     def find(self, key: RequestKey) -> OwnedRequest | None:
         """A request that is served, or ended not long ago."""
         return self._ledger.get(key)

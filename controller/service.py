@@ -96,6 +96,7 @@ class Controller:
                 task.cancel()
 
     def report(self) -> ControllerReport:
+        metrics = self._requests.metrics
         return ControllerReport(
             id=self.id,
             boot_id=self.boot_id,
@@ -105,6 +106,11 @@ class Controller:
             accepted_requests=self._requests.accepted,
             completed_requests=self._requests.completed,
             failed_requests=self._requests.failed,
+            waiting_requests=self._requests.waiting,
+            retries=metrics.retries,
+            sticky_turns=metrics.turns["home"],
+            moved_turns=metrics.turns["moved"],
+            breakers=self._registry.breakers(time.monotonic()),
             workers=len(self._registry.workers),
             leader=self._lease.holds,
             leader_problem=self._lease.problem,

@@ -337,6 +337,11 @@ class ControllerReport(Part):
     """The state of a controller, as its heartbeats and health answers carry it.
 
     Attributes:
+        waiting_requests: of the active ones, those for which no worker has room.
+        retries: attempts that failed and were followed by another one.
+        sticky_turns, moved_turns: turns of sessions that went where the one before was served, and
+            elsewhere.
+        breakers: of workers that are left alone, or tried again.
         leader: of all controllers it alone does what only one may do.
         leader_problem: why it cannot lead, however long it waits, or None.
     """
@@ -349,6 +354,11 @@ class ControllerReport(Part):
     accepted_requests: Count = 0
     completed_requests: Count = 0
     failed_requests: Count = 0
+    waiting_requests: Count = 0
+    retries: Count = 0
+    sticky_turns: Count = 0
+    moved_turns: Count = 0
+    breakers: dict[WorkerId, Literal["half-open", "open"]] = {}
     workers: Count = 0
     leader: bool = False
     leader_problem: str | None = None

@@ -68,7 +68,7 @@ async def test_an_end_of_the_controllers_own_is_sent_again(cluster: Running) -> 
     worker.answer = refuse("queue_full")
     inbox = await ask(cluster)
     accepted(await inbox.next())
-    end = failed(await inbox.next())
+    end = await inbox.end()
     late = await ask(cluster)
     accepted(await late.next())
     assert await late.next() == end

@@ -53,11 +53,17 @@ def _attention(workers: Iterable[WorkerReport], width: int) -> list[Text]:
 def _controller(controller: ControllerReport) -> list[Text]:
     name = Text.assemble("controller ", (controller.id, "bold"), " ")
     name.append_text(figures.state(controller.state))
+    waiting = controller.waiting_requests
     return [
         name.append(", leads", "green") if controller.leader else name,
         Text(f"{controller.active_requests} active"),
         Text(f"{controller.completed_requests} completed"),
         Text(f"{controller.failed_requests} failed", "red" if controller.failed_requests else ""),
+        *([Text(f"{waiting} wait for room", "yellow")] if waiting else []),
+        *(
+            Text(f"{figures.printable(worker)} failed often: {state}", "red")
+            for worker, state in controller.breakers.items()
+        ),
         Text(f"up {figures.duration(controller.uptime_s)}"),
     ]
 
