@@ -132,6 +132,9 @@ class Dispatcher:
             place = await self._place(search)
             if place is None:
                 continue
+            if request.ended or request.cancelled:  # while its place was being told
+                place.placement.ended("other", time.monotonic())
+                return
             connection = self._bus.connections
             report = place.decision.worker.report
             if request.request.debug:
@@ -216,7 +219,6 @@ class Dispatcher:
     def _choose(self, search: _Search) -> Place:
         """A worker that did not refuse, nor fail before unless there is no other."""
         out = {id for id, each in search.refused.items() if not self._changed(id, each)}
-
         decision = None
         if search.request.tried:
             with contextlib.suppress(NoRoute):

@@ -311,6 +311,7 @@ class Requests:
         request.finish(state, code)
         if (pause := self._pauses.pop(request, None)) is not None:
             pause.cancel()
+        self._dispatcher.waiting.dismiss(request)
         tokens = sum(len(ids) for ids in request.tokens.values())
         told = code or ("cancelled" if request.cancelled else "ok")
         self.metrics.ended(request.model, request.worker, told, tokens, request.elapsed_ms / 1000)
