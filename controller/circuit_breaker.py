@@ -28,6 +28,7 @@ class CircuitBreaker:
         self._failures: deque[float] = deque()
         self._reopens_at = 0.0
         self._trials: set[int] = set()
+        self._last_before_trials = 0
         self._successes = 0
         self._calls = 0
         self.opened = 0
@@ -37,6 +38,7 @@ class CircuitBreaker:
         if self._state == "open" and now >= self._reopens_at:
             self._state, self._successes = "half-open", 0
             self._trials.clear()
+            self._last_before_trials = self._calls
         return self._state
 
     def admits(self, now: float) -> bool:
@@ -58,8 +60,9 @@ class CircuitBreaker:
 
     def begin(self, now: float) -> int:
         """A request goes there; returns its number, with which its end is told once."""
+        half_open = self.state(now) == "half-open"
         self._calls += 1
-        if self.state(now) == "half-open":
+        if half_open:
             self._trials.add(self._calls)
         return self._calls
 
@@ -77,8 +80,8 @@ class CircuitBreaker:
     def failed(self, call: int, now: float) -> None:
         """The worker is at fault."""
         match self.state(now):
-            case "half-open" if call in self._trials:
-                self._open(now)
+            case "half-open" if call > self._last_before_trials:
+                self._open(now)  # also by one that had succeeded at first
             case "closed":
                 self._count(now)
             case _:
