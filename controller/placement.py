@@ -28,14 +28,18 @@ class Placement:
 
     def began(self, now: float) -> None:
         """Its first token came: the worker works."""
+        if self._state == "over":
+            return
         self._view.began(self)
         self._judge("served", now)
 
     def ended(self, outcome: Outcome, now: float) -> None:
         """It is with that worker no longer."""
+        if self._state == "over":
+            return
         if self._state == "asked":
             self._view.answered(self, took=False)
-        elif self._state == "taken":
+        else:
             self._view.ended(self)
         self._state = "over"
         self._judge(outcome, now)

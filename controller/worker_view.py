@@ -73,10 +73,11 @@ class WorkerView:
             self.unreported_ms -= prefill_ms
 
     def began(self, request: Hashable) -> None:
-        """It has computed the prompt of a request."""
-        if request in self._taken:
-            self.unreported_ms -= self._taken[request]
-            self._taken[request] = 0.0
+        """It has computed the prompt of a request; that may be heard before its answer."""
+        for known in (self._asked, self._taken):
+            if request in known:
+                self.unreported_ms -= known[request]
+                known[request] = 0.0
 
     def ended(self, request: Hashable) -> None:
         """A request that it took is there no longer."""
