@@ -31,6 +31,9 @@ from shared.settings.tree import Controller
 logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.1
+_MOST_NAMED = 10
+"""An error tells so many refusals; the others are counted."""
+
 _SETTLING_BEATS = 1.5
 """After its start a controller has heard all workers in this time; until then it does not say that
 nobody can serve a request."""
@@ -336,8 +339,10 @@ class Dispatcher:
 def _all_refused(refused: Sequence[Refusal]) -> Unavailable:
     last = refused[-1]
     waits = [each.retry_after_ms for each in refused if each.retry_after_ms is not None]
+    others = len(refused) - _MOST_NAMED
+    more = [f"{others} others refused"] if others > 0 else []
     return Unavailable(
-        "; ".join(refusal.message for refusal in refused),
+        "; ".join([*more, *(refusal.message for refusal in refused[-_MOST_NAMED:])]),
         code=last.code,
         param=last.param,
         retry_after_ms=min(waits, default=None),

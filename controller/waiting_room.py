@@ -87,13 +87,15 @@ class WaitingRoom(Generic[P]):
             until: how long.
 
         Raises:
-            NoRoute: there is no room to wait, or no place came in time.
+            NoRoute: there is no room to wait, or no place came in time; what else `place` raises.
         """
         waiting = _Waiting(who, level, kind, place, until, error)
         loser = self._queue.push(waiting, self._clock())
+        if loser is waiting:
+            raise error
+        self.came += 1
         if loser is not None:
             self._leave(loser)
-        self.came += loser is not waiting
         try:
             return await waiting.found
         finally:
@@ -103,8 +105,7 @@ class WaitingRoom(Generic[P]):
         """Somebody need not wait any more."""
         for waiting in list(self._queue):
             if waiting.who is who:
-                self._queue.remove(waiting)
-                waiting.found.set_result(None)
+                self._settle(waiting, None)
 
     def nudge(self) -> None:
         """Something changed: look soon whether there are places now."""
@@ -132,12 +133,21 @@ class WaitingRoom(Generic[P]):
             except NoRoute as error:
                 waiting.error = error
                 hopeless.add((waiting.kind, waiting.level))
+            except Exception as error:  # one fails, not those behind it
+                self._settle(waiting, error)
             else:
-                self._queue.remove(waiting)
-                waiting.found.set_result(found)
+                self._settle(waiting, found)
 
     def _leave(self, waiting: _Waiting[P]) -> None:
-        self._queue.remove(waiting)
         self.left += 1
-        if not waiting.found.done():
-            waiting.found.set_exception(waiting.error)
+        self._settle(waiting, waiting.error)
+
+    def _settle(self, waiting: _Waiting[P], end: P | Exception | None) -> None:
+        """It waits no longer, unless it stopped by itself, cancelled."""
+        self._queue.remove(waiting)
+        if waiting.found.done():
+            return
+        if isinstance(end, Exception):
+            waiting.found.set_exception(end)
+        else:
+            waiting.found.set_result(end)
