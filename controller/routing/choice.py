@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from controller.routing.forecast import NOTHING, find_kept, foretell
 from controller.routing.need import Links, Need
@@ -20,6 +20,8 @@ _MOST_KEEPERS = 8
 _MUCH_SLOWER = 1.5
 _MUCH_SLOWER_MS = 250.0
 """A session leaves its worker where another one's forecast is better by more than both."""
+
+T = TypeVar("T")
 
 HOME = "it served the session before"
 ONLY = "no other one can serve it now"
@@ -158,22 +160,26 @@ def _sample(
 ) -> Sequence[WorkerView]:
     """The session's worker, those that keep most of the prompt, and others by chance."""
     found: dict[WorkerId, WorkerView] = {}
-    named = [need.home] if need.home is not None else []
+    named = {need.home} if need.home is not None else set()
     for link, _ in reversed(links):
         if len(named) > _MOST_KEEPERS:
             break
         keepers = kept.keepers(link)
-        if len(keepers) <= _MOST_KEEPERS:
-            named += keepers
+        if len(keepers) > _MOST_KEEPERS:
+            keepers = _drawn(list(keepers), _MOST_KEEPERS, draw)
+        named.update(keepers)
     for worker in named:
         view = fleet.worker(worker)
         if view is not None and model in view.models:
             found[worker] = view
     pool = fleet.warm(model) or fleet.holding(model)
-    for _ in range(most - len(found)):
-        view = pool[min(int(draw() * len(pool)), len(pool) - 1)]
-        found[view.id] = view
+    found |= {view.id: view for view in _drawn(pool, most - len(found), draw)}
     return sorted(found.values(), key=lambda view: view.id)
+
+
+def _drawn(pool: Sequence[T], count: int, draw: Draw) -> list[T]:
+    """Some by chance; one may be among them more than once."""
+    return [pool[min(int(draw() * len(pool)), len(pool) - 1)] for _ in range(count)]
 
 
 def _candidate(

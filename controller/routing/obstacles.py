@@ -15,6 +15,9 @@ _LONGEST_RETRY_MS = 60_000
 _MOST_NAMED = 10
 """An error names so many workers; the others are counted."""
 
+_FAR = ("no_worker", "requirements_unmet", "model_unavailable")
+"""Codes of workers that are not those to wait for, where there are others; farthest first."""
+
 PASSING = frozenset({"queue_full", "memory_pressure", "circuit_open"})
 """Codes of what a worker gets over by itself."""
 
@@ -39,8 +42,7 @@ class NoRoute(Unavailable):
     """
 
     def __init__(self, need: Need, obstacles: Obstacles) -> None:
-        codes = {found.code for found in obstacles.values()}
-        code = codes.pop() if len(codes) == 1 else "no_worker"
+        code = _code(obstacles)
         waits = [found.retry_after_ms for found in obstacles.values() if found.retry_after_ms]
         super().__init__(
             _message(need, obstacles),
@@ -113,6 +115,15 @@ def _unmet(report: WorkerReport, requires: Requirements) -> str | None:
         if report.labels.get(name) != value:
             return f"has the label {name}={report.labels.get(name)}"
     return None
+
+
+def _code(obstacles: Obstacles) -> str:
+    """What those say that come nearest to serving it; the general one where they differ."""
+    codes = {found.code for found in obstacles.values()}
+    for far in _FAR:
+        if len(codes) > 1:
+            codes.discard(far)
+    return codes.pop() if len(codes) == 1 else "no_worker"
 
 
 def _message(need: Need, obstacles: Obstacles) -> str:

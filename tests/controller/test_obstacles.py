@@ -1,0 +1,196 @@
+"""What keeps workers from serving a request, and what a client is told of it."""
+
+from typing import Any
+
+import pytest
+
+from controller.circuit_breaker import CircuitBreaker
+from controller.routing import Need, NoRoute, Obstacle, choose, find_obstacle, policy_named
+from controller.worker_view import WorkerView
+from shared.errors import ERROR_CODES
+from shared.ids import ModelId, WorkerId
+from shared.messages.events import MemoryPressure, MemoryStatus, QueueStatus
+from shared.messages.request import PRIORITIES, Priority, Requirements
+from shared.settings.tree import CircuitBreaker as Limits
+from tests.controller.fleet import Kept, Views
+from tests.controller.values import DEMO, models, view
+
+BEST = ModelId("best")
+ON_GPU = Requirements(labels={"gpu": "yes"})
+
+
+def full(name: str, retry: int = 0, **fields: Any) -> WorkerView:
+    """
+    Args:
+        retry: how many were told to come again.
+    """
+    one = view(name, queued_requests=10, **fields)
+    one.turned_away = retry
+    return one
+
+
+def broken(name: str, *, since: float = 0.0, **fields: Any) -> WorkerView:
+    """One that failed at that time, and is tried again ten seconds later."""
+    breaker = CircuitBreaker(Limits(failure_threshold=1))
+    breaker.failed(breaker.begin(since), since)
+    return WorkerView(view(name, **fields).report, seen_at=0.0, breaker=breaker)
+
+
+def refused(*workers: WorkerView, need: Need | None = None, now: float = 4.0) -> NoRoute:
+    with pytest.raises(NoRoute) as caught:
+        choose(
+            need or Need([DEMO]), Views(workers), Kept(), policy_named("prefix-aware"),
+            now=now, draw=lambda: 0.5,
+        )  # fmt: skip
+    return caught.value
+
+
+def obstacle_for(one: WorkerView, level: Priority) -> str | None:
+    found = find_obstacle(one, DEMO, Need([DEMO], level=level), 4.0)
+    return found.code if found is not None else None
+
+
+# The code of all together.
+
+FLEETS: list[tuple[list[WorkerView], str, int | None, bool]] = [
+    ([broken("a")], "circuit_open", 6000, True),
+    ([broken("a"), broken("b", since=-2.5)], "circuit_open", 3500, True),
+    ([view("a", state="draining"), view("b", state="draining")], "draining", None, False),
+    ([full("a"), full("b")], "queue_full", 1000, True),
+    ([view("a", models=models(demo="failed"))], "model_unavailable", None, False),
+    ([view("a", state="starting")], "no_worker", None, False),
+    # Who is far from serving it says nothing of those who could.
+    ([full("a"), view("b", models=[])], "queue_full", 1000, True),
+    ([broken("a"), view("b", state="unhealthy")], "circuit_open", 6000, True),
+    ([view("a", models=[]), view("b", state="draining")], "draining", None, False),
+    ([full("a"), view("b", models=models(demo="failed"))], "queue_full", 1000, True),
+    # Where several could, and for different reasons cannot, no code says it all.
+    ([full("a"), view("b", state="draining")], "no_worker", None, True),
+    ([full("a"), broken("b")], "no_worker", None, True),
+]
+
+
+@pytest.mark.parametrize(("workers", "code", "retry_after_ms", "passes"), FLEETS)
+def test_the_client_is_told_what_keeps_those_that_could_serve_it(
+    workers: list[WorkerView], code: str, retry_after_ms: int | None, passes: bool
+) -> None:
+    error = refused(*workers)
+    assert (error.code, error.retry_after_ms, error.passes) == (code, retry_after_ms, passes)
+    assert error.retryable and set(error.obstacles) == {one.id for one in workers}
+
+
+def test_what_no_worker_has_is_said_to_be_required() -> None:
+    need = Need([DEMO], ON_GPU)
+    error = refused(view("a"), view("b", labels={"gpu": "no"}), need=need)
+    assert (error.code, error.passes) == ("requirements_unmet", False)
+    assert "a has the label gpu=None; b has the label gpu=no" in error.message
+    assert refused(view("a"), view("b", models=[]), need=need).code == "requirements_unmet"
+
+
+def test_where_the_one_that_meets_the_requirements_is_full_it_is_that() -> None:
+    error = refused(view("a"), full("b", labels={"gpu": "yes"}), need=Need([DEMO], ON_GPU))
+    assert (error.code, error.retry_after_ms) == ("queue_full", 1000)
+
+
+def test_of_a_skill_with_two_models_each_worker_is_out_for_one_reason() -> None:
+    only_best, only_demo = full("a", models=models(best="warm")), broken("b")
+    neither = view("c", models=models(other="warm"))
+    error = refused(only_best, only_demo, neither, need=Need([BEST, DEMO]))
+    assert {id: found.code for id, found in error.obstacles.items()} == {
+        "a": "queue_full", "b": "circuit_open", "c": "no_worker",
+    }  # fmt: skip
+    assert "c does not have best" in error.message
+
+
+def test_an_error_of_a_thousand_workers_stays_short() -> None:
+    error = refused(*(full(f"w{number:04}") for number in range(1000)))
+    assert len(error.obstacles) == 1000 and len(error.message) < 500
+    assert "w0009 has 10 requests queued; and 990 others" in error.message
+    assert "w0010" not in error.message
+
+
+@pytest.mark.parametrize("code", ["queue_full", "memory_pressure", "circuit_open"])
+def test_it_pays_to_wait_for_what_passes(code: str) -> None:
+    assert code in ERROR_CODES
+    obstacles = {WorkerId("a"): Obstacle(code, ""), WorkerId("b"): Obstacle("no_worker", "")}
+    assert NoRoute(Need([DEMO]), obstacles).passes
+
+
+# A breaker.
+
+
+def test_an_open_breaker_keeps_requests_away_until_its_time() -> None:
+    one = broken("a")
+    codes = [
+        (found := find_obstacle(one, DEMO, Need([DEMO]), now)) and found.code for now in (9.9, 10)
+    ]
+    assert codes == ["circuit_open", None]
+
+
+def test_a_half_open_one_with_its_trials_out_does_not_say_when() -> None:
+    one = broken("a")
+    assert one.breaker is not None and one.breaker.admits(10)
+    one.breaker.begin(10)
+    found = find_obstacle(one, DEMO, Need([DEMO]), 10)
+    assert found == Obstacle("circuit_open", "failed several times lately", 1000)
+
+
+def test_looking_for_obstacles_takes_no_trial() -> None:
+    one = broken("a")
+    for _ in range(5):
+        assert find_obstacle(one, DEMO, Need([DEMO]), 11) is None
+
+
+# Room.
+
+
+def test_the_room_that_a_worker_tells_is_by_priority() -> None:
+    room: dict[Priority, int] = {"high": 2, "medium": 1, "low": 0}
+    one = view("a", queued_requests=3, queue=QueueStatus(room=room))
+    assert [obstacle_for(one, level) for level in PRIORITIES] == [None, None, "queue_full"]
+    one.asked("r", 0.0)
+    assert [obstacle_for(one, level) for level in PRIORITIES] == [None, "queue_full", "queue_full"]
+
+
+def test_what_is_sent_takes_free_places_first_and_room_in_the_queue_then() -> None:
+    one = view("a", active_requests=6, max_batch_size=8, max_queue_depth=2)
+    for number in range(4):
+        assert obstacle_for(one, "medium") is None
+        one.asked(number, 0.0)
+    assert obstacle_for(one, "medium") == "queue_full"
+    one.answered(0, took=False)
+    assert obstacle_for(one, "medium") is None
+
+
+@pytest.mark.parametrize(
+    ("drain_per_s", "turned_away", "retry_after_ms"),
+    [(0.0, 0, 1000), (4.0, 0, 250), (4.0, 7, 2000), (0.001, 0, 60_000)],
+)
+def test_each_that_is_turned_away_is_told_another_time(
+    drain_per_s: float, turned_away: int, retry_after_ms: int
+) -> None:
+    one = full("a", turned_away, queue=QueueStatus(drain_per_s=drain_per_s))
+    found = find_obstacle(one, DEMO, Need([DEMO]))
+    assert found is not None and found.retry_after_ms == retry_after_ms
+
+
+# Memory.
+
+
+@pytest.mark.parametrize(
+    ("pressure", "codes"),
+    [
+        ("none", [None, None, None]),
+        ("soft", [None, None, "memory_pressure"]),
+        ("hard", ["memory_pressure"] * 3),
+    ],
+)
+def test_short_memory_keeps_low_ones_away_first(
+    pressure: MemoryPressure, codes: list[str | None]
+) -> None:
+    one = view("a", memory=MemoryStatus(pressure=pressure, own_bytes=7_000_000_000))
+    assert [obstacle_for(one, level) for level in PRIORITIES] == codes
+    if pressure == "hard":
+        error = refused(one)
+        assert (error.code, error.retry_after_ms) == ("memory_pressure", 2000)
+        assert "7.00 GB" in error.message
