@@ -87,7 +87,7 @@ class KeptByWorkers:
         except (BusError, DecodeError) as error:
             logger.debug("worker %s does not say what it keeps: %s", worker, error.message)
             return
-        if kept is not None:
+        if kept is not None and self._registry.worker(kept.worker) is not None:
             self._take(kept)
 
     async def _on_kept(self, message: Message) -> None:
@@ -121,7 +121,7 @@ class KeptByWorkers:
             self._keepers.setdefault(link, set()).add(told.worker)
         kept.links |= told.links
         kept.sessions |= told.sessions
-        self._let_go(told.worker, [link for link in told.gone if link in kept.links])
+        self._let_go(told.worker, kept.links.keys() & set(told.gone))
         for gone in told.gone:
             kept.links.pop(gone, None)
             kept.sessions.pop(gone, None)

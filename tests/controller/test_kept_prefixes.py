@@ -1,0 +1,132 @@
+"""What workers keep, and who keeps a link, as they tell it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.kept_prefixes import KeptByWorkers
+from controller.registry import Registry
+from shared.bus import Bus
+from shared.ids import BootId, WorkerId
+from shared.messages.events import KeptPrefixes, WorkerEvent
+from shared.messages.prefixes import session_link
+from tests.controller.simulated_worker import SimulatedWorker
+from tests.controller.values import ADA, report
+
+LINKS = [f"{number:02x}" for number in range(6)]
+WORKERS = [WorkerId(name) for name in ("a", "b", "c")]
+
+
+def told(worker: str = "a", number: int = 1, *, boot: str = "b1", **fields: Any) -> KeptPrefixes:
+    return KeptPrefixes(worker=WorkerId(worker), boot_id=BootId(boot), number=number, **fields)
+
+
+def taken(bus: Bus, *messages: KeptPrefixes) -> KeptByWorkers:
+    kept = KeptByWorkers(bus, Registry(silence_limit_s=60))
+    for message in messages:
+        kept._take(message)
+    return kept
+
+
+def both_ways(kept: KeptByWorkers) -> None:
+    """Who keeps a link is who has it among its links, and nothing is left of what nobody keeps."""
+    held = {worker: set(kept.links(worker)) for worker in WORKERS}
+    assert kept._keepers == {
+        link: {worker for worker in WORKERS if link in held[worker]}
+        for link in set().union(*held.values())
+    }
+
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_each_link_has_those_that_keep_it(bus: Bus) -> None:
+    kept = taken(
+        bus,
+        told("a", links={"00": "memory", "01": "disk"}),
+        told("b", links={"00": "disk"}),
+    )
+    assert sorted(kept.keepers("00")) == ["a", "b"] and list(kept.keepers("01")) == ["a"]
+    assert kept.links(WORKERS[0]) == {"00": "memory", "01": "disk"}
+    assert not kept.keepers("02") and kept.links(WORKERS[2]) == {}
+
+
+async def test_what_is_gone_has_one_keeper_less(bus: Bus) -> None:
+    kept = taken(
+        bus,
+        told("a", links={"00": "memory", "01": "disk"}),
+        told("b", links={"00": "disk"}),
+        told("a", 2, links={"01": "memory"}, gone=["00", "00", "99"]),
+    )
+    assert list(kept.keepers("00")) == ["b"] and kept.links(WORKERS[0]) == {"01": "memory"}
+
+
+async def test_the_whole_takes_the_place_of_all_before(bus: Bus) -> None:
+    kept = taken(
+        bus,
+        told("a", links={"00": "memory", "01": "disk"}),
+        told("a", 7, whole=True, links={"01": "disk", "02": "memory"}),
+    )
+    assert [bool(kept.keepers(link)) for link in LINKS[:3]] == [False, True, True]
+
+
+async def test_a_boot_that_is_gone_keeps_nothing_and_an_old_one_takes_nothing_along(
+    bus: Bus,
+) -> None:
+    kept = taken(bus, told("a", links={"00": "memory"}), told("a", boot="b2", links={"01": "disk"}))
+    assert not kept.keepers("00") and list(kept.keepers("01")) == ["a"]
+    kept.forget(WORKERS[0], BootId("b1"))
+    assert list(kept.keepers("01")) == ["a"]
+    kept.forget(WORKERS[0], BootId("b2"))
+    assert not kept.keepers("01")
+    both_ways(kept)
+
+
+async def test_a_session_is_at_home_where_most_of_its_turns_are_known(bus: Bus) -> None:
+    link = session_link(ADA, "s").hex()
+    kept = taken(bus, told("a", sessions={link: 2}), told("b", sessions={link: 3}), told("c"))
+    assert kept.home((ADA, "s")) == "b" and kept.home((ADA, "other")) is None
+    kept._take(told("b", 2, gone=[link]))
+    assert kept.home((ADA, "s")) == "a"
+
+
+async def test_the_answer_of_a_worker_that_left_meanwhile_is_not_kept(bus: Bus) -> None:
+    registry = Registry(silence_limit_s=60)
+    kept = KeptByWorkers(bus, registry)
+    worker = SimulatedWorker(bus, "a")
+    worker.kept = told("a", whole=True, links={"00": "memory"})
+    await worker.join()
+    await kept._ask(worker.id)
+    assert not kept.keepers("00") and kept.links(worker.id) == {}
+    registry.on_worker_event(WorkerEvent(type="joined", worker=report("a")), 0.0)
+    await kept._ask(worker.id)
+    assert list(kept.keepers("00")) == ["a"]
+
+
+_SOME = st.lists(st.sampled_from(LINKS), max_size=4)
+_TOLD = st.builds(
+    told,
+    st.sampled_from(WORKERS),
+    st.integers(1, 5),
+    boot=st.sampled_from(["b1", "b1", "b2"]),
+    whole=st.booleans(),
+    links=st.dictionaries(st.sampled_from(LINKS), st.sampled_from(["memory", "disk"])),
+    gone=_SOME,
+)
+_GONE = st.tuples(st.sampled_from(WORKERS), st.sampled_from([BootId("b1"), BootId("b2")]))
+
+
+@given(st.lists(st.one_of(_TOLD, _GONE), max_size=30))
+def test_whatever_is_told_the_index_is_the_links_the_other_way_round(
+    words: Iterable[KeptPrefixes | tuple[WorkerId, BootId]],
+) -> None:
+    kept = KeptByWorkers(Bus.__new__(Bus), Registry(silence_limit_s=60))
+    for word in words:
+        if isinstance(word, KeptPrefixes):
+            kept._take(word)
+        else:
+            kept.forget(*word)
+        both_ways(kept)
