@@ -1,11 +1,19 @@
 """Who is there, from what workers and controllers say; the clock is passed in."""
 
-import pytest
+from collections.abc import Sequence
+from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.circuit_breaker import CircuitBreaker
 from controller.registry import Registry, WorkerGone
-from shared.ids import BootId, ControllerId, WorkerId
+from controller.worker_view import WorkerView
+from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.events import ControllerEvent, ControllerReport, EventType, WorkerEvent
-from tests.controller.values import report
+from shared.settings.tree import CircuitBreaker as Limits
+from tests.controller.values import DEMO, models, report
 
 MAC = WorkerId("mac")
 
@@ -103,3 +111,117 @@ def test_silence_before_our_own_link_worked_means_nothing(registry: Registry) ->
     registry.on_worker_event(said("joined", "a"), now=0)
     assert list(registry.forget_silent(10, trusted_since=8)) == []
     assert [gone.worker for gone in registry.forget_silent(11.1, trusted_since=8)] == ["a"]
+
+
+# Who has which model.
+
+BEST = ModelId("best")
+
+
+def ids(views: Sequence[WorkerView]) -> list[str]:
+    return [view.id for view in views]
+
+
+def has(registry: Registry, worker: str, *, boot: str = "b1", **fields: Any) -> None:
+    event = WorkerEvent(type="heartbeat", worker=report(worker, boot=boot, **fields))
+    registry.on_worker_event(event, now=0)
+
+
+def test_who_has_a_model_is_known_as_it_comes_and_goes(registry: Registry) -> None:
+    assert registry.holding(DEMO) == registry.warm(DEMO) == []
+    has(registry, "b", models=models(demo="loading"))
+    has(registry, "a")
+    assert (ids(registry.holding(DEMO)), ids(registry.warm(DEMO))) == (["a", "b"], ["a"])
+    has(registry, "b", models=models(demo="warm", best="available"))
+    assert ids(registry.warm(DEMO)) == ["a", "b"]
+    assert (ids(registry.holding(BEST)), ids(registry.warm(BEST))) == (["b"], [])
+    has(registry, "a", models=models(best="warm"))
+    assert (ids(registry.holding(DEMO)), ids(registry.holding(BEST))) == (["b"], ["a", "b"])
+    registry.on_worker_event(said("left", "b"), now=0)
+    assert (ids(registry.holding(DEMO)), ids(registry.warm(BEST))) == ([], ["a"])
+
+
+@pytest.mark.parametrize("state", ["draining", "unhealthy", "starting", "stopped"])
+def test_who_takes_nothing_has_a_model_but_not_warm(registry: Registry, state: str) -> None:
+    has(registry, "a")
+    assert ids(registry.warm(DEMO)) == ["a"]
+    has(registry, "a", state=state)
+    assert (ids(registry.holding(DEMO)), ids(registry.warm(DEMO))) == (["a"], [])
+    has(registry, "a", state="warming")
+    assert ids(registry.warm(DEMO)) == ["a"]
+
+
+def test_a_report_in_which_nothing_moved_makes_no_new_lists(registry: Registry) -> None:
+    has(registry, "a")
+    holding, warm = registry.holding(DEMO), registry.warm(DEMO)
+    has(registry, "a", active_requests=5)
+    assert registry.holding(DEMO) is holding and registry.warm(DEMO) is warm
+    assert holding[0].load == 5
+
+
+_SAID = st.tuples(
+    st.sampled_from(["joined", "heartbeat", "heartbeat", "heartbeat", "left"]),
+    st.sampled_from("abc"),
+    st.sampled_from(["b1", "b2"]),
+    st.sampled_from(["ready", "warming", "draining"]),
+    st.dictionaries(st.sampled_from(["demo", "best"]), st.sampled_from(["warm", "available"])),
+)
+
+
+@given(st.lists(_SAID, max_size=25))
+def test_the_lists_are_what_a_look_at_every_worker_finds(words: list[Any]) -> None:
+    registry = Registry(silence_limit_s=3.0)
+    for now, (kind, worker, boot, state, states) in enumerate(words):
+        held = report(worker, boot=boot, state=state, models=models(**states))
+        registry.on_worker_event(WorkerEvent(type=kind, worker=held), now=now)
+        if now % 5 == 4:
+            list(registry.forget_silent(now, trusted_since=0))
+        for model in (DEMO, BEST):
+            holding = [view for view in registry.workers if model in view.models]
+            warm = [
+                view
+                for view in holding
+                if view.models[model].state == "warm" and view.report.state != "draining"
+            ]
+            assert registry.holding(model) == holding
+            assert registry.warm(model) == warm
+
+
+# Breakers.
+
+
+def breaker_of(registry: Registry, worker: str) -> CircuitBreaker:
+    view = registry.worker(WorkerId(worker))
+    assert view is not None and view.breaker is not None
+    return view.breaker
+
+
+def test_a_breaker_outlives_the_boots_of_its_worker() -> None:
+    registry = Registry(silence_limit_s=3.0, breakers=Limits(failure_threshold=1))
+    has(registry, "a")
+    has(registry, "b")
+    breaker = breaker_of(registry, "a")
+    breaker.failed(breaker.begin(0), 0)
+    for event in (said("joined", "a", "b2"), said("left", "a", "b2"), said("joined", "a", "b3")):
+        registry.on_worker_event(event, now=1)
+    assert breaker_of(registry, "a") is breaker and not breaker.admits(1)
+    assert breaker_of(registry, "b") is not breaker and breaker_of(registry, "b").admits(1)
+
+
+@pytest.mark.parametrize("limits", [None, Limits(enabled=False)])
+def test_without_breakers_no_worker_has_one(limits: Limits | None) -> None:
+    registry = Registry(silence_limit_s=3.0, breakers=limits)
+    has(registry, "a")
+    assert registry.workers[0].breaker is None
+
+
+def test_of_too_many_breakers_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.registry._MOST_BREAKERS", 2)
+    registry = Registry(silence_limit_s=3.0, breakers=Limits())
+    for worker in "abc":
+        has(registry, worker)
+    before = [breaker_of(registry, worker) for worker in "abc"]
+    for worker in "bca":
+        has(registry, worker, boot="b2")
+    after = [breaker_of(registry, worker) for worker in "abc"]
+    assert [one is other for one, other in zip(before, after, strict=True)] == [False, True, True]

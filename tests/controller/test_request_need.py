@@ -1,0 +1,78 @@
+"""What a request asks of a worker, told with values."""
+
+from typing import Any
+
+import pytest
+
+from controller.request_need import need_of
+from controller.routing import Need
+from shared.ids import ModelId, WorkerId
+from shared.messages.prefixes import prefix_chain
+from shared.messages.request import Message, Requirements
+from shared.settings.tree import PromptRule
+from tests.controller.values import DEMO, owned
+
+HELLO = {"role": "user", "content": "Hello"}
+
+
+def need(**body: Any) -> Need:
+    return need_of(owned(**body), (), None)
+
+
+@pytest.mark.parametrize(
+    ("body", "text_bytes", "token_ids"),
+    [
+        ({"prompt": "Hello"}, 5, 0),
+        ({"prompt": "Grüße"}, 7, 0),
+        ({"prompt": ["Hello", "you"]}, 8, 0),
+        ({"prompt": [7, 8, 9]}, 0, 3),
+        ({"prompt": [[7, 8, 9], [7]]}, 0, 4),
+        ({"prompt": None, "messages": [HELLO, {"role": "assistant", "content": "Hi"}]}, 7, 0),
+    ],
+)
+def test_the_size_is_that_of_all_prompts(
+    body: dict[str, Any], text_bytes: int, token_ids: int
+) -> None:
+    asked = need(**body)
+    assert (asked.text_bytes, asked.token_ids) == (text_bytes, token_ids)
+
+
+def test_what_was_said_before_in_a_session_belongs_to_it() -> None:
+    request = owned(prompt=None, messages=[HELLO], session_id="s")
+    alone = need_of(request, (), None)
+    request.said = [Message(role="user", content="Who are you?")]
+    whole = need_of(request, (), WorkerId("mac"))
+    assert (alone.text_bytes, whole.text_bytes) == (5, 17)
+    assert len(whole.links(DEMO)) == 2 and whole.links(DEMO)[0] != alone.links(DEMO)[0]
+    assert (alone.home, whole.home) == (None, "mac")
+
+
+def test_the_links_are_those_that_workers_tell_once_for_each_model() -> None:
+    request = owned(prompt="x" * 3000)
+    asked = need_of(request, (), None)
+    links = asked.links(DEMO)
+    assert [link for link, _ in links] == [
+        link.hex() for link in prefix_chain(DEMO, request.request)
+    ]
+    assert [share for _, share in links] == [1024 / 3000, 2048 / 3000, 1.0]
+    assert asked.links(DEMO) is links
+    assert not {link for link, _ in links} & {link for link, _ in asked.links(ModelId("best"))}
+
+
+def test_rules_for_prompts_apply_before_they_are_compared() -> None:
+    rule = PromptRule(pattern="Today is .*")
+
+    def asked(first_line: str) -> Need:
+        system = {"role": "system", "content": f"{first_line}\nBe terse."}
+        return need_of(owned(prompt=None, messages=[system, HELLO]), [rule], None)
+
+    monday, sunday = asked("Today is Monday."), asked("Today is Sunday, the 3rd.")
+    assert monday.links(DEMO) == sunday.links(DEMO) != asked("It is Monday.").links(DEMO)
+    assert monday.text_bytes == sunday.text_bytes == len("Be terse.Hello")
+
+
+def test_models_level_and_requirements_are_the_requests() -> None:
+    asked = need(priority="urgent", requires={"labels": {"room": "2"}})
+    assert (asked.models, asked.level) == ([DEMO], "high")
+    assert asked.requires == Requirements(labels={"room": "2"})
+    assert (need().level, need().requires) == ("medium", None)
