@@ -181,5 +181,5 @@ async def test_an_end_before_the_dispatch_is_sent_to_all_who_came(cluster: Runni
     for inbox in inboxes:
         accepted(await inbox.next())
     await worker.say("left")
-    ends = [failed(await inbox.next()) for inbox in inboxes]
+    ends = [await inbox.end() for inbox in inboxes]
     assert [end.error.code for end in ends] == ["worker_lost"] * 3

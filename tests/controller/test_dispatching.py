@@ -78,6 +78,15 @@ async def test_when_all_refuse_the_last_reason_is_the_end(
     assert inbox.rest() == []
 
 
+async def test_of_many_refusals_the_last_ones_are_told(cluster: Running) -> None:
+    for number in range(12):
+        worker = await cluster.worker(f"w{number}")
+        worker.answer = refuse("context_length_exceeded")
+    inbox = await cluster.ask()
+    message = (await inbox.end()).error.message
+    assert message == "; ".join(["2 others refused", *["it said context_length_exceeded"] * 10])
+
+
 async def test_without_any_worker_the_end_says_so(cluster: Running) -> None:
     inbox = await cluster.ask()
     accepted(await inbox.next())

@@ -33,7 +33,7 @@ FULL: dict[str, Any] = {"active_requests": 8, "queued_requests": 10}
 ROOM_FOR_ONE: dict[str, Any] = {"active_requests": 8, "queued_requests": 9}
 ROOM: dict[str, Any] = {"active_requests": 0, "queued_requests": 0}
 PATIENT_ROOM = {"max_wait_ms": 60_000}
-SETTLES_SOON = {"heartbeat_interval_ms": 100, "missed_heartbeats": 100}
+SETTLES_SOON = {"heartbeat_interval_ms": 200, "missed_heartbeats": 100}
 """Soon after its start the controller has heard all workers there are."""
 
 Start = Callable[..., "contextlib.AbstractAsyncContextManager[Running]"]
