@@ -1,5 +1,5 @@
-"""Processes for benchmarks of the gateway: a NATS server, a controller, simulated workers, the
-gateway, a bare HTTP server. All on free ports, all ended with the benchmark."""
+"""Processes for benchmarks of what lies around the engines: a NATS server, a controller, simulated
+workers, the gateway, a bare HTTP server. All on free ports, all ended with the benchmark."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from urllib.request import urlopen
 from benchmarks.ending import end_on_sigterm
 from benchmarks.simulated_workers import MODEL
 
-_SCRIPTS = Path(sysconfig.get_path("scripts"))
+SCRIPTS = Path(sysconfig.get_path("scripts"))
 _SETTINGS = {"CLUSTER__SKILLS": json.dumps({"chat": [MODEL]}), "CLUSTER__LOGGING__LEVEL": "warning"}
 _LIMIT_S = 30
 
@@ -53,14 +53,14 @@ def stage(*, workers: int, steps_per_s: float) -> Iterator[Stage]:
     end_on_sigterm()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx-stage-")))
-        nats_url, monitor_url, nats_pid = stack.enter_context(_nats(folder))
+        nats_url, monitor_url, nats_pid = stack.enter_context(nats_server(folder))
         simulated = [sys.executable, "-m", "benchmarks.simulated_workers", "--nats", nats_url]
         simulated += ["--workers", str(workers), "--steps-per-s", str(steps_per_s)]
-        controller = [str(_SCRIPTS / "controller"), "--nats", nats_url, "--id", "controller-1"]
+        controller = [str(SCRIPTS / "controller"), "--nats", nats_url, "--id", "controller-1"]
         pids = {
             "nats": nats_pid,
-            "controller": stack.enter_context(_child(controller, folder / "c.log")).pid,
-            "workers": stack.enter_context(_child(simulated, folder / "w.log")).pid,
+            "controller": stack.enter_context(child(controller, folder / "c.log", _SETTINGS)).pid,
+            "workers": stack.enter_context(child(simulated, folder / "w.log")).pid,
         }
         gateway = stack.enter_context(gateway_process(nats_url, _SETTINGS))
         pids["gateway"] = gateway.pid
@@ -73,7 +73,7 @@ def gateway_process(
     nats_url: str, settings: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Server]:
     """A gateway of a cluster."""
-    command = [str(_SCRIPTS / "gateway"), "--json", "--nats", nats_url, "--port", "0"]
+    command = [str(SCRIPTS / "gateway"), "--json", "--nats", nats_url, "--port", "0"]
     quiet = {"CLUSTER__LOGGING__LEVEL": "warning", **settings}
     with _listening(command, quiet) as server:
         yield server
@@ -92,7 +92,7 @@ def _listening(command: Sequence[str], settings: Mapping[str, str]) -> Iterator[
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, **settings}
     )
-    with _ended(process):
+    with ended(process):
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -101,17 +101,21 @@ def _listening(command: Sequence[str], settings: Mapping[str, str]) -> Iterator[
 
 
 @contextlib.contextmanager
-def _child(command: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def child(
+    command: Sequence[str], log: Path, settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that writes to `log`; `settings` are environment variables."""
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=file, env={**os.environ, **_SETTINGS}
+            command, stdout=file, stderr=file, env={**os.environ, **settings}
         )
-        with _ended(process):
+        with ended(process):
             yield process
 
 
 @contextlib.contextmanager
-def _ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
+def ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
+    """A process, until here."""
     try:
         yield
     finally:
@@ -120,7 +124,7 @@ def _ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _nats(folder: Path) -> Iterator[tuple[str, str, int]]:
+def nats_server(folder: Path) -> Iterator[tuple[str, str, int]]:
     """Its URL, that of its monitor, and its pid."""
     config = folder / "nats.json"
     ports = folder / "ports"
@@ -129,7 +133,7 @@ def _nats(folder: Path) -> Iterator[tuple[str, str, int]]:
     config.write_text(
         json.dumps(listen | {"ports_file_dir": str(ports), "jetstream": {"store_dir": str(folder)}})
     )
-    with _child([str(_SCRIPTS / "nats-server"), "--config", str(config)], folder / "n.log") as own:
+    with child([str(SCRIPTS / "nats-server"), "--config", str(config)], folder / "n.log") as own:
         deadline = time.monotonic() + _LIMIT_S
         while time.monotonic() < deadline:
             for file in ports.glob("*.ports"):
