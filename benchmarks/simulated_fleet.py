@@ -65,6 +65,12 @@ def _model(number: int) -> ModelId:
     return ModelId(f"mlx-community/simulated-{number}-4bit")
 
 
+def first_worker(skill: SkillName) -> tuple[WorkerId, ModelId]:
+    """A worker that has the model of a skill, where there are ten at least."""
+    model = int(skill.rpartition("-")[2])
+    return WorkerId(f"simulated-{model // _MODELS_EACH}"), _model(model)
+
+
 def report(number: int) -> WorkerReport:
     """What worker `number` (from 0) says of itself while it has nothing to do."""
     drawn = random.Random(number)
