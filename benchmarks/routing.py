@@ -1,18 +1,20 @@
 """What one controller routes: requests a second of its CPU, and what it adds on the way.
 
-    python -m benchmarks.routing [--workers 10,100,1000] [--seconds 10] [--rate 300] [--repeats 3]
+    python -m benchmarks.routing [--workers 10,100,1000] [--rate 200] [--in-flight 64]
 
 A real NATS server and the real `controller` command; *simulated* workers, each with 10 of 100
 models, that only send heartbeats and ends (`benchmarks.simulated_fleet`); clients in processes of
-their own (`benchmarks.routing_load`). What counts is the CPU of the controller, as all of it shares
-this machine. `--in-flight 100` keeps so many requests open in place of a rate. Beside the way to a
-worker: a hop of the same bytes through NATS, in the same run. Then the decision alone, in this
-process. Writes results/routing.json.
+their own (`benchmarks.routing_load`), first with so many requests a second, then with so many open.
+What counts is the CPU of the controller, as all of it shares this machine; with many open it wakes
+up seldom, as it does when it is busy. Beside it: a controller that only passes messages on
+(`benchmarks.bare_controller`); beside the way to a worker a hop of the same bytes through NATS.
+Then the decision alone, in this process. Writes results/routing.json.
 """
 
 import argparse
 import contextlib
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,7 @@ import uvloop
 import yaml
 
 from benchmarks.ending import end_on_sigterm
-from benchmarks.measures import cpu_seconds, print_table, save, spread
+from benchmarks.measures import cpu_seconds, print_table, save
 from benchmarks.routing_decisions import decision_us
 from benchmarks.simulated_fleet import skills
 from benchmarks.stage import SCRIPTS, child, ended, nats_server
@@ -42,6 +44,11 @@ _CONTROLLER = ControllerId("controller-1")
 _HEARD_WITHIN_S = 60
 _SETTLE_S = 3
 _WARM_UP_S = 3
+_SIDES = ("controller", "bare")
+
+
+Runs = dict[int, dict[str, list[dict[str, Any]]]]
+"""What was measured, by number of workers and by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +60,12 @@ class _Stage:
 
 
 @contextlib.contextmanager
-def _stage(workers: int, clients: int, log_level: str) -> Iterator[_Stage]:
+def _stage(side: str, workers: int, clients: int, log_level: str) -> Iterator[_Stage]:
     """Start all of it, and wait until the controller has heard every worker."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx-routing-")))
         nats_url, _, nats_pid = stack.enter_context(nats_server(folder))
-        config = folder / "cluster.yaml"
-        config.write_text(yaml.safe_dump({"skills": dict(skills())}))
-        controller = [str(SCRIPTS / "controller"), "--nats", nats_url, "--config", str(config)]
-        controller += ["--id", _CONTROLLER]
+        controller = [*_command(side, folder), "--nats", nats_url, "--id", _CONTROLLER]
         fleet = [sys.executable, "-m", "benchmarks.simulated_fleet", "--nats", nats_url]
         fleet += ["--workers", str(workers)]
         quiet = {"CLUSTER__LOGGING__LEVEL": log_level}
@@ -83,6 +87,14 @@ def _stage(workers: int, clients: int, log_level: str) -> Iterator[_Stage]:
         uvloop.run(_wait_until_heard(nats_url, workers))
         time.sleep(_SETTLE_S)
         yield _Stage(pids, started)
+
+
+def _command(side: str, folder: Path) -> list[str]:
+    if side == "bare":
+        return [sys.executable, "-m", "benchmarks.bare_controller"]
+    config = folder / "cluster.yaml"
+    config.write_text(yaml.safe_dump({"skills": dict(skills())}))
+    return [str(SCRIPTS / "controller"), "--config", str(config)]
 
 
 async def _wait_until_heard(nats_url: str, workers: int) -> None:
@@ -120,24 +132,33 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _measure(stage: _Stage, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One run: some seconds with heartbeats only, then the load."""
+    """One run: some seconds with heartbeats only, then both loads."""
     before = cpu_seconds(stage.pids)["controller"]
     time.sleep(arguments.idle_seconds)
     idle = (cpu_seconds(stage.pids)["controller"] - before) / arguments.idle_seconds
-    load = _load(stage, arguments.seconds, arguments.rate, arguments.in_flight)
+    at_rate = _load(stage, arguments.seconds, arguments.rate, 0)
+    many_open = _load(stage, arguments.seconds, 0, arguments.in_flight)
+    return {
+        "idle_share": idle,
+        "at_rate": _figures(at_rate, idle),
+        "many_open": _figures(many_open, idle),
+    }
+
+
+def _figures(load: dict[str, Any], idle: float) -> dict[str, Any]:
+    """
+    Args:
+        idle: the share of a core that heartbeats alone take.
+    """
     if load["failed"] or load["lost"] or not load["finished"]:
         print(f"{load['failed']} failed, {load['lost']} lost: {load['errors']}", file=sys.stderr)
     finished, cpu_s = max(1, load["finished"]), load["cpu_s"]["controller"]
     return {
-        "requests": finished,
-        "accepted": load["accepted"],
-        "failed": load["failed"],
-        "lost": load["lost"],
+        **{name: load[name] for name in ("finished", "accepted", "failed", "lost")},
         "requests_per_s": finished / load["seconds"],
-        "requests_per_core_s": finished / cpu_s,
+        "requests_per_core_s": finished / max(cpu_s, 1e-3),
         "cpu_us": cpu_s / finished * 1e6,
         "beyond_idle_us": (cpu_s - idle * load["seconds"]) / finished * 1e6,
-        "idle_share": idle,
         "cpu_shares": {name: used / load["seconds"] for name, used in load["cpu_s"].items()},
         "dispatch_ms": _percentiles_ms(load["dispatch_s"]),
         "hop_ms": _percentiles_ms(load["hop_s"]),
@@ -154,73 +175,79 @@ def _percentiles_ms(seconds: list[float]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", default="10,100,1000", help="simulated; several with commas")
-    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seconds", type=float, default=10, help="of each load")
     parser.add_argument("--idle-seconds", type=float, default=5)
-    parser.add_argument("--rate", type=float, default=300, help="requests a second, of all clients")
-    parser.add_argument("--in-flight", type=int, default=0, help="in place of a rate")
+    parser.add_argument("--rate", type=float, default=200, help="requests a second, of all clients")
+    parser.add_argument("--in-flight", type=int, default=64, help="requests, of all clients")
     parser.add_argument("--clients", type=int, default=2, help="processes")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--log-level", default="info", help="of the controller")
     arguments = parser.parse_args()
-    arguments.rate = 0 if arguments.in_flight else arguments.rate
+    counts = [int(workers) for workers in arguments.workers.split(",")]
+    if min(counts) < 10:
+        parser.error("--workers: at least 10, so that each model is somewhere")
     end_on_sigterm()
-    runs: dict[int, list[dict[str, Any]]] = {}
-    decisions: dict[int, list[dict[str, float]]] = {}
-    for workers in map(int, arguments.workers.split(",")):
-        with _stage(workers, arguments.clients, arguments.log_level) as stage:
-            _load(stage, _WARM_UP_S, arguments.rate, arguments.in_flight)
-            runs[workers] = []
-            for repeat in range(arguments.repeats):
-                print(f"{workers} workers, {repeat + 1}/{arguments.repeats}", file=sys.stderr)
-                runs[workers].append(_measure(stage, arguments))
-        decisions[workers] = [decision_us(workers) for _ in range(arguments.repeats)]
-    _report(runs, decisions, arguments)
+    runs: Runs = {}
+    for workers in counts:
+        for side in _SIDES:
+            print(f"{workers} workers, {side}", file=sys.stderr)
+            with _stage(side, workers, arguments.clients, arguments.log_level) as stage:
+                _load(stage, _WARM_UP_S, arguments.rate, 0)
+                measured = [_measure(stage, arguments) for _ in range(arguments.repeats)]
+                runs.setdefault(workers, {})[side] = measured
+    decisions = {
+        workers: [decision_us(workers) for _ in range(arguments.repeats)] for workers in counts
+    }
+    _report(runs, decisions)
+    result = {"options": vars(arguments), "runs": runs, "decisions": decisions}
+    print(f"written to {save('routing', result)}")
 
 
-def _report(
-    runs: Mapping[int, list[dict[str, Any]]],
-    decisions: Mapping[int, list[dict[str, float]]],
-    arguments: argparse.Namespace,
-) -> None:
-    def shown(values: list[float], digits: int = 0) -> str:
-        found = spread(values)
-        middle, least, most = (found[name] for name in ("median", "min", "max"))
-        return f"{middle:.{digits}f} ({least:.{digits}f}-{most:.{digits}f})"
+def _report(runs: Runs, decisions: Mapping[int, list[dict[str, float]]]) -> None:
+    sides = [(workers, side) for workers in runs for side in _SIDES]
 
-    def of(workers: int, name: str, digits: int = 0, factor: float = 1) -> str:
-        return shown([run[name] * factor for run in runs[workers]], digits)
+    def of(at: tuple[int, str], load: str, name: str) -> str:
+        workers, side = at
+        return _shown([run[load][name] for run in runs[workers][side]])
 
-    def times(workers: int, name: str) -> str:
-        return " / ".join(
-            shown([run[name][percentile] for run in runs[workers]], 1)
-            for percentile in ("p50", "p99")
+    def times(at: tuple[int, str], name: str) -> str:
+        workers, side = at
+        told = [run["at_rate"][name] for run in runs[workers][side]]
+        return " / ".join(_shown([one[part] for one in told], 1) for part in ("p50", "p99"))
+
+    def idle(at: tuple[int, str]) -> str:
+        workers, side = at
+        return _shown([100 * run["idle_share"] for run in runs[workers][side]], 1)
+
+    for load, title in (("at_rate", "at a rate"), ("many_open", "many open at once")):
+        print_table(
+            f"{title}: one controller, simulated workers, medians (minimum-maximum)",
+            (
+                "workers",
+                "",
+                "requests/s",
+                "per CPU second",
+                "CPU µs",
+                "beyond idle µs",
+                "idle CPU %",
+            ),
+            [
+                (
+                    str(at[0]),
+                    at[1],
+                    of(at, load, "requests_per_s"),
+                    of(at, load, "requests_per_core_s"),
+                    of(at, load, "cpu_us"),
+                    of(at, load, "beyond_idle_us"),
+                    idle(at),
+                )
+                for at in sides
+            ],
         )
-
     print_table(
-        f"one controller, simulated workers, medians of {arguments.repeats} (minimum-maximum)",
-        ("workers", "requests/s", "a second of its CPU", "CPU µs", "beyond idle µs", "idle CPU %"),
-        [
-            (
-                str(workers),
-                of(workers, "requests_per_s"),
-                of(workers, "requests_per_core_s"),
-                of(workers, "cpu_us"),
-                of(workers, "beyond_idle_us"),
-                of(workers, "idle_share", 1, 100),
-            )
-            for workers in runs
-        ],
-    )
-    print_table(
-        "milliseconds, p50 / p99",
-        ("workers", "publish to dispatch", "a bare hop", "publish to end"),
-        [
-            (
-                str(workers),
-                *(times(workers, name) for name in ("dispatch_ms", "hop_ms", "total_ms")),
-            )
-            for workers in runs
-        ],
+        "at a rate: milliseconds, p50 / p99",
+        ("workers", "", "publish to dispatch", "a bare hop"),
+        [(str(at[0]), at[1], times(at, "dispatch_ms"), times(at, "hop_ms")) for at in sides],
     )
     print_table(
         "the decision alone, in process",
@@ -228,15 +255,19 @@ def _report(
         [
             (
                 str(workers),
-                shown([1e6 / one["choose_us"] for one in told]),
-                shown([one["choose_us"] for one in told], 1),
-                shown([one["need_us"] for one in told], 1),
+                _shown([1e6 / one["choose_us"] for one in told]),
+                _shown([one["choose_us"] for one in told], 1),
+                _shown([one["need_us"] for one in told], 1),
             )
             for workers, told in decisions.items()
         ],
     )
-    result = {"options": vars(arguments), "runs": runs, "decisions": decisions}
-    print(f"written to {save('routing', result)}")
+
+
+def _shown(values: Sequence[float], digits: int = 0) -> str:
+    ordered = sorted(values)
+    middle, least, most = statistics.median(ordered), ordered[0], ordered[-1]
+    return f"{middle:.{digits}f} ({least:.{digits}f}-{most:.{digits}f})"
 
 
 if __name__ == "__main__":
