@@ -97,6 +97,8 @@ async def test_turns_of_sessions_are_counted_by_where_they_went(cluster: Running
     turns = {went: figures["mlx_controller_session_turns_total", went]
              for went in ("first", "home", "moved")}  # fmt: skip
     assert turns == {"first": 1, "home": 1, "moved": 1}
+    report = cluster.controller.report()
+    assert (report.sticky_turns, report.moved_turns) == (1, 1)
 
 
 def test_load_deviation_is_that_of_shares_over_their_mean() -> None:

@@ -89,14 +89,6 @@ def test_sessions_that_are_not_sent_back_have_no_home_but_a_last_worker(clock: C
     assert [known.last(session) for session in (ONE, OTHER)] == [MAC, STUDIO]
 
 
-def test_turns_are_counted_by_where_they_went(clock: Clock) -> None:
-    known = homes(clock)
-    known.went(None, MAC)
-    for worker in (MAC, MAC, STUDIO):
-        known.went(MAC, worker)
-    assert known.counts == {"first": 1, "home": 2, "moved": 1}
-
-
 def test_of_too_many_sessions_those_go_that_were_longest_without_a_turn(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
