@@ -53,10 +53,18 @@ Runs = dict[int, dict[str, list[dict[str, Any]]]]
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """`pids` by name; `clients` take orders on their stdin."""
+    """`pids` by name; `clients` take orders on their stdin; `folder` has the logs."""
 
     pids: dict[str, int]
     clients: "list[subprocess.Popen[str]]"
+    folder: Path
+
+    def complaints(self) -> str:
+        """The last lines of each log that are no routine."""
+        logs = [path.read_text().splitlines() for path in sorted(self.folder.glob("*.log"))]
+        routine = ("[INF]", '"info"')
+        told = [[line for line in log if not any(mark in line for mark in routine)] for log in logs]
+        return "\n".join(line for log in told for line in log[-3:])
 
 
 @contextlib.contextmanager
@@ -86,7 +94,7 @@ def _stage(side: str, workers: int, clients: int, log_level: str) -> Iterator[_S
             pids[f"client-{number}"] = process.pid
         uvloop.run(_wait_until_heard(nats_url, workers))
         time.sleep(_SETTLE_S)
-        yield _Stage(pids, started)
+        yield _Stage(pids, started, folder)
 
 
 def _command(side: str, folder: Path) -> list[str]:
@@ -140,18 +148,19 @@ def _measure(stage: _Stage, arguments: argparse.Namespace) -> dict[str, Any]:
     many_open = _load(stage, arguments.seconds, 0, arguments.in_flight)
     return {
         "idle_share": idle,
-        "at_rate": _figures(at_rate, idle),
-        "many_open": _figures(many_open, idle),
+        "at_rate": _figures(stage, at_rate, idle),
+        "many_open": _figures(stage, many_open, idle),
     }
 
 
-def _figures(load: dict[str, Any], idle: float) -> dict[str, Any]:
+def _figures(stage: _Stage, load: dict[str, Any], idle: float) -> dict[str, Any]:
     """
     Args:
         idle: the share of a core that heartbeats alone take.
     """
     if load["failed"] or load["lost"] or not load["finished"]:
         print(f"{load['failed']} failed, {load['lost']} lost: {load['errors']}", file=sys.stderr)
+        print(stage.complaints(), file=sys.stderr)
     finished, cpu_s = max(1, load["finished"]), load["cpu_s"]["controller"]
     return {
         **{name: load[name] for name in ("finished", "accepted", "failed", "lost")},

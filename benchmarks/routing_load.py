@@ -128,7 +128,9 @@ class Load:
 
     async def _on_answer(self, message: Message) -> None:
         name = message.subject.rpartition(".")[2]
-        answer, result = orjson.loads(message.payload), self._result
+        nobody: dict[str, Any] = {"error": {"message": "nobody takes requests"}}
+        answer = nobody if message.no_responders else orjson.loads(message.payload)
+        result = self._result
         if answer.get("status") == "accepted":
             result["accepted"] += 1
         begun = self._sent.get(name)
@@ -136,11 +138,11 @@ class Load:
             return
         del self._sent[name]
         self._changed.set()
-        if name.startswith("hop-"):
-            result["hop_s"].append(answer["arrived_s"] - begun)
-        elif "error" in answer:
+        if "error" in answer:
             result["failed"] += 1
             result["error"] = answer["error"]["message"][:200]
+        elif name.startswith("hop-"):
+            result["hop_s"].append(answer["arrived_s"] - begun)
         else:
             result["finished"] += 1
             result["dispatch_s"].append(answer["arrived_s"] - begun)
