@@ -29,6 +29,11 @@ class _Kept:
     links: dict[str, Tier] = field(default_factory=dict)
     sessions: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def known(self) -> set[str]:
+        """Links and sessions."""
+        return {*self.links, *self.sessions}
+
 
 class KeptByWorkers:
     """What workers keep, by worker; of one that is not in the registry nothing is taken."""
@@ -55,15 +60,13 @@ class KeptByWorkers:
         return kept.links if kept is not None else _NO_LINKS
 
     def keepers(self, link: str) -> Collection[WorkerId]:
-        """The workers that keep a link."""
+        """The workers that keep a link, or know a session by its own."""
         return self._keepers.get(link, ())
 
     def home(self, session: SessionKey) -> WorkerId | None:
         """The worker that knows most turns of a session."""
         link = session_link(*session).hex()
-        turns = {
-            id: kept.sessions[link] for id, kept in self._kept.items() if link in kept.sessions
-        }
+        turns = {id: self._kept[id].sessions.get(link, 0) for id in self.keepers(link)}
         return max(turns, key=lambda worker: (turns[worker], worker), default=None)
 
     def forget(self, worker: WorkerId, boot_id: BootId) -> None:
@@ -71,7 +74,7 @@ class KeptByWorkers:
         kept = self._kept.get(worker)
         if kept is not None and kept.boot_id == boot_id:
             del self._kept[worker]
-            self._let_go(worker, kept.links)
+            self._let_go(worker, kept.known)
 
     def ask(self, worker: WorkerId) -> None:
         """Have a worker tell all."""
@@ -109,22 +112,23 @@ class KeptByWorkers:
         kept = self._kept.get(told.worker)
         if kept is None or kept.boot_id != told.boot_id:
             if kept is not None:
-                self._let_go(told.worker, kept.links)
+                self._let_go(told.worker, kept.known)
             kept = self._kept[told.worker] = _Kept(told.boot_id, 0)
         if told.number < kept.number:
             return
+        before = kept.known
         if told.whole:
-            self._let_go(told.worker, kept.links)
             kept.links, kept.sessions = {}, {}
         kept.number = told.number
-        for link in told.links.keys() - kept.links.keys():
-            self._keepers.setdefault(link, set()).add(told.worker)
         kept.links |= told.links
         kept.sessions |= told.sessions
-        self._let_go(told.worker, kept.links.keys() & set(told.gone))
         for gone in told.gone:
             kept.links.pop(gone, None)
             kept.sessions.pop(gone, None)
+        now = kept.known
+        self._let_go(told.worker, before - now)
+        for link in now - before:
+            self._keepers.setdefault(link, set()).add(told.worker)
 
     def _let_go(self, worker: WorkerId, links: Iterable[str]) -> None:
         """A worker keeps these no more."""

@@ -1,5 +1,6 @@
 """All requests that this controller answers for; ended ones are remembered for a while."""
 
+from collections import deque
 from collections.abc import Iterable
 
 from controller.owned_request import OwnedRequest, RequestKey
@@ -13,22 +14,38 @@ class Ledger:
 
     def __init__(self) -> None:
         self._requests: dict[RequestKey, OwnedRequest] = {}
+        self._active: dict[RequestKey, OwnedRequest] = {}
+        self._ended: deque[OwnedRequest] = deque()  # about in the order of their ends
 
     def add(self, request: OwnedRequest) -> None:
-        self._requests[request.key] = request
+        self._requests[request.key] = self._active[request.key] = request
 
     def get(self, key: RequestKey) -> OwnedRequest | None:
         return self._requests.get(key)
 
     @property
     def active(self) -> list[OwnedRequest]:
-        return [request for request in self._requests.values() if not request.ended]
+        self._sort_out()
+        return list(self._active.values())
 
     def on_worker(self, worker: WorkerId, boot_id: BootId) -> Iterable[OwnedRequest]:
         """The requests that one boot of a worker was serving."""
         return [r for r in self.active if (r.worker, r.boot_id) == (worker, boot_id)]
 
     def forget_old(self, now: float) -> None:
-        for request in list(self._requests.values()):
-            if request.ended_at is not None and now - request.ended_at > KEPT_AFTER_END_S:
+        self._sort_out()
+        while self._ended and _is_old(self._ended[0], now):
+            request = self._ended.popleft()
+            if self._requests.get(request.key) is request:  # else another came for it
                 del self._requests[request.key]
+
+    def _sort_out(self) -> None:
+        """Put aside who has ended since this was done last."""
+        ended = [request for request in self._active.values() if request.ended]
+        for request in ended:
+            del self._active[request.key]
+        self._ended += ended
+
+
+def _is_old(request: OwnedRequest, now: float) -> bool:
+    return request.ended_at is not None and now - request.ended_at > KEPT_AFTER_END_S
