@@ -12,11 +12,11 @@ from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import Tier
 
-MOST_COMPARED = 24
+MOST_COMPARED = 12
 """So many workers are compared at most: where more hold a model, those that keep most of the
 prompt, and others that are drawn: two that are drawn are nearly as good as all (Mitzenmacher)."""
 
-_MOST_KEEPERS = 8
+_MOST_KEEPERS = 4
 _MUCH_SLOWER = 1.5
 _MUCH_SLOWER_MS = 250.0
 """A session leaves its worker where another one's forecast is better by more than both."""
