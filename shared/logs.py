@@ -40,7 +40,7 @@ class LogStore(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            entry = to_log_record(record, self._kind, self._id)
+            entry = _entry(record, self._kind, self._id)
         except Exception:  # as every handler of the logging library does
             self.handleError(record)
             return
@@ -85,6 +85,8 @@ def set_up_logging(settings: Logging, kind: str, identity: str) -> LogStore:
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
     stream = logging.StreamHandler()
     stream.setFormatter(_TextFormatter() if text else _JsonFormatter(kind, identity))
+    logging._srcfile = None  # no line shows where it was written
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     store = LogStore(kind, identity)
     root = logging.getLogger()
     root.handlers = [stream, store]
@@ -111,6 +113,14 @@ def to_log_record(record: logging.LogRecord, kind: str, identity: str) -> LogRec
     )
 
 
+def _entry(record: logging.LogRecord, kind: str, identity: str) -> LogRecord:
+    """Made once for all handlers of a process."""
+    known: LogRecord | None = getattr(record, "entry", None)
+    if known is None:
+        known = record.entry = to_log_record(record, kind, identity)
+    return known
+
+
 def _matches(record: LogRecord, request_id: str | None) -> bool:
     return request_id is None or record.fields.get("request_id") == request_id
 
@@ -122,7 +132,7 @@ class _JsonFormatter(logging.Formatter):
         self._id = identity
 
     def format(self, record: logging.LogRecord) -> str:
-        return encode(to_log_record(record, self._kind, self._id)).decode()
+        return encode(_entry(record, self._kind, self._id)).decode()
 
 
 class _TextFormatter(logging.Formatter):
