@@ -8,6 +8,7 @@ from controller.routing.need import Links, Need
 from shared.ids import ModelId, WorkerId
 from shared.messages.prefixes import prefix_links
 from shared.messages.prompt_rules import cleaned
+from shared.messages.request import utf8_bytes
 from shared.settings.tree import PromptRule
 
 
@@ -36,14 +37,9 @@ def need_of(request: OwnedRequest, rules: Sequence[PromptRule], home: WorkerId |
         models=request.models,
         requires=whole.requires,
         level=whole.level,
-        text_bytes=sum(_size(text) for text in texts),
+        text_bytes=sum(map(utf8_bytes, texts)),
         token_ids=token_ids,
         links=links,
         session=request.kinship,
         home=home,
     )
-
-
-def _size(text: str) -> int:
-    """In UTF-8."""
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

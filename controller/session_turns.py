@@ -18,7 +18,7 @@ from shared.errors import BusError, DecodeError, RequestError
 from shared.ids import SessionKey, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import ControlReply, ForgetSession, TellSession
-from shared.messages.request import Message
+from shared.messages.request import Message, utf8_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class SessionTurns:
 
 def _size(messages: Iterable[Message]) -> int:
     """About the bytes that messages take."""
-    return sum(len(message.text.encode(errors="surrogatepass")) + 50 for message in messages)
+    return sum(utf8_bytes(message.text) + 50 for message in messages)
 
 
 def _too_large(session_id: str) -> RequestError:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shared.messages.events import ModelSpeed
-from shared.messages.request import InferenceRequest
+from shared.messages.request import InferenceRequest, utf8_bytes
 
 _TYPICAL_BYTES_PER_TOKEN = 4.0
 """Of English, while nobody knows what a model's tokens have."""
@@ -48,9 +48,9 @@ def request_prompts(
 ) -> list[RequestPrompt]:
     """Those of a request, of which the model reads these messages, if any."""
     if not request.prompts:
-        return [RequestPrompt(sum(len(each["content"].encode()) for each in messages))]
+        return [RequestPrompt(sum(utf8_bytes(each["content"]) for each in messages))]
     return [
-        RequestPrompt(text_bytes=len(prompt.encode()))
+        RequestPrompt(text_bytes=utf8_bytes(prompt))
         if isinstance(prompt, str)
         else RequestPrompt(id_tokens=len(prompt))
         for prompt in request.prompts

@@ -226,6 +226,11 @@ class InferenceRequest(Edge):
         return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
+def utf8_bytes(text: str) -> int:
+    """How many bytes a text has in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
 def canonical_priority(name: PriorityName) -> Priority:
     """One of three levels, whichever of its names was given."""
     return _PRIORITIES[name]
