@@ -24,7 +24,7 @@ from shared.errors import BusError, DecodeError, NoResponders, RequestTimedOut, 
 from shared.ids import BootId, ControllerId, SkillName, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import AttachStream, CancelRequest, ControlReply
-from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, Refusal
+from shared.messages.dispatch import Dispatch, DispatchReply, Refusal, encode_batch
 from shared.messages.routes import Route
 from shared.settings.tree import Controller
 
@@ -145,7 +145,8 @@ class Dispatcher:
             attempt = request.begin_attempt(
                 report.id, report.boot_id, place.decision.model, place.placement
             )
-            answer = await self._ask(report.id, report.boot_id, attempt)
+            payload = encode_batch(self._controller, [(attempt, request.whole_body)])
+            answer = await self._ask(report.id, report.boot_id, attempt, payload)
             if isinstance(answer, Ack):
                 self.metrics.routed(place.decision, need, request.elapsed_ms / 1000)
             if request.attempt != attempt.attempt or request.state != "dispatching":
@@ -277,11 +278,12 @@ class Dispatcher:
             return
         await self._cancel_attempt(request.worker, request, silent=silent)
 
-    async def _ask(self, worker: WorkerId, boot_id: BootId, dispatch: Dispatch) -> Ack | Refusal:
-        """Dispatch to one worker and wait for its answer."""
-        batch = DispatchBatch(owner=self._controller, dispatches=[dispatch])
+    async def _ask(
+        self, worker: WorkerId, boot_id: BootId, dispatch: Dispatch, payload: bytes
+    ) -> Ack | Refusal:
+        """Send a dispatch to one worker and wait for its answer."""
         try:
-            reply = await self._reply(worker, boot_id, encode(batch))
+            reply = await self._reply(worker, boot_id, payload)
         except NoResponders:
             return Refusal(code="worker_lost", message=f"worker {worker} is not there")
         except RequestTimedOut:

@@ -41,7 +41,9 @@ def read_request(message: Message, skills: Skills, *, max_bytes: int) -> OwnedRe
             f"the request has {len(message.payload)} bytes; at most {max_bytes} are taken",
             code="payload_too_large",
         )
-    return own_request(client, skill, message.reply, parse_request(message.payload), skills)
+    owned = own_request(client, skill, message.reply, parse_request(message.payload), skills)
+    owned.body = message.payload
+    return owned
 
 
 def own_request(

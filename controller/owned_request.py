@@ -39,6 +39,7 @@ class OwnedRequest:
         last_error: of the last of those.
         end: the terminal message, where this controller sent it.
         said: messages of its session that come before its own.
+        body: the request as its client wrote it; None where it came another way, or has ended.
         placement, model: of the present attempt.
         route: how its worker was chosen, where its client wants to know.
     """
@@ -61,6 +62,7 @@ class OwnedRequest:
     last_error: StreamError | None = None
     end: Done | Failed | None = None
     said: list[Message] = field(default_factory=list)
+    body: bytes | None = None
     placement: Placement | None = None
     model: ModelId | None = None
     route: Route | None = None
@@ -119,6 +121,11 @@ class OwnedRequest:
         )
 
     @property
+    def whole_body(self) -> bytes | None:
+        """The same as JSON, where that is at hand."""
+        return self.body if not self.said else None
+
+    @property
     def whole(self) -> InferenceRequest:
         """The request with all that was said before."""
         if not self.said:
@@ -161,7 +168,7 @@ class OwnedRequest:
         """It ended; badly with an error `code`."""
         good = state == "finished" and not self.cancelled
         self._leave_worker("served" if good else "fault" if code in WORKER_FAULTS else "other")
-        self.state = state
+        self.state, self.body = state, None
         self.ended_at = time.monotonic()
 
     def _leave_worker(self, outcome: Outcome) -> None:

@@ -1,9 +1,15 @@
 """How a controller hands requests to a worker, and to the controller that owns them."""
 
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
-from shared.messages.codec import Internal, Part
+from shared.messages.codec import Internal, Part, encode
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route
+from shared.version import PROTOCOL
 
 MAX_INBOXES = 8
 """So many may listen to one stream; the oldest goes when one more comes."""
@@ -59,6 +65,28 @@ class DispatchBatch(Internal):
 
     owner: ControllerId
     dispatches: list[Dispatch]
+
+
+def encode_batch(owner: ControllerId, dispatches: Iterable[tuple[Dispatch, bytes | None]]) -> bytes:
+    """A `DispatchBatch` as JSON.
+
+    Args:
+        dispatches: each with its request as JSON, where that is at hand and whole: then it is not
+            written anew.
+    """
+    batch = {
+        "protocol": PROTOCOL,
+        "owner": owner,
+        "dispatches": [_as_json(dispatch, body) for dispatch, body in dispatches],
+    }
+    return orjson.dumps(batch)
+
+
+def _as_json(dispatch: Dispatch, body: bytes | None) -> orjson.Fragment | dict[str, Any]:
+    if body is None:
+        return orjson.Fragment(encode(dispatch))
+    fields = dispatch.model_dump(mode="json", exclude={"request"}, exclude_none=True)
+    return {**fields, "request": orjson.Fragment(body)}
 
 
 class DispatchResult(Part):

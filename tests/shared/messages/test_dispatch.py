@@ -5,7 +5,13 @@ import pytest
 
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName
 from shared.messages.codec import decode, encode
-from shared.messages.dispatch import Continuation, Dispatch, DispatchBatch, ForwardedRequest
+from shared.messages.dispatch import (
+    Continuation,
+    Dispatch,
+    DispatchBatch,
+    ForwardedRequest,
+    encode_batch,
+)
 from shared.messages.request import InferenceRequest, parse_request
 
 ADA, CHAT = ClientName("ada"), SkillName("chat")
@@ -47,6 +53,11 @@ def test_a_dispatched_request_arrives_as_it_was(body: dict[str, object]) -> None
     )
     batch = DispatchBatch(owner=ControllerId("c"), dispatches=[dispatch])
     assert decode(DispatchBatch, encode(batch)) == batch
+    as_written = orjson.dumps(body, option=orjson.OPT_INDENT_2)
+    for known in (None, as_written):
+        arrived = decode(DispatchBatch, encode_batch(ControllerId("c"), [(dispatch, known)]))
+        assert arrived == batch
+        assert arrived.dispatches[0].request.fingerprint() == dispatch.request.fingerprint()
 
 
 def test_fields_of_a_newer_controller_are_ignored_in_a_request_too() -> None:
