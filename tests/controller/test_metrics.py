@@ -51,6 +51,7 @@ async def test_requests_are_counted_by_model_worker_and_code(cluster: Running) -
         await worker.finish(dispatch, CONTROLLER)
         await inbox.next()
     await cluster.until(lambda: cluster.controller.report().completed_requests == 2)
+    await cluster.settle()  # an end may be heard before the ack
     figures = told(cluster)
     assert figures["mlx_controller_requests_total", "ok", "demo", "w1"] == 2
     assert figures["mlx_controller_tokens_total", "demo", "w1"] == 6
