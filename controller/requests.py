@@ -59,9 +59,9 @@ class Requests:
         self._ledger = Ledger()
         routing = settings.controller.routing
         ttl_s = routing.session_ttl_s if routing.sticky_sessions else None
-        self.homes = SessionHomes(kept, ttl_s=ttl_s, clock=time.monotonic)
+        self._homes = SessionHomes(kept, ttl_s=ttl_s, clock=time.monotonic)
         ack_timeout_s = settings.controller.dispatch.ack_timeout_ms / 1000
-        self._turns = SessionTurns(bus, self.homes, timeout_s=ack_timeout_s)
+        self._turns = SessionTurns(bus, self._homes, timeout_s=ack_timeout_s)
         self._dispatcher = Dispatcher(controller, settings.controller, bus, registry, kept)
         self._undispatched: asyncio.Queue[OwnedRequest] = asyncio.Queue()
         self._changes = Changes()
@@ -192,7 +192,7 @@ class Requests:
         return self._dispatcher.explain(request.skill, self._need(request))
 
     def _need(self, request: OwnedRequest) -> Need:
-        home = self.homes.home(request.kinship) if request.kinship is not None else None
+        home = self._homes.home(request.kinship) if request.kinship is not None else None
         return need_of(request, self._prompt_rules, home)
 
     async def _retry(self, request: OwnedRequest, error: StreamError) -> None:
