@@ -141,7 +141,7 @@ class Dispatcher:
             connection = self._bus.connections
             report = place.decision.worker.report
             if request.request.debug:
-                request.route = self._explained(search, place.decision)
+                request.route = self._explained(request.skill, need, place.decision)
             attempt = request.begin_attempt(
                 report.id, report.boot_id, place.decision.model, place.placement
             )
@@ -197,8 +197,9 @@ class Dispatcher:
                     search.request, find, error, level=level, kind=search.kind, until=search.until
                 )
             except NoRoute as last:
-                if search.request.request.debug:
-                    search.request.route = self._explained(search, last)
+                request = search.request
+                if request.request.debug:
+                    request.route = self._explained(request.skill, search.need, last)
                 if last.code == "queue_full":
                     for view in self._registry.workers:
                         view.turned_away += 1
@@ -210,14 +211,11 @@ class Dispatcher:
     def explain(self, skill: SkillName, need: Need) -> Route:
         """Where a request would go now, and why."""
         try:
-            return self._explained_for(skill, need, self._chosen(need, (), deepcopy(self._policy)))
+            return self._explained(skill, need, self._chosen(need, (), deepcopy(self._policy)))
         except NoRoute as error:
-            return self._explained_for(skill, need, error)
+            return self._explained(skill, need, error)
 
-    def _explained(self, search: _Search, decided: Decision | NoRoute) -> Route:
-        return self._explained_for(search.request.skill, search.need, decided)
-
-    def _explained_for(self, skill: SkillName, need: Need, decided: Decision | NoRoute) -> Route:
+    def _explained(self, skill: SkillName, need: Need, decided: Decision | NoRoute) -> Route:
         return explained(self._controller, self._policy.name, skill, need, decided)
 
     def _choose(self, search: _Search) -> Place:

@@ -9,23 +9,20 @@ import time
 from collections import Counter as PyCounter
 from collections.abc import Callable, Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controller.circuit_breaker import BreakerState
+from controller.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
 from controller.registry import Registry
 from controller.routing import Decision, Need
 from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 
-_FIRST_TOKEN_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 35, 60, 120)
-_WHOLE_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300)
 _DISPATCH_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 _BREAKER_STATES: tuple[BreakerState, ...] = ("closed", "half-open", "open")
 _NOBODY = ""
-
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of no use
 
 
 class Metrics:
@@ -77,12 +74,12 @@ class Metrics:
         self._first_token = Histogram(
             "mlx_controller_time_to_first_token_seconds",
             "From the acceptance of a request to its first token.",
-            ("model",), buckets=_FIRST_TOKEN_BUCKETS_S, registry=self.registry,
+            ("model",), buckets=FIRST_TOKEN_BUCKETS_S, registry=self.registry,
         )  # fmt: skip
         self._duration = Histogram(
             "mlx_controller_request_seconds",
             "From the acceptance of a request to its end, of those that ended well.",
-            ("model",), buckets=_WHOLE_BUCKETS_S, registry=self.registry,
+            ("model",), buckets=WHOLE_BUCKETS_S, registry=self.registry,
         )  # fmt: skip
 
     def routed(self, decision: Decision, need: Need, seconds: float) -> None:

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-from shared.messages.events import ModelSpeed
+from shared.messages.events import TYPICAL_BYTES_PER_TOKEN, ModelSpeed
 from shared.messages.request import InferenceRequest, utf8_bytes
-
-_TYPICAL_BYTES_PER_TOKEN = 4.0
-"""Of English, while nobody knows what a model's tokens have."""
 
 
 @dataclass(slots=True)
@@ -38,7 +35,7 @@ class RequestPrompt:
         be kept of it."""
         if self.left_tokens is not None:
             return self.left_tokens
-        bytes_per_token = speed.bytes_per_token or _TYPICAL_BYTES_PER_TOKEN
+        bytes_per_token = speed.bytes_per_token or TYPICAL_BYTES_PER_TOKEN
         tokens = self.tokens or self.id_tokens or self.text_bytes / bytes_per_token
         return tokens * speed.prefill_share
 

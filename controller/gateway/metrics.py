@@ -9,18 +9,14 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
-    disable_created_metrics,
     generate_latest,
 )
 
+from controller.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
 from shared.ids import ClientName
 from shared.messages.stream import Usage
 
-_FIRST_TOKEN_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 35, 60, 120)
-_WHOLE_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 60, 120, 300)
 UNKNOWN = ""
-
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of no use
 
 
 class Metrics:
@@ -38,11 +34,11 @@ class Metrics:
         )  # fmt: skip
         self._first_token = Histogram(
             "mlx_gateway_time_to_first_token_seconds", "From the request to its first token.",
-            ("model",), buckets=_FIRST_TOKEN_BUCKETS_S, registry=self._registry,
+            ("model",), buckets=FIRST_TOKEN_BUCKETS_S, registry=self._registry,
         )  # fmt: skip
         self._duration = Histogram(
             "mlx_gateway_request_seconds", "From the request to its end, of those that ended well.",
-            ("model",), buckets=_WHOLE_BUCKETS_S, registry=self._registry,
+            ("model",), buckets=WHOLE_BUCKETS_S, registry=self._registry,
         )  # fmt: skip
         self._open = Gauge(
             "mlx_gateway_open_requests", "Requests being answered now.", registry=self._registry

@@ -1,6 +1,6 @@
 """The choice of a worker: filter, score, pick."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -97,7 +97,11 @@ def choose(
     obstacles: dict[WorkerId, Obstacle] = {}
     for model in need.models:
         links = need.links(model)
-        for views in _pools(need, model, links, fleet, kept, draw, most):
+        holding = fleet.holding(model)
+        pools = [holding]  # of many first some that are likely to be good
+        if len(holding) > most:
+            pools.insert(0, _sample(need, model, links, fleet, kept, draw, most))
+        for views in pools:
             candidates = []
             for view in views:
                 if view.id in excluded:
@@ -130,23 +134,6 @@ def _pick(
     if len(candidates) == 1:
         return candidates[0], ONLY
     return policy.pick(candidates, draw), policy.reason
-
-
-def _pools(
-    need: Need,
-    model: ModelId,
-    links: Links,
-    fleet: Fleet,
-    kept: KeptPrefixes,
-    draw: Draw,
-    most: int,
-) -> Iterator[Sequence[WorkerView]]:
-    """All who have the model; where they are many, some that are likely to be good, and all only
-    where none of those can serve it."""
-    holding = fleet.holding(model)
-    if len(holding) > most:
-        yield _sample(need, model, links, fleet, kept, draw, most)
-    yield holding
 
 
 def _sample(

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 from controller.routing.need import Links, Need
 from controller.worker_view import WorkerView
-from shared.messages.events import ModelSpeed, ModelStatus, Tier
+from shared.messages.events import TYPICAL_BYTES_PER_TOKEN, ModelSpeed, ModelStatus, Tier
 
 _UNKNOWN = ModelSpeed(
-    prefill_tokens_per_s=500, step_ms=30, bytes_per_token=4, answer_tokens=128, load_ms=10_000
+    prefill_tokens_per_s=500,
+    step_ms=30,
+    bytes_per_token=TYPICAL_BYTES_PER_TOKEN,
+    answer_tokens=128,
+    load_ms=10_000,
 )
 """Of a worker that has not measured: middling, so that it is neither flooded nor left out."""
 

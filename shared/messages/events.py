@@ -28,6 +28,10 @@ class Hardware(Part):
     os: str = ""
 
 
+TYPICAL_BYTES_PER_TOKEN = 4.0
+"""Of English, while nobody knows what a model's tokens have."""
+
+
 class ModelSpeed(Part):
     """How fast a worker serves a model, as it measured lately; 0 where it has not yet.
 
