@@ -7,14 +7,20 @@ import asyncio
 import logging
 import sys
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TextIO
+
+import orjson
 
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.errors import BusError, DecodeError
-from shared.messages.codec import decode, encode
-from shared.messages.logs import LogLevel, LogRecord, RecentLogs, RecentLogsQuery
+from shared.messages.codec import decode
+from shared.messages.logs import LogLevel, RecentLogsQuery
 from shared.settings.tree import Logging
+from shared.version import PROTOCOL
 
 FIELDS = ("request_id", "client", "model", "worker", "controller", "attempt", "engine", "code")
 _KEPT_RECORDS = 1000
@@ -28,6 +34,15 @@ _LEVELS: dict[int, LogLevel] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the logging library as a `LogRecord` in JSON: made once for all handlers."""
+
+    kind: str
+    request_id: str | None
+    body: bytes
+
+
 class LogStore(logging.Handler):
     """Keeps the last records, and publishes new ones once a bus is there."""
 
@@ -35,17 +50,17 @@ class LogStore(logging.Handler):
         super().__init__()
         self._kind = kind
         self._id = identity
-        self._records: deque[LogRecord] = deque(maxlen=_KEPT_RECORDS)
-        self._unsent: deque[LogRecord] = deque(maxlen=_KEPT_RECORDS)
+        self._lines: deque[LogLine] = deque(maxlen=_KEPT_RECORDS)
+        self._unsent: deque[LogLine] = deque(maxlen=_KEPT_RECORDS)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            entry = _entry(record, self._kind, self._id)
+            line = log_line(record, self._kind, self._id)
         except Exception:  # as every handler of the logging library does
             self.handleError(record)
             return
-        self._records.append(entry)
-        self._unsent.append(entry)
+        self._lines.append(line)
+        self._unsent.append(line)
 
     async def answer(self, bus: Bus) -> None:
         """Answer questions for recent records."""
@@ -57,9 +72,11 @@ class LogStore(logging.Handler):
                 query = decode(RecentLogsQuery, message.payload or b"{}")
             except DecodeError:
                 return
-            matching = [r for r in self._records if _matches(r, query.request_id)]
-            records = matching[max(0, len(matching) - query.limit) :]
-            await bus.publish(message.reply, encode(RecentLogs(records=records)))
+            matching = [line for line in self._lines if query.request_id in (None, line.request_id)]
+            told = matching[max(0, len(matching) - query.limit) :]
+            records = [orjson.Fragment(line.body) for line in told]
+            answer = orjson.dumps({"protocol": PROTOCOL, "records": records})
+            await bus.publish(message.reply, answer)
 
         await bus.subscribe(subjects.RECENT_LOGS, handle)
 
@@ -73,9 +90,9 @@ class LogStore(logging.Handler):
         """Publish what was logged since the last call. Drops it when NATS is away: `answer`
         still has it."""
         while self._unsent:
-            record = self._unsent.popleft()
+            line = self._unsent.popleft()
             try:
-                await bus.publish(subjects.log(record.kind, record.id), encode(record))
+                await bus.publish(subjects.log(line.kind, self._id), line.body)
             except BusError:
                 return
 
@@ -83,8 +100,7 @@ class LogStore(logging.Handler):
 def set_up_logging(settings: Logging, kind: str, identity: str) -> LogStore:
     """Configure the root logger of a service; call once, first thing."""
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
-    stream = logging.StreamHandler()
-    stream.setFormatter(_TextFormatter() if text else _JsonFormatter(kind, identity))
+    stream = _TextLines() if text else _JsonLines(kind, identity)
     logging._srcfile = None  # no line shows where it was written
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     store = LogStore(kind, identity)
@@ -96,45 +112,56 @@ def set_up_logging(settings: Logging, kind: str, identity: str) -> LogStore:
     return store
 
 
-def to_log_record(record: logging.LogRecord, kind: str, identity: str) -> LogRecord:
+def log_line(record: logging.LogRecord, kind: str, identity: str) -> LogLine:
     """Our record of a line of the logging library."""
-    message = record.getMessage()
-    if record.exc_info:
-        message = f"{message}\n{logging.Formatter().formatException(record.exc_info)}"
-    fields = {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return LogRecord(
-        time=moment.isoformat(timespec="milliseconds"),
-        level=_LEVELS.get(record.levelno, "info"),
-        kind=getattr(record, "kind", kind),
-        id=identity,
-        message=message,
-        fields=fields,
-    )
-
-
-def _entry(record: logging.LogRecord, kind: str, identity: str) -> LogRecord:
-    """Made once for all handlers of a process."""
-    known: LogRecord | None = getattr(record, "entry", None)
+    known: LogLine | None = getattr(record, "log_line", None)
     if known is None:
-        known = record.entry = to_log_record(record, kind, identity)
+        known = record.log_line = _make(record, kind, identity)
     return known
 
 
-def _matches(record: LogRecord, request_id: str | None) -> bool:
-    return request_id is None or record.fields.get("request_id") == request_id
+def _make(record: logging.LogRecord, kind: str, identity: str) -> LogLine:
+    message = record.getMessage()
+    if record.exc_info:
+        message = f"{message}\n{logging.Formatter().formatException(record.exc_info)}"
+    told = record.__dict__
+    fields = {name: value for name in FIELDS if (value := told.get(name)) is not None}
+    kind = told.get("kind", kind)
+    entry = {
+        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+        "level": _LEVELS.get(record.levelno, "info"),
+        "kind": kind,
+        "id": identity,
+        "message": message,
+        "fields": fields,
+    }
+    return LogLine(kind, fields.get("request_id"), _json(entry))
 
 
-class _JsonFormatter(logging.Formatter):
+def _json(entry: Mapping[str, object]) -> bytes:
+    try:
+        return orjson.dumps(entry, default=str)
+    except orjson.JSONEncodeError:  # half of a character that takes two in UTF-16
+        message = str(entry["message"]).encode(errors="backslashreplace").decode()
+        return orjson.dumps({**entry, "message": message}, default=str)
+
+
+class _JsonLines(logging.Handler):
     def __init__(self, kind: str, identity: str) -> None:
         super().__init__()
         self._kind = kind
         self._id = identity
+        self._out = sys.stderr.buffer
 
-    def format(self, record: logging.LogRecord) -> str:
-        return encode(_entry(record, self._kind, self._id)).decode()
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._out.write(log_line(record, self._kind, self._id).body + b"\n")
+            self._out.flush()
+        except Exception:  # as every handler of the logging library does
+            self.handleError(record)
 
 
-class _TextFormatter(logging.Formatter):
+class _TextLines(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from shared.bus import Bus, Message
-from shared.logs import LogStore, set_up_logging, to_log_record
+from shared.logs import LogStore, log_line, set_up_logging
 from shared.messages.codec import decode
 from shared.messages.logs import LogRecord, RecentLogs
 from shared.settings.tree import Logging
@@ -38,8 +38,12 @@ def root_logger() -> Iterator[logging.Logger]:
     root.setLevel(level)
 
 
+def as_record(record: logging.LogRecord, kind: str = "worker", identity: str = "w") -> LogRecord:
+    return decode(LogRecord, log_line(record, kind, identity).body)
+
+
 def test_a_record_has_time_level_origin_message_and_known_fields() -> None:
-    record = to_log_record(
+    record = as_record(
         line("hello", logging.WARNING, request_id="r", attempt=2, worker=None, unknown=1),
         "controller",
         "c-1",
@@ -55,7 +59,7 @@ def test_a_record_has_time_level_origin_message_and_known_fields() -> None:
 
 
 def test_a_line_may_speak_for_another_kind() -> None:
-    assert to_log_record(line("x", kind="engine"), "worker", "mac-1").kind == "engine"
+    assert as_record(line("x", kind="engine")).kind == "engine"
 
 
 def test_an_exception_stands_below_the_message() -> None:
@@ -64,9 +68,13 @@ def test_an_exception_stands_below_the_message() -> None:
         raise ValueError("so it is")
     except ValueError as error:
         record.exc_info = (ValueError, error, error.__traceback__)
-    first, *rest = to_log_record(record, "worker", "w").message.splitlines()
+    first, *rest = as_record(record).message.splitlines()
     assert first == "it failed"
     assert rest[-1] == "ValueError: so it is"
+
+
+def test_half_a_character_is_shown_escaped() -> None:
+    assert as_record(line("it said \ud83d and ö")).message == "it said \\ud83d and ö"
 
 
 def test_json_lines_go_to_stderr_from_the_level_on(
