@@ -5,11 +5,11 @@ import contextlib
 import logging
 import random
 import time
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+from controller.dispatch_lanes import Ack, Answer, DispatchLanes
 from controller.explanation import explained
 from controller.kept_prefixes import KeptByWorkers
 from controller.metrics import Metrics
@@ -20,11 +20,12 @@ from controller.routing import PASSING, Decision, Need, NoRoute, Policy, choose,
 from controller.waiting_room import WaitingRoom
 from shared import subjects
 from shared.bus import Bus
-from shared.errors import BusError, DecodeError, NoResponders, RequestTimedOut, Unavailable
+from shared.errors import BusError, DecodeError, RequestTimedOut, Unavailable
 from shared.ids import BootId, ControllerId, SkillName, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import AttachStream, CancelRequest, ControlReply
-from shared.messages.dispatch import Dispatch, DispatchReply, Refusal, encode_batch
+from shared.messages.dispatch import Dispatch, Refusal
+from shared.messages.events import WorkerReport
 from shared.messages.routes import Route
 from shared.settings.tree import Controller
 
@@ -37,19 +38,6 @@ _MOST_NAMED = 10
 _SETTLING_BEATS = 1.5
 """After its start a controller has heard all workers in this time; until then it does not say that
 nobody can serve a request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """A worker took the request.
-
-    Attributes:
-        attempt: the one that runs: higher than ours where the worker knew the request before.
-        boot_id: another than we asked where the worker started again and has not told us yet.
-    """
-
-    attempt: int
-    boot_id: BootId
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +102,17 @@ class Dispatcher:
         self._registry = registry
         self._kept = kept
         self._policy = policy_named(settings.routing.policy)
+        self._lanes = DispatchLanes(controller, settings.dispatch, bus)
         self._ack_timeout_s = settings.dispatch.ack_timeout_ms / 1000
         settling_s = _SETTLING_BEATS * settings.failover.heartbeat_interval_ms / 1000
         self._settled_at = time.monotonic() + settling_s
         self._random = random.Random()
-        self._awaited: defaultdict[BootId, set[asyncio.Future[None]]] = defaultdict(set)
         self.waiting: WaitingRoom[Place] = WaitingRoom(settings.waiting_room, time.monotonic)
         self.metrics = Metrics(registry, lambda: len(self.waiting))
+
+    async def open(self) -> None:
+        """Hear what workers answer."""
+        await self._lanes.open()
 
     async def dispatch(self, request: OwnedRequest, need: Need) -> None:
         """Return when a worker has the request, or it has ended meanwhile.
@@ -145,8 +137,10 @@ class Dispatcher:
             attempt = request.begin_attempt(
                 report.id, report.boot_id, place.decision.model, place.placement
             )
-            payload = encode_batch(self._controller, [(attempt, request.whole_body)])
-            answer = await self._ask(report.id, report.boot_id, attempt, payload)
+            answer = await self._ask(report, attempt, request)
+            if answer is None:
+                place.placement.ended("other", time.monotonic())
+                return
             if isinstance(answer, Ack):
                 self.metrics.routed(place.decision, need, request.elapsed_ms / 1000)
             if request.attempt != attempt.attempt or request.state != "dispatching":
@@ -264,61 +258,34 @@ class Dispatcher:
         except (BusError, DecodeError):
             return False
 
-    def on_worker_gone(self, boot_id: BootId) -> None:
+    def on_worker_gone(self, worker: WorkerId, boot_id: BootId) -> None:
         """Wait no longer for acks of this boot: the requests go to the next worker."""
-        for gone in self._awaited.get(boot_id, ()):
-            if not gone.done():
-                gone.set_result(None)
+        self._lanes.on_worker_gone(worker, boot_id)
+
+    def withdraw(self, request: OwnedRequest) -> bool:
+        """Whether no worker was told of its dispatch yet: then none will be."""
+        return self._lanes.withdraw(request.key)
 
     async def cancel(self, request: OwnedRequest, *, silent: bool) -> None:
         """Tell the worker of the present attempt to stop it."""
-        if request.worker is None:
+        if request.worker is None or self.withdraw(request):
             return
         await self._cancel_attempt(request.worker, request, silent=silent)
 
-    async def _ask(
-        self, worker: WorkerId, boot_id: BootId, dispatch: Dispatch, payload: bytes
-    ) -> Ack | Refusal:
+    async def _ask(self, report: WorkerReport, attempt: Dispatch, request: OwnedRequest) -> Answer:
         """Send a dispatch to one worker and wait for its answer."""
         try:
-            reply = await self._reply(worker, boot_id, payload)
-        except NoResponders:
-            return Refusal(code="worker_lost", message=f"worker {worker} is not there")
-        except RequestTimedOut:
+            return await self._lanes.ask(
+                report,
+                attempt,
+                request.whole_body,
+                level=request.request.level,
+                guidance=request.request.guidance,
+            )
+        except RequestTimedOut as error:
             # It may have taken the request all the same: that attempt must not go on.
-            await self._cancel_attempt(worker, dispatch, silent=True)
-            return Refusal(code="worker_lost", message=f"worker {worker} does not answer")
-        except (BusError, DecodeError) as error:
-            return Refusal(code="internal_error", message=error.message)
-        if len(reply.results) != 1:
-            message = f"worker {worker} answered with {len(reply.results)} results instead of 1"
-            return Refusal(code="internal_error", message=message)
-        (result,) = reply.results
-        return result.refusal or Ack(result.attempt, reply.boot_id)
-
-    async def _reply(self, worker: WorkerId, boot_id: BootId, payload: bytes) -> DispatchReply:
-        """The worker's answer.
-
-        Raises:
-            RequestTimedOut: none came in time, or this boot is gone.
-            NoResponders, BusError, DecodeError.
-        """
-        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._awaited[boot_id].add(gone)
-        asking = asyncio.ensure_future(
-            self._bus.request(subjects.worker_infer(worker), payload, timeout_s=self._ack_timeout_s)
-        )
-        try:
-            await asyncio.wait((asking, gone), return_when=asyncio.FIRST_COMPLETED)
-            # The ack of a worker that left at once counts for nothing.
-            if gone.done() or not asking.done():
-                raise RequestTimedOut(f"worker {worker} is gone")
-            return decode(DispatchReply, asking.result().payload)
-        finally:
-            asking.cancel()
-            self._awaited[boot_id].discard(gone)
-            if not self._awaited[boot_id]:
-                del self._awaited[boot_id]
+            await self._cancel_attempt(report.id, attempt, silent=True)
+            return Refusal(code="worker_lost", message=error.message)
 
     async def _cancel_attempt(
         self, worker: WorkerId, attempt: Dispatch | OwnedRequest, *, silent: bool

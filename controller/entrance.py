@@ -93,10 +93,12 @@ class Entrance:
 
     async def _forward(self, request: OwnedRequest) -> bool:
         """Send a request to its owner; False where that is this controller."""
-        key = meeting_key(request.client, request.request)
+        others = [
+            c.id for c in self._registry.controllers if c.state == "ready" and c.id != self._id
+        ]
+        key = meeting_key(request.client, request.request) if others else None
         if key is None:
             return False
-        others = [c.id for c in self._registry.controllers if c.state == "ready"]
         for owner in rank_owners(key, [self._id, *others]):
             if owner == self._id:
                 return False

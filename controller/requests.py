@@ -82,6 +82,7 @@ class Requests:
         return self._ledger.get(key)
 
     async def open(self) -> None:
+        await self._dispatcher.open()
         await self._bus.subscribe(subjects.request_event(self._id), self._on_request_events)
 
     async def run(self) -> None:
@@ -151,6 +152,7 @@ class Requests:
         self._turns.wake(request)
         self._dispatcher.waiting.dismiss(request)
         self._resume(request)
+        self._dispatcher.withdraw(request)
         if request.state == "running":
             await self._dispatcher.cancel(request, silent=False)
 
@@ -219,7 +221,7 @@ class Requests:
 
     async def on_worker_gone(self, gone: WorkerGone) -> None:
         logger.warning("worker %s is gone: %s", gone.worker, gone.reason)
-        self._dispatcher.on_worker_gone(gone.boot_id)
+        self._dispatcher.on_worker_gone(gone.worker, gone.boot_id)
         for request in self._ledger.on_worker(gone.worker, gone.boot_id):
             if request.state == "running":  # else not acked: the dispatcher goes on by itself
                 message = f"worker {gone.worker} is gone: {gone.reason}"

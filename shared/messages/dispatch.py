@@ -67,26 +67,26 @@ class DispatchBatch(Internal):
     dispatches: list[Dispatch]
 
 
-def encode_batch(owner: ControllerId, dispatches: Iterable[tuple[Dispatch, bytes | None]]) -> bytes:
-    """A `DispatchBatch` as JSON.
+def encode_batch(owner: ControllerId, dispatches: Iterable[bytes]) -> bytes:
+    """A `DispatchBatch` of dispatches that are JSON already."""
+    parts = [orjson.Fragment(each) for each in dispatches]
+    return orjson.dumps({"protocol": PROTOCOL, "owner": owner, "dispatches": parts})
+
+
+def dispatch_json(dispatch: Dispatch, body: bytes | None) -> bytes:
+    """A dispatch as JSON.
 
     Args:
-        dispatches: each with its request as JSON, where that is at hand and whole: then it is not
-            written anew.
+        body: its request as JSON, where that is at hand and whole: then it is not written anew.
     """
-    batch = {
-        "protocol": PROTOCOL,
-        "owner": owner,
-        "dispatches": [_as_json(dispatch, body) for dispatch, body in dispatches],
-    }
-    return orjson.dumps(batch)
-
-
-def _as_json(dispatch: Dispatch, body: bytes | None) -> orjson.Fragment | dict[str, Any]:
     if body is None:
-        return orjson.Fragment(encode(dispatch))
-    fields = dispatch.model_dump(mode="json", exclude={"request"}, exclude_none=True)
-    return {**fields, "request": orjson.Fragment(body)}
+        return encode(dispatch)
+    fields = {name: value for name, value in dispatch if value is not None}
+    return orjson.dumps({**fields, "request": orjson.Fragment(body)}, default=_plain)
+
+
+def _plain(part: Part) -> dict[str, Any]:
+    return part.model_dump(mode="json", exclude_none=True)
 
 
 class DispatchResult(Part):

@@ -220,6 +220,12 @@ class InferenceRequest(Edge):
         not wait for anybody either."""
         return PRIORITIES[0] if self.count_only else canonical_priority(self.priority)
 
+    @property
+    def guidance(self) -> str:
+        """What the answer is bound to, by kind; empty where it is free."""
+        kind = (self.response_format or {}).get("type", "text")
+        return "" if kind == "text" else str(kind)
+
     def fingerprint(self) -> str:
         """A hash of the body without its id: the same id with another fingerprint conflicts."""
         body = self.model_dump(exclude={"request_id"}, exclude_defaults=True)
@@ -299,6 +305,8 @@ def refuse_strange_objects(payload: bytes) -> None:
     Raises:
         InvalidRequest: `param` is the key.
     """
+    if _is_plain(payload):
+        return
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len(pairs) > MAX_KEYS:
@@ -311,6 +319,17 @@ def refuse_strange_objects(payload: bytes) -> None:
 
     with contextlib.suppress(ValueError, RecursionError):  # no JSON: told by who parses it next
         json.loads(payload, object_pairs_hook=check)
+
+
+def _is_plain(payload: bytes) -> bool:
+    """Whether it is cheap to see that nothing in it is strange: written anew it is the same, so no
+    key was there twice, and no object can have too many."""
+    if len(payload) > MAX_KEYS * len('"":0,'):
+        return False
+    try:
+        return orjson.dumps(orjson.loads(payload)) == payload
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return False
 
 
 def invalid(error: ValidationError) -> InvalidRequest:
@@ -333,16 +352,18 @@ def invalid(error: ValidationError) -> InvalidRequest:
 
 
 def _refuse_unsupported(request: InferenceRequest) -> None:
-    asked = {
-        "input": request.input is not None,
-        "tools": bool(request.tools),
-        "tool_choice": request.tool_choice not in (None, "none", "auto"),
-        "response_format": request.response_format not in (None, {"type": "text"}),
-    }
+    refuse_asked(
+        {
+            "input": request.input is not None,
+            "tools": bool(request.tools),
+            "tool_choice": request.tool_choice not in (None, "none", "auto"),
+            "response_format": request.response_format not in (None, {"type": "text"}),
+        }
+    )
     for index, message in enumerate(request.messages or []):
-        asked[f"messages.{index}.tool_calls"] = bool(message.tool_calls)
-        asked[f"messages.{index}.role"] = message.role == "tool"
-    refuse_asked(asked)
+        if message.tool_calls or message.role == "tool":
+            asked = "tool_calls" if message.tool_calls else "role"
+            refuse_asked({f"messages.{index}.{asked}": True})
 
 
 def refuse_asked(asked: Mapping[str, bool]) -> None:

@@ -10,6 +10,7 @@ from shared.messages.dispatch import (
     Dispatch,
     DispatchBatch,
     ForwardedRequest,
+    dispatch_json,
     encode_batch,
 )
 from shared.messages.request import InferenceRequest, parse_request
@@ -55,7 +56,9 @@ def test_a_dispatched_request_arrives_as_it_was(body: dict[str, object]) -> None
     assert decode(DispatchBatch, encode(batch)) == batch
     as_written = orjson.dumps(body, option=orjson.OPT_INDENT_2)
     for known in (None, as_written):
-        arrived = decode(DispatchBatch, encode_batch(ControllerId("c"), [(dispatch, known)]))
+        arrived = decode(
+            DispatchBatch, encode_batch(ControllerId("c"), [dispatch_json(dispatch, known)])
+        )
         assert arrived == batch
         assert arrived.dispatches[0].request.fingerprint() == dispatch.request.fingerprint()
 
