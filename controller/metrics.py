@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import Counter as PyCounter
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -40,82 +41,82 @@ class Metrics:
         self.retries = 0
         self.turns: PyCounter[str] = PyCounter()
         self.registry.register(_Standing(registry, waiting))
-        self._requests = Counter(
+        self._requests = cache(Counter(
             "mlx_controller_requests", "Requests that ended, by the code of their end.",
             ("model", "worker", "code"), registry=self.registry,
-        )  # fmt: skip
-        self._tokens = Counter(
+        ).labels)  # fmt: skip
+        self._tokens = cache(Counter(
             "mlx_controller_tokens", "Tokens of answers.",
             ("model", "worker"), registry=self.registry,
-        )  # fmt: skip
-        self._prompts = Counter(
+        ).labels)  # fmt: skip
+        self._prompts = cache(Counter(
             "mlx_controller_routed_prompt_bytes",
             "Bytes of prompts, by whether the chosen worker was known to keep them.",
             ("model", "worker", "kept"), registry=self.registry,
-        )  # fmt: skip
-        self._turns = Counter(
+        ).labels)  # fmt: skip
+        self._turns = cache(Counter(
             "mlx_controller_session_turns",
             "Turns of sessions: the first ones, those that went where the one before was served, "
             "and those that moved.",
             ("went",), registry=self.registry,
-        )  # fmt: skip
-        self._retries = Counter(
+        ).labels)  # fmt: skip
+        self._retries = cache(Counter(
             "mlx_controller_retries", "Attempts that failed and were followed by another one.",
             ("worker", "code"), registry=self.registry,
-        )  # fmt: skip
-        self._refusals = Counter(
+        ).labels)  # fmt: skip
+        self._refusals = cache(Counter(
             "mlx_controller_refusals", "Dispatches that a worker did not take.",
             ("worker", "code"), registry=self.registry,
-        )  # fmt: skip
-        self._dispatch = Histogram(
+        ).labels)  # fmt: skip
+        self._dispatch = cache(Histogram(
             "mlx_controller_dispatch_seconds", "From a request's acceptance to a worker's ack.",
             ("model",), buckets=_DISPATCH_BUCKETS_S, registry=self.registry,
-        )  # fmt: skip
-        self._first_token = Histogram(
+        ).labels)  # fmt: skip
+        self._first_token = cache(Histogram(
             "mlx_controller_time_to_first_token_seconds",
             "From the acceptance of a request to its first token.",
             ("model",), buckets=FIRST_TOKEN_BUCKETS_S, registry=self.registry,
-        )  # fmt: skip
-        self._duration = Histogram(
+        ).labels)  # fmt: skip
+        self._duration = cache(Histogram(
             "mlx_controller_request_seconds",
             "From the acceptance of a request to its end, of those that ended well.",
             ("model",), buckets=WHOLE_BUCKETS_S, registry=self.registry,
-        )  # fmt: skip
+        ).labels)  # fmt: skip
 
     def routed(self, decision: Decision, need: Need, seconds: float) -> None:
         """The worker that was chosen took a request, so long after its acceptance."""
-        self._dispatch.labels(decision.model).observe(seconds)
+        self._dispatch(decision.model).observe(seconds)
         if need.session is not None:
             moved = "home" if need.home == decision.worker.id else "moved"
             went = "first" if need.home is None else moved
             self.turns[went] += 1
-            self._turns.labels(went).inc()
+            self._turns(went).inc()
         kept = decision.chosen.kept
         labels = decision.model, decision.worker.id
         if kept.share:
-            self._prompts.labels(*labels, kept.tier).inc(kept.share * need.text_bytes)
-        self._prompts.labels(*labels, "no").inc((1 - kept.share) * need.text_bytes)
+            self._prompts(*labels, kept.tier).inc(kept.share * need.text_bytes)
+        self._prompts(*labels, "no").inc((1 - kept.share) * need.text_bytes)
 
     def refused(self, worker: WorkerId, code: str) -> None:
-        self._refusals.labels(worker, code).inc()
+        self._refusals(worker, code).inc()
 
     def retried(self, worker: WorkerId | None, code: str) -> None:
         self.retries += 1
-        self._retries.labels(worker or _NOBODY, code).inc()
+        self._retries(worker or _NOBODY, code).inc()
 
     def first_token(self, model: ModelId, seconds: float) -> None:
-        self._first_token.labels(model).observe(seconds)
+        self._first_token(model).observe(seconds)
 
     def ended(
         self, model: ModelId | None, worker: WorkerId | None, code: str, tokens: int, seconds: float
     ) -> None:
         """`code` is that of the error, `cancelled`, or `ok`."""
         named = model or _NOBODY
-        self._requests.labels(named, worker or _NOBODY, code).inc()
+        self._requests(named, worker or _NOBODY, code).inc()
         if tokens:
-            self._tokens.labels(named, worker or _NOBODY).inc(tokens)
+            self._tokens(named, worker or _NOBODY).inc(tokens)
         if code == "ok":
-            self._duration.labels(named).observe(seconds)
+            self._duration(named).observe(seconds)
 
 
 class _Standing(Collector):

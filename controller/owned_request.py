@@ -107,7 +107,7 @@ class OwnedRequest:
         self.attempt += 1
         self.placement, self.model = placement, model
         self.state, self.worker, self.boot_id = "dispatching", worker, boot_id
-        return Dispatch.model_construct(  # of what was checked when it came
+        return Dispatch(
             request_id=self.request_id,
             client=self.client,
             skill=self.skill,

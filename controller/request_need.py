@@ -1,7 +1,6 @@
 """What an owned request asks of a worker."""
 
 from collections.abc import Sequence
-from functools import cache
 
 from controller.owned_request import OwnedRequest
 from controller.routing.need import Links, Need
@@ -29,9 +28,13 @@ def need_of(request: OwnedRequest, rules: Sequence[PromptRule], home: WorkerId |
         else:
             token_ids += len(prompt)
 
-    @cache
+    known: dict[ModelId, Links] = {}
+
     def links(model: ModelId) -> Links:
-        return [(link.hex(), share) for link, share in prefix_links(model, whole, turns)]
+        if model not in known:
+            found = prefix_links(model, whole, turns)
+            known[model] = [(link.hex(), share) for link, share in found]
+        return known[model]
 
     return Need(
         models=request.models,

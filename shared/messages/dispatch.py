@@ -1,7 +1,6 @@
 """How a controller hands requests to a worker, and to the controller that owns them."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import orjson
 
@@ -81,12 +80,8 @@ def dispatch_json(dispatch: Dispatch, body: bytes | None) -> bytes:
     """
     if body is None:
         return encode(dispatch)
-    fields = {name: value for name, value in dispatch if value is not None}
-    return orjson.dumps({**fields, "request": orjson.Fragment(body)}, default=_plain)
-
-
-def _plain(part: Part) -> dict[str, Any]:
-    return part.model_dump(mode="json", exclude_none=True)
+    fields = dispatch.model_dump(mode="json", exclude={"request"}, exclude_none=True)
+    return orjson.dumps({**fields, "request": orjson.Fragment(body)})
 
 
 class DispatchResult(Part):
