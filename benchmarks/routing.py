@@ -40,7 +40,7 @@ from shared.messages.codec import decode
 from shared.messages.health import ControllerHealth
 from shared.settings.tree import Nats
 
-_CONTROLLER = ControllerId("controller-1")
+CONTROLLER = ControllerId("controller-1")
 _HEARD_WITHIN_S = 60
 _SETTLE_S = 3
 _WARM_UP_S = 3
@@ -73,7 +73,7 @@ def _stage(side: str, workers: int, clients: int, log_level: str) -> Iterator[_S
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx-routing-")))
         nats_url, _, nats_pid = stack.enter_context(nats_server(folder))
-        controller = [*_command(side, folder), "--nats", nats_url, "--id", _CONTROLLER]
+        controller = [*_command(side, folder), "--nats", nats_url, "--id", CONTROLLER]
         fleet = [sys.executable, "-m", "benchmarks.simulated_fleet", "--nats", nats_url]
         fleet += ["--workers", str(workers)]
         quiet = {"CLUSTER__LOGGING__LEVEL": log_level}
@@ -92,7 +92,7 @@ def _stage(side: str, workers: int, clients: int, log_level: str) -> Iterator[_S
             stack.enter_context(ended(process))
             started.append(process)
             pids[f"client-{number}"] = process.pid
-        uvloop.run(_wait_until_heard(nats_url, workers))
+        uvloop.run(wait_until_heard(nats_url, workers))
         time.sleep(_SETTLE_S)
         yield _Stage(pids, started, folder)
 
@@ -105,10 +105,11 @@ def _command(side: str, folder: Path) -> list[str]:
     return [str(SCRIPTS / "controller"), "--config", str(config)]
 
 
-async def _wait_until_heard(nats_url: str, workers: int) -> None:
+async def wait_until_heard(nats_url: str, workers: int) -> None:
+    """Return when the controller knows so many workers."""
     bus = await Bus.connect(Nats(servers=[nats_url]), name="bench", wait_s=10)
     deadline = time.monotonic() + _HEARD_WITHIN_S
-    subject, heard = subjects.controller_health(_CONTROLLER), -1
+    subject, heard = subjects.controller_health(CONTROLLER), -1
     while heard != workers:
         if time.monotonic() > deadline:
             raise SystemExit(f"the controller heard {heard} of {workers} workers")

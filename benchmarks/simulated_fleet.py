@@ -82,6 +82,7 @@ def report(number: int) -> WorkerReport:
         state="ready",
         max_batch_size=32,
         max_queue_depth=100,
+        dispatches_per_message=64,
         queue=QueueStatus(
             levels={
                 level: LevelStatus(admitted=number * 7, wait_p50_ms=1.25, wait_p95_ms=18.5)
