@@ -108,7 +108,7 @@ class Dispatcher:
         self._settled_at = time.monotonic() + settling_s
         self._random = random.Random()
         self.waiting: WaitingRoom[Place] = WaitingRoom(settings.waiting_room, time.monotonic)
-        self.metrics = Metrics(registry, lambda: len(self.waiting))
+        self.metrics = Metrics(registry, self.waiting, self._lanes)
 
     async def open(self) -> None:
         """Hear what workers answer."""

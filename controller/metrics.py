@@ -7,8 +7,9 @@ hostile one could fill the memory with time series.
 import statistics
 import time
 from collections import Counter as PyCounter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -26,6 +27,22 @@ _BREAKER_STATES: tuple[BreakerState, ...] = ("closed", "half-open", "open")
 _NOBODY = ""
 
 
+class Waiting(Protocol):
+    """Where requests wait for room."""
+
+    came: int
+    left: int
+
+    def __len__(self) -> int: ...
+
+
+class Sent(Protocol):
+    """What was sent to workers."""
+
+    dispatches: int
+    messages: int
+
+
 class Metrics:
     """The counters of one controller. What others know already is asked when somebody looks.
 
@@ -35,12 +52,11 @@ class Metrics:
         turns: of sessions, by where they went.
     """
 
-    def __init__(self, registry: Registry, waiting: Callable[[], int]) -> None:
-        """`waiting`: how many requests wait for room."""
+    def __init__(self, registry: Registry, waiting: Waiting, sent: Sent) -> None:
         self.registry = CollectorRegistry()
         self.retries = 0
         self.turns: PyCounter[str] = PyCounter()
-        self.registry.register(_Standing(registry, waiting))
+        self.registry.register(_Standing(registry, waiting, sent))
         self._requests = cache(Counter(
             "mlx_controller_requests", "Requests that ended, by the code of their end.",
             ("model", "worker", "code"), registry=self.registry,
@@ -122,9 +138,10 @@ class Metrics:
 class _Standing(Collector):
     """How the workers stand, as the controller sees them."""
 
-    def __init__(self, registry: Registry, waiting: Callable[[], int]) -> None:
+    def __init__(self, registry: Registry, waiting: Waiting, sent: Sent) -> None:
         self._registry = registry
         self._waiting = waiting
+        self._sent = sent
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
@@ -156,7 +173,24 @@ class _Standing(Collector):
                 opened.add_metric((view.id,), view.breaker.opened)
         yield GaugeMetricFamily(
             "mlx_controller_waiting_requests", "Requests for which no worker has room.",
-            value=self._waiting(),
+            value=len(self._waiting),
+        )  # fmt: skip
+        yield CounterMetricFamily(
+            "mlx_controller_waited_requests", "Requests that came to wait for room.",
+            value=self._waiting.came,
+        )  # fmt: skip
+        yield CounterMetricFamily(
+            "mlx_controller_unplaced_requests",
+            "Of those that waited, who gave way to a higher priority, or found no room in time.",
+            value=self._waiting.left,
+        )  # fmt: skip
+        yield CounterMetricFamily(
+            "mlx_controller_dispatches", "Dispatches that were sent to workers.",
+            value=self._sent.dispatches,
+        )  # fmt: skip
+        yield CounterMetricFamily(
+            "mlx_controller_dispatch_messages", "Messages in which they were sent.",
+            value=self._sent.messages,
         )  # fmt: skip
         yield requests
         yield breakers

@@ -7,7 +7,7 @@ import socket
 from urllib.parse import urlsplit
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.metrics import Metrics, load_deviation
@@ -25,6 +25,21 @@ pytestmark = pytest.mark.anyio
 
 Samples = dict[tuple[str, ...], float]
 ANY_PORT = MetricsSettings(enabled=True, port=0)
+
+
+class Waiting:
+    came, left = 9, 2
+
+    def __len__(self) -> int:
+        return 7
+
+
+class Sent:
+    dispatches, messages = 30, 4
+
+
+def figures_of(registry: Registry) -> CollectorRegistry:
+    return Metrics(registry, Waiting(), Sent()).registry
 
 
 def samples(text: str) -> Samples:
@@ -120,13 +135,16 @@ def fetched(url: str, path: str = "/metrics") -> tuple[int, str]:
 
 
 async def test_the_figures_are_had_over_http() -> None:
-    registry = Registry(silence_limit_s=3)
-    metrics = Metrics(registry, lambda: 7)
-    with serving_metrics(ANY_PORT, metrics.registry) as url:
+    with serving_metrics(ANY_PORT, figures_of(Registry(silence_limit_s=3))) as url:
         assert url is not None
         status, text = await asyncio.to_thread(fetched, url)
         assert status == 200
-        assert samples(text)["mlx_controller_waiting_requests",] == 7
+        figures = samples(text)
+        assert figures["mlx_controller_waiting_requests",] == 7
+        assert figures["mlx_controller_waited_requests_total",] == 9
+        assert figures["mlx_controller_unplaced_requests_total",] == 2
+        assert figures["mlx_controller_dispatches_total",] == 30
+        assert figures["mlx_controller_dispatch_messages_total",] == 4
         some = "/metrics?name[]=mlx_controller_waiting_requests"
         status, text = await asyncio.to_thread(fetched, url, some)
         assert (status, len(samples(text))) == (200, 1)
@@ -135,7 +153,7 @@ async def test_the_figures_are_had_over_http() -> None:
 
 
 async def test_without_being_enabled_nothing_is_served() -> None:
-    with serving_metrics(MetricsSettings(), Metrics(Registry(3), lambda: 0).registry) as url:
+    with serving_metrics(MetricsSettings(), figures_of(Registry(3))) as url:
         assert url is None
 
 
@@ -143,14 +161,14 @@ async def test_a_taken_port_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings = MetricsSettings(enabled=True, port=port)
-        registry = Metrics(Registry(3), lambda: 0).registry
+        registry = figures_of(Registry(3))
         with pytest.raises(SettingsError, match=f"controller.metrics.*{port}"):
             with serving_metrics(settings, registry):
                 pass
 
 
 async def test_bytes_that_are_no_http_end_one_connection_and_no_more() -> None:
-    with serving_metrics(ANY_PORT, Metrics(Registry(3), lambda: 0).registry) as url:
+    with serving_metrics(ANY_PORT, figures_of(Registry(3))) as url:
         assert url is not None
         where = urlsplit(url)
         reader, writer = await asyncio.open_connection(where.hostname, where.port)
