@@ -12,7 +12,7 @@ from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import Tier
 
-MOST_COMPARED = 12
+MOST_COMPARED = 8
 """So many workers are compared at most: where more hold a model, those that keep most of the
 prompt, and others that are drawn: two that are drawn are nearly as good as all (Mitzenmacher)."""
 

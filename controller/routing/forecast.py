@@ -1,7 +1,7 @@
 """How long a worker would take to the first token of a request, from what it measured itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from controller.routing.need import Links, Need
 from controller.worker_view import WorkerView
@@ -20,8 +20,7 @@ _RESTORE_MS_PER_TOKEN: dict[Tier, float] = {"memory": 0.002, "disk": 0.03}
 """Measured: 3,328 tokens of 30 layers from files in 0.1 s (docs/benchmarks.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """How much of a prompt a worker keeps: a share from 0 to 1, and where."""
 
     share: float = 0.0
@@ -31,8 +30,7 @@ class Kept:
 NOTHING = Kept()
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """Milliseconds, in the order in which they pass.
 
     Attributes:
