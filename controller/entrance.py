@@ -93,9 +93,7 @@ class Entrance:
 
     async def _forward(self, request: OwnedRequest) -> bool:
         """Send a request to its owner; False where that is this controller."""
-        others = [
-            c.id for c in self._registry.controllers if c.state == "ready" and c.id != self._id
-        ]
+        others = [id for id in self._registry.ready_controllers if id != self._id]
         key = meeting_key(request.client, request.request) if others else None
         if key is None:
             return False

@@ -72,6 +72,11 @@ class Registry:
     def controllers(self) -> list[ControllerReport]:
         return sorted((report for report, _ in self._controllers.values()), key=lambda r: r.id)
 
+    @property
+    def ready_controllers(self) -> list[ControllerId]:
+        """Those that take requests."""
+        return [id for id, (told, _) in self._controllers.items() if told.state == "ready"]
+
     def worker(self, worker: WorkerId) -> WorkerView | None:
         return self._workers.get(worker)
 

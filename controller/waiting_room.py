@@ -103,6 +103,8 @@ class WaitingRoom(Generic[P]):
 
     def dismiss(self, who: Hashable) -> None:
         """Somebody need not wait any more."""
+        if not len(self._queue):
+            return
         for waiting in list(self._queue):
             if waiting.who is who:
                 self._settle(waiting, None)

@@ -8,9 +8,8 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 import orjson
 
@@ -34,9 +33,8 @@ _LEVELS: dict[int, LogLevel] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """A line of the logging library as a `LogRecord` in JSON: made once for all handlers."""
+class LogLine(NamedTuple):
+    """A line of the logging library as a `LogRecord` in JSON."""
 
     kind: str
     request_id: str | None
@@ -44,23 +42,30 @@ class LogLine:
 
 
 class LogStore(logging.Handler):
-    """Keeps the last records, and publishes new ones once a bus is there."""
+    """Keeps the last records, and publishes new ones once a bus is there.
 
-    def __init__(self, kind: str, identity: str) -> None:
+    Args:
+        out: where each is also written, as a line.
+    """
+
+    def __init__(self, kind: str, identity: str, out: BinaryIO | None = None) -> None:
         super().__init__()
         self._kind = kind
         self._id = identity
+        self._out = out
         self._lines: deque[LogLine] = deque(maxlen=_KEPT_RECORDS)
         self._unsent: deque[LogLine] = deque(maxlen=_KEPT_RECORDS)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = log_line(record, self._kind, self._id)
+            self._lines.append(line)
+            self._unsent.append(line)
+            if self._out is not None:
+                self._out.write(line.body + b"\n")
+                self._out.flush()
         except Exception:  # as every handler of the logging library does
             self.handleError(record)
-            return
-        self._lines.append(line)
-        self._unsent.append(line)
 
     async def answer(self, bus: Bus) -> None:
         """Answer questions for recent records."""
@@ -100,12 +105,11 @@ class LogStore(logging.Handler):
 def set_up_logging(settings: Logging, kind: str, identity: str) -> LogStore:
     """Configure the root logger of a service; call once, first thing."""
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
-    stream = _TextLines() if text else _JsonLines(kind, identity)
     logging._srcfile = None  # no line shows where it was written
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    store = LogStore(kind, identity)
+    store = LogStore(kind, identity, None if text else sys.stderr.buffer)
     root = logging.getLogger()
-    root.handlers = [stream, store]
+    root.handlers = [store, _TextLines()] if text else [store]
     root.setLevel(settings.level.upper())
     for noisy in ("asyncio", "nats", "httpx", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -114,13 +118,6 @@ def set_up_logging(settings: Logging, kind: str, identity: str) -> LogStore:
 
 def log_line(record: logging.LogRecord, kind: str, identity: str) -> LogLine:
     """Our record of a line of the logging library."""
-    known: LogLine | None = getattr(record, "log_line", None)
-    if known is None:
-        known = record.log_line = _make(record, kind, identity)
-    return known
-
-
-def _make(record: logging.LogRecord, kind: str, identity: str) -> LogLine:
     message = record.getMessage()
     if record.exc_info:
         message = f"{message}\n{logging.Formatter().formatException(record.exc_info)}"
@@ -144,21 +141,6 @@ def _json(entry: Mapping[str, object]) -> bytes:
     except orjson.JSONEncodeError:  # half of a character that takes two in UTF-16
         message = str(entry["message"]).encode(errors="backslashreplace").decode()
         return orjson.dumps({**entry, "message": message}, default=str)
-
-
-class _JsonLines(logging.Handler):
-    def __init__(self, kind: str, identity: str) -> None:
-        super().__init__()
-        self._kind = kind
-        self._id = identity
-        self._out = sys.stderr.buffer
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._out.write(log_line(record, self._kind, self._id).body + b"\n")
-            self._out.flush()
-        except Exception:  # as every handler of the logging library does
-            self.handleError(record)
 
 
 class _TextLines(logging.StreamHandler[TextIO]):

@@ -3,11 +3,14 @@
 `SUBJECTS` is the one table; `docs/wire.md` prints it and tests hold the functions below to it.
 """
 
+import re
 from dataclasses import dataclass
 
 from shared.ids import BootId, ClientName, ControllerId, SkillName, WorkerId
 
 INBOX_PREFIX = "_INBOX"
+_LITERAL = re.compile(r"[^ *>\t\r\n.]+(\.[^ *>\t\r\n.]+)*")
+"""A subject without wildcards and empty tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,4 +184,4 @@ def is_inbox(subject: str, client: ClientName, *, strict: bool) -> bool:
     prefix = f"{INBOX_PREFIX}.{client}." if strict else f"{INBOX_PREFIX}."
     if not subject.startswith(prefix):
         return False
-    return all(token and not set(token) & set(" *>\t\r\n") for token in subject.split("."))
+    return _LITERAL.fullmatch(subject) is not None

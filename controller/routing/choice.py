@@ -1,8 +1,7 @@
 """The choice of a worker: filter, score, pick."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from controller.routing.forecast import NOTHING, find_kept, foretell
 from controller.routing.need import Links, Need
@@ -52,8 +51,7 @@ class KeptPrefixes(Protocol):
         """The workers that keep a link."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """
     Attributes:
         chosen: one of `candidates`.

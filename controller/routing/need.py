@@ -1,7 +1,7 @@
 """What a request asks of a worker, and how its prompt compares with what workers keep."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.ids import ModelId, SessionKey, WorkerId
 from shared.messages.request import Priority, Requirements
@@ -14,8 +14,7 @@ def _no_links(_: ModelId) -> Links:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """One of `models`, the earlier the better.
 
     Attributes:

@@ -1,11 +1,10 @@
 """What a handler gets."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message as it arrived; `reply` is empty where no answer is asked for.
 
     `no_responders` marks the server's own 503: nobody subscribes to what was published with
