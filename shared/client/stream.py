@@ -115,6 +115,11 @@ class Stream:
         """Set at the end."""
         return self._assembler.timings
 
+    @property
+    def route(self) -> dict[str, Any] | None:
+        """How its worker was chosen, if that was asked with `debug`; set at the end."""
+        return self._assembler.route
+
     def __aiter__(self) -> AsyncIterator[ChoiceOutput]:
         return self._outputs
 
@@ -156,7 +161,7 @@ class Stream:
             choices=tuple(ChoiceOutput.joined(parts[choice]) for choice in sorted(parts)),
             usage=self.usage,
             timings=self.timings,
-            route=self._assembler.route,
+            route=self.route,
         )
 
     async def _one_by_one(self) -> AsyncGenerator[ChoiceOutput, None]:
