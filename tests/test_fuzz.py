@@ -132,12 +132,15 @@ _ORIGIN = (RequestId("r"), 0, WorkerId("w"))
 _CHOICE = stream.ChoiceOutput(0, 3, [7, 8], "ab", [{"token_id": 7}], "stop", "because", [{}])
 _DONE = stream.Done(*_ORIGIN, stream.Usage(1, 0, 2), stream.Timings(1, 2, 3, 4), (_CHOICE,))
 _TWO = stream.Done(*_ORIGIN, stream.Usage(1, 0, 2), stream.Timings(1, 2, 3, 4), (_CHOICE, _CHOICE))
-_FAILED = stream.Failed(*_ORIGIN, stream.StreamError("queue_full", "full", "n", True, 5))
+_ERROR = stream.StreamError("queue_full", "full", "n", True, 5)
+_FAILED = stream.Failed(*_ORIGIN, _ERROR)
+_FAILED_CHOICE = stream.ChoiceOutput(1, 0, [], "", finish_reason="error", error=_ERROR)
 STREAM_MESSAGES: list[Any] = [
     stream.to_dict(message)
     for message in (
         stream.Status(*_ORIGIN, "accepted", 0.5, 5),
         stream.Chunk(*_ORIGIN, _CHOICE),
+        stream.Chunk(*_ORIGIN, _FAILED_CHOICE),
         _DONE,
         _TWO,
         _FAILED,

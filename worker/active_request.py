@@ -8,7 +8,8 @@ from typing import Any
 
 from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
-from shared.messages.dispatch import Dispatch
+from shared.inboxes import Inboxes
+from shared.messages.dispatch import Dispatch, choice_seed
 from shared.messages.events import ModelSpeed, RequestFailed, RequestFinished, TokensEmitted
 from shared.messages.prefixes import PrefixChain, prefix_chain, prefix_links
 from shared.messages.prompt_rules import cleaned
@@ -26,15 +27,12 @@ from shared.messages.stream import (
     Usage,
 )
 from shared.settings.tree import PromptRule
-from worker.inboxes import Inboxes
+from shared.stream_log import MAX_BYTES, StreamLog
 from worker.link.messages import Output, Sampling, Submit
 from worker.request_prompts import RequestPrompt, request_prompts
-from worker.stream_log import MAX_BYTES, StreamLog
 
 RequestKey = tuple[ClientName, RequestId]
 """Ids are the clients' own, so only both together are unique."""
-
-_SEED_STRIDE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: choices get unrelated seeds
 
 
 @dataclass(slots=True)
@@ -214,7 +212,7 @@ class ActiveRequest:
                 presence_penalty=body.presence_penalty,
                 frequency_penalty=body.frequency_penalty,
                 logit_bias=body.logit_bias,
-                seed=(self.dispatch.seed + choice.number * _SEED_STRIDE) % 2**64,
+                seed=choice_seed(self.dispatch.seed, choice.number),
                 logprobs=body.logprobs,
             ),
             priority=PRIORITIES.index(self.level),

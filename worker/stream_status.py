@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
+from shared.inboxes import PROBE_INTERVAL_S
 from shared.messages.stream import KEEP_ALIVE_S
 from worker.active_request import ActiveRequest
-from worker.inboxes import PROBE_INTERVAL_S
 from worker.models.catalogue import ModelCatalogue
 from worker.publisher import Letter, Outgoing
 

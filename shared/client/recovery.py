@@ -1,8 +1,9 @@
 """What a client does about silence and gaps: a state machine without I/O.
 
 Silence is never taken for an end. What is asked, in this order: `status` of the controllers,
-then `resend` of the worker that is known to serve the request; where nobody knows it, the
-request is published again under its own id.
+then `resend` of the worker that is known to serve the request; where nobody knows it, or where a
+controller passes the stream on (of a list of prompts), the request is published again under its own
+id.
 """
 
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ class Recovery:
             self._planned = "ask_resend"
         elif state in ("finished", "failed"):
             self._planned = "publish"  # whoever sent the end sends it again
+        elif state == "running" and self._missing_since is not None:
+            self._planned = "publish"  # a controller passes it on: it says all of it again
 
     def on_resend_state(self, state: ResendStateName, now: float) -> None:
         """The worker answered; what it has follows by itself."""
@@ -149,7 +152,8 @@ class Recovery:
         self._status_unanswered = False  # no controller knows it: ask others, then again
         if situation.worker_known and not self._worker_gone:
             return "ask_resend"
-        return "ask_status" if situation.started else "publish"
+        # What a worker began may go on; what a controller passed on ended with that controller.
+        return "ask_status" if situation.started and situation.worker_known else "publish"
 
     def _give_up(self, now: float, situation: Situation) -> None:
         silent_s = now - self._heard_at

@@ -13,6 +13,14 @@ from shared.version import PROTOCOL
 MAX_INBOXES = 8
 """So many may listen to one stream; the oldest goes when one more comes."""
 
+_SEED_STRIDE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: choices get unrelated seeds
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of one choice of a request whose first choice has `seed`. Of a list of prompts the
+    first choice of prompt k is number k * n, so on its own it is given that one's seed."""
+    return (seed + choice * _SEED_STRIDE) % 2**64
+
 
 class Refusal(Part):
     """Why a worker does not take a dispatch; `code` is a key of `errors.ERROR_CODES`."""
@@ -42,7 +50,8 @@ class Dispatch(Part):
         attempt: counts dispatches of this request from 0; clients ignore lower ones.
         inboxes: who listens: one, or more where the request was published again.
         elapsed_ms: time since acceptance, so that no clocks are compared.
-        seed: fixed at acceptance; an attempt on another worker draws the same tokens.
+        seed: of the first choice, fixed at acceptance; an attempt on another worker draws the same
+            tokens.
         route: how this worker was chosen, for who asked: it goes into the terminal message.
     """
 

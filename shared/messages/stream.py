@@ -20,7 +20,7 @@ KEEP_ALIVE_S = 1.5
 """Whoever holds a request sends a status after so long without a message: a stream hears
 something at least every 2 s."""
 
-FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
+FinishReason = Literal["stop", "length", "cancelled", "tool_calls", "error"]
 
 _STATUSES = frozenset(get_args(StatusName))
 
@@ -72,7 +72,8 @@ class ChoiceOutput:
 
     `text` is what has become certain: it may lag behind the tokens while a character or a
     stop string is undecided. `finish_reason` stands in the last output of the choice, and
-    `stop_sequence` there is the stop string that ended it, if one did.
+    `stop_sequence` there is the stop string that ended it, if one did; `error` says why a choice
+    of a list of prompts ended with the reason `error`, while others go on.
     `logprobs` has one entry a token: {"token_id", "token", "logprob", "top": [the same]}.
     """
 
@@ -85,6 +86,7 @@ class ChoiceOutput:
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     stop_sequence: str | None = None
+    error: StreamError | None = None
 
     @staticmethod
     def joined(outputs: Sequence["ChoiceOutput"]) -> "ChoiceOutput":
@@ -169,7 +171,7 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
             if message.usage is not None:
                 body["usage"] = asdict(message.usage)
         case Done():
-            if len(message.outputs) == 1:
+            if len(message.outputs) == 1 and message.outputs[0].error is None:
                 _put_output(body, message.outputs[0])
             elif message.outputs:
                 body["choices"] = [_put_output({}, output) for output in message.outputs]
@@ -178,7 +180,7 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
             body["timings"] = asdict(message.timings)
         case Failed():
             body["done"] = True
-            body["error"] = _without_none(asdict(message.error))
+            body["error"] = _error_body(message.error)
     if isinstance(message, Done | Failed) and message.route is not None:
         body["route"] = message.route
     return body
@@ -244,6 +246,8 @@ def _put_output(body: dict[str, Any], output: ChoiceOutput) -> dict[str, Any]:
         value = getattr(output, name)
         if value is not None:
             body[name] = value
+    if output.error is not None:
+        body["error"] = _error_body(output.error)
     return body
 
 
@@ -258,6 +262,7 @@ def _output_from(body: dict[str, Any]) -> ChoiceOutput:
         reasoning=_optional(body, "reasoning", str),
         tool_calls=_objects(body, "tool_calls"),
         stop_sequence=_optional(body, "stop_sequence", str),
+        error=_error_from(body["error"]) if "error" in body else None,
     )
 
 
@@ -296,5 +301,5 @@ def _checked(value: Any, *kinds: type[Any]) -> Any:
     return value
 
 
-def _without_none(body: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in body.items() if value is not None}
+def _error_body(error: StreamError) -> dict[str, Any]:
+    return {key: value for key, value in asdict(error).items() if value is not None}

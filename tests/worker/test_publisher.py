@@ -10,6 +10,7 @@ from shared import subjects
 from shared.bus import Bus, Message
 from shared.clock import awake_or_asleep
 from shared.ids import BootId, ControllerId
+from shared.inboxes import PROBE_INTERVAL_S
 from shared.messages.codec import decode
 from shared.messages.events import RequestEvent, RequestEvents, RequestFinished
 from shared.messages.stream import (
@@ -26,7 +27,6 @@ from shared.messages.stream import decode as decode_stream
 from tests.processes import MAX_PAYLOAD_BYTES
 from tests.worker.values import CLIENT, MAC, OWNER, active
 from worker.active_request import ActiveRequest
-from worker.inboxes import PROBE_INTERVAL_S
 from worker.lease import Lease
 from worker.publisher import Letter, Outgoing, Publisher
 

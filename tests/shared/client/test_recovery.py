@@ -101,7 +101,7 @@ def test_a_controller_that_comes_in_time_is_enough() -> None:
 @pytest.mark.parametrize(
     ("situation", "then"),
     [(_CALM, "ask_resend"), (replace(_WAITING, worker_known=True), "ask_resend"),
-     (_WAITING, "publish")],
+     (_WAITING, "publish"), (replace(_CALM, worker_known=False), "publish")],
 )  # fmt: skip
 def test_after_3_s_of_silence_controllers_and_others_are_asked_in_turn(
     situation: Situation, then: Step
@@ -237,6 +237,20 @@ def test_a_gap_is_asked_for_at_once_and_then_twice_a_second() -> None:
 def test_a_gap_without_a_worker_is_asked_of_the_controllers() -> None:
     stream = Simulated(replace(_CALM, missing=True, worker_known=False))
     check(stream.run(0.5), (0.5, "ask_status"))
+
+
+def test_what_is_missing_of_a_stream_that_a_controller_passes_on_is_had_by_publishing_again() -> (
+    None
+):
+    stream = Simulated(replace(_CALM, missing=True, worker_known=False))
+    stream.answers["ask_status"] = lambda: stream.state("running", at_a_worker=False)
+    check(stream.run(0.9), (0.5, "ask_status"), (0.5, "publish"))
+
+
+def test_a_stream_that_a_controller_passes_on_is_left_alone_where_nothing_is_missing() -> None:
+    stream = Simulated(replace(_CALM, worker_known=False))
+    stream.answers["ask_status"] = lambda: stream.state("running", at_a_worker=False)
+    check(stream.run(7.2), (3.0, "ask_status"), (6.0, "ask_status"))
 
 
 def test_a_gap_that_stays_for_8_s_breaks_the_stream_though_messages_come() -> None:

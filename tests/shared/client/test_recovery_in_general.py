@@ -27,8 +27,8 @@ class World:
 
 
 _STATES: list[tuple[RequestStateName, bool] | None] = [
-    ("accepted", False), ("dispatching", True), ("running", True), ("finished", True),
-    ("finished", False), ("failed", True), ("failed", False), None,
+    ("accepted", False), ("dispatching", True), ("running", True), ("running", False),
+    ("finished", True), ("finished", False), ("failed", True), ("failed", False), None,
 ]  # fmt: skip
 _RESENDS: list[ResendStateName | bool | None] = ["running", "finished", "unknown", False, None]
 _SITUATIONS = st.builds(

@@ -10,6 +10,7 @@ from shared.messages.dispatch import (
     Dispatch,
     DispatchBatch,
     ForwardedRequest,
+    choice_seed,
     dispatch_json,
     encode_batch,
 )
@@ -84,3 +85,20 @@ def test_a_forwarded_request_asks_for_the_same(body: dict[str, object]) -> None:
 def test_a_forwarded_request_keeps_its_fingerprint(body: dict[str, object]) -> None:
     request = parse_request(orjson.dumps(body))
     assert forwarded(request).fingerprint() == request.fingerprint()
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**53 - 1])
+def test_choices_have_unrelated_seeds_of_64_bits_and_the_first_one_that_of_the_request(
+    seed: int,
+) -> None:
+    seeds = [choice_seed(seed, choice) for choice in range(128)]
+    assert seeds[0] == seed and len(set(seeds)) == 128
+    assert all(0 <= each < 2**64 for each in seeds)
+
+
+def test_a_prompt_of_a_list_on_its_own_goes_on_counting_where_the_one_before_ended() -> None:
+    seed, n = 7, 3
+    for prompt in range(4):
+        first = choice_seed(seed, prompt * n)
+        alone = [choice_seed(first, choice) for choice in range(n)]
+        assert alone == [choice_seed(seed, prompt * n + choice) for choice in range(n)]

@@ -35,6 +35,14 @@ floats = st.floats(0, 1e9)
 ids = st.from_regex(r"[!-~]{1,20}", fullmatch=True).map(RequestId)
 workers = st.none() | st.from_regex(r"[a-z0-9-]{1,9}", fullmatch=True).map(WorkerId)
 entries = st.fixed_dictionaries({"token_id": counts, "token": st.text(), "logprob": floats})
+errors = st.builds(
+    StreamError,
+    code=st.text(),
+    message=st.text(),
+    param=st.none() | st.text(),
+    retryable=st.booleans(),
+    retry_after_ms=st.none() | counts,
+)
 outputs = st.builds(
     ChoiceOutput,
     choice=st.integers(0, 127),
@@ -45,14 +53,7 @@ outputs = st.builds(
     finish_reason=st.none() | st.sampled_from(get_args(FinishReason)),
     reasoning=st.none() | st.text(),
     tool_calls=st.none() | st.lists(st.just({"id": "1"}), max_size=2),
-)
-errors = st.builds(
-    StreamError,
-    code=st.text(),
-    message=st.text(),
-    param=st.none() | st.text(),
-    retryable=st.booleans(),
-    retry_after_ms=st.none() | counts,
+    error=st.none() | errors,
 )
 messages: st.SearchStrategy[StreamMessage] = st.one_of(
     st.builds(
@@ -173,6 +174,14 @@ def test_the_last_chunk_of_a_single_choice_stands_in_the_terminal() -> None:
         "queue_ms": 0.5, "prefill_ms": 1.5, "ttft_ms": 2.5, "decode_ms": 3.5,
     }  # fmt: skip
     assert "choices" not in body
+
+
+def test_a_choice_that_failed_alone_says_why_and_ends_nothing() -> None:
+    error = StreamError("worker_lost", "w1 is gone", None, True)
+    output = ChoiceOutput(1, 3, [], "", finish_reason="error", error=error)
+    body = to_dict(Chunk(RequestId("r"), 0, None, output))
+    assert "done" not in body and body["finish_reason"] == "error"
+    assert body["error"] == {"code": "worker_lost", "message": "w1 is gone", "retryable": True}
 
 
 def test_several_choices_stand_in_a_list() -> None:

@@ -27,6 +27,8 @@ _ERROR = {"code": "queue_full", "message": "full"}
         {**_CHUNK, "finish_reason": 5},
         {**_CHUNK, "reasoning": []},
         {**_CHUNK, "tool_calls": {}},
+        {**_CHUNK, "error": "worker_lost"},
+        {**_CHUNK, "error": {**_ERROR, "code": 5}},
         {**_DONE, "usage": {**_USAGE, "prompt_tokens": "many"}},
         {**_DONE, "timings": {**_TIMINGS, "ttft_ms": None}},
         {**_ORIGIN, "done": True, "error": {**_ERROR, "code": 5}},

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from shared.inboxes import PROBE_INTERVAL_S, Inboxes
 from shared.messages.dispatch import MAX_INBOXES
-from worker.inboxes import PROBE_INTERVAL_S, Inboxes
 
 _TOO_SOON_S = 0.5  # for a second answer to count
 _STEP_S = 1 / 16  # without rounding

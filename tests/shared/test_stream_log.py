@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.messages.stream import ChoiceOutput, FinishReason
-from worker.stream_log import StreamLog
+from shared.stream_log import StreamLog
 
 
 def output(
