@@ -161,8 +161,8 @@ class Entrance:
             await self._answer(message, state)
             return
         request = self._requests.find((client, query.request_id))
-        if request is None:
-            return
+        if request is None or (request.part_of is not None and verb == "cancel"):
+            return  # of a list only the whole can be cancelled
         if verb == "cancel":
             await self._requests.cancel(request)
         await self._answer(message, request.state_message(self._id))

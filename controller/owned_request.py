@@ -42,6 +42,8 @@ class OwnedRequest:
         body: the request as its client wrote it; None where it came another way, or has ended.
         placement, model: of the present attempt.
         route: how its worker was chosen, where its client wants to know.
+        part_of: the list of prompts of which it is one.
+        passed_on_tokens: of a list: so many went through here to its client.
     """
 
     request_id: RequestId
@@ -66,6 +68,8 @@ class OwnedRequest:
     placement: Placement | None = None
     model: ModelId | None = None
     route: Route | None = None
+    part_of: RequestId | None = None
+    passed_on_tokens: int = 0
     cancelled: bool = False
     accepted_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
@@ -203,5 +207,5 @@ class OwnedRequest:
             controller=controller,
             worker=self.worker,
             attempt=max(0, self.attempt),
-            tokens=sum(len(tokens) for tokens in self.tokens.values()),
+            tokens=self.passed_on_tokens + sum(len(tokens) for tokens in self.tokens.values()),
         )

@@ -9,7 +9,9 @@ from controller.dispatcher import Dispatcher
 from controller.intake import stream_error
 from controller.kept_prefixes import KeptByWorkers
 from controller.ledger import Ledger
+from controller.list_requests import ListRequests
 from controller.owned_request import OwnedRequest, RequestKey
+from controller.prompt_list import first_part
 from controller.registry import Registry, WorkerGone
 from controller.request_need import need_of
 from controller.retry_schedule import RetrySchedule
@@ -63,6 +65,7 @@ class Requests:
         ack_timeout_s = settings.controller.dispatch.ack_timeout_ms / 1000
         self._turns = SessionTurns(bus, self._homes, timeout_s=ack_timeout_s)
         self._dispatcher = Dispatcher(controller, settings.controller, bus, registry, kept)
+        self._lists = ListRequests(bus, registry, self)
         self._undispatched: asyncio.Queue[OwnedRequest] = asyncio.Queue()
         self._changes = Changes()
         self.accepted = self.completed = self.failed = 0
@@ -70,7 +73,8 @@ class Requests:
 
     @property
     def active(self) -> int:
-        return len(self._ledger.active)
+        """Requests of clients that are served; a list of prompts is one."""
+        return sum(request.part_of is None for request in self._ledger.active)
 
     @property
     def waiting(self) -> int:
@@ -84,6 +88,7 @@ class Requests:
     async def open(self) -> None:
         await self._dispatcher.open()
         await self._bus.subscribe(subjects.request_event(self._id), self._on_request_events)
+        await self._lists.open()
 
     async def run(self) -> None:
         """Dispatch what is taken, each request in a task of its own, until cancelled."""
@@ -120,13 +125,15 @@ class Requests:
     def _accept(self, request: OwnedRequest) -> None:
         self._ledger.add(request)
         self._turns.came(request)
-        self.accepted += 1
+        self.accepted += request.part_of is None
         logger.info("accepted for %s", request.skill, extra=_about(request))
 
     async def _attach(self, known: OwnedRequest, again: OwnedRequest) -> None:
         (inbox,) = again.inboxes
         if known.request.stream:
             await self._publish(known, known.accepted_message(), inbox)
+        if await self._lists.attach(known, inbox):
+            return
         if known.end is not None:
             await self._publish(known, known.end, inbox)
             return
@@ -152,15 +159,21 @@ class Requests:
         self._turns.wake(request)
         self._dispatcher.waiting.dismiss(request)
         self._resume(request)
+        if await self._lists.cancel(request):
+            return
         self._dispatcher.withdraw(request)
         if request.state == "running":
             await self._dispatcher.cancel(request, silent=False)
 
+    async def give_up(self, request: OwnedRequest, error: StreamError) -> None:
+        """End a request, whatever its worker does, and make that drop it."""
+        await self._dispatcher.cancel(request, silent=True)
+        await self._fail(request, error)
+
     async def fail_all(self, code: str, message: str) -> None:
         """End every request, and make the workers drop what they do for it."""
         for request in self._ledger.active:
-            await self._dispatcher.cancel(request, silent=True)
-            await self._fail(request, StreamError.of(code, message))
+            await self.give_up(request, StreamError.of(code, message))
 
     # Dispatching.
 
@@ -168,6 +181,8 @@ class Requests:
         try:
             await self._turns.wait(request)
             await self._turns.complete(request)
+            if await self._lists.begin(request):
+                return
             need = self._need(request)
             await self._dispatcher.dispatch(request, need)
         except RequestError as error:
@@ -190,8 +205,9 @@ class Requests:
                 await self._send_end(request, request.cancelled_message(), "finished")
 
     def explain(self, request: OwnedRequest) -> Route:
-        """Where a request would go now, and why; it is not served."""
-        return self._dispatcher.explain(request.skill, self._need(request))
+        """Where a request, or the first prompt of a list, would go now, and why; it is not
+        served."""
+        return self._dispatcher.explain(request.skill, self._need(first_part(request)))
 
     def _need(self, request: OwnedRequest) -> Need:
         home = self._homes.home(request.kinship) if request.kinship is not None else None
@@ -237,13 +253,15 @@ class Requests:
         for request in self._ledger.active:
             await self._attend(request, now)
         self._ledger.forget_old(now)
+        self._lists.forget_old(now)
         self._dispatcher.waiting.tick()
 
     async def _attend(self, request: OwnedRequest, now: float) -> None:
+        if await self._lists.attend(request, now):
+            return
         if request.elapsed_ms > request.request.timeout_ms + _GRACE_S * 1000:
-            await self._dispatcher.cancel(request, silent=True)
             timeout_ms = request.request.timeout_ms
-            await self._fail(
+            await self.give_up(
                 request, StreamError.of("deadline_exceeded", f"timeout_ms of {timeout_ms} passed")
             )
         elif request.state != "running" and now - request.last_sent_at >= KEEP_ALIVE_S:
@@ -276,7 +294,7 @@ class Requests:
     # Ending.
 
     async def _fail(self, request: OwnedRequest, error: StreamError) -> None:
-        if not request.ended:
+        if not request.ended and not await self._lists.fail(request, error):
             logger.warning(
                 "request failed: %s", error.message,
                 extra={"request_id": request.request_id, "code": error.code},
@@ -309,6 +327,13 @@ class Requests:
         except BusError as error:
             logger.warning("a message to a client was lost: %s", error.message)
 
+    async def note_end(
+        self, request: OwnedRequest, state: RequestStateName, code: str = ""
+    ) -> None:
+        """A request ended, and its client was told; unless that is known."""
+        if not request.ended:
+            await self._end(request, state, code)
+
     async def _end(self, request: OwnedRequest, state: RequestStateName, code: str = "") -> None:
         request.finish(state, code)
         if (pause := self._pauses.pop(request, None)) is not None:
@@ -316,12 +341,13 @@ class Requests:
         self._dispatcher.waiting.dismiss(request)
         tokens = sum(len(ids) for ids in request.tokens.values())
         told = code or ("cancelled" if request.cancelled else "ok")
-        self.metrics.ended(request.model, request.worker, told, tokens, request.elapsed_ms / 1000)
+        seconds = request.elapsed_ms / 1000
+        if request not in self._lists:  # of those each prompt is counted
+            self.metrics.ended(request.model, request.worker, told, tokens, seconds)
         logger.info("%s after %.0f ms", state, request.elapsed_ms, extra=_about(request))
-        if state == "failed":
-            self.failed += 1
-        else:
-            self.completed += 1
+        if request.part_of is None:
+            self.failed += state == "failed"
+            self.completed += state != "failed"
         self._changes.notify()
         self._dispatcher.waiting.nudge()
         await self._turns.ended(request)

@@ -38,8 +38,12 @@ class Inbox:
         self._messages: asyncio.Queue[StreamMessage] = asyncio.Queue()
 
     async def open(self) -> "Inbox":
-        await self._bus.subscribe(self.subject, self._take)
+        self._subscription = await self._bus.subscribe(self.subject, self._take)
         return self
+
+    async def leave(self) -> None:
+        """Listen no more, without a word."""
+        await self._subscription.unsubscribe()
 
     async def _take(self, message: Message) -> None:
         for one in decode_stream(message.payload):

@@ -32,7 +32,16 @@ from shared.messages.events import (
     TokensEmitted,
     WorkerEvent,
 )
-from shared.messages.stream import ChoiceOutput, Done, Timings, Usage
+from shared.messages.stream import (
+    ChoiceOutput,
+    Chunk,
+    Done,
+    Failed,
+    StreamError,
+    StreamMessage,
+    Timings,
+    Usage,
+)
 from shared.messages.stream import encode as encode_stream
 from tests.controller.values import report
 
@@ -137,6 +146,54 @@ class SimulatedWorker:
         )  # fmt: skip
         await self._bus.publish(dispatch.inboxes[0], encode_stream(done))
 
+    async def speak(
+        self, dispatch: Dispatch, owner: str, index: int, *token_ids: int, **fields: Any
+    ) -> None:
+        """New tokens of a choice, the first one by default, to the owner and then to the client."""
+        output = spoken(index, *token_ids, **fields)
+        event = TokensEmitted(
+            **_origin(dispatch), choice=output.choice, index=index, token_ids=list(token_ids),
+            text_sent=0,
+        )  # fmt: skip
+        await self._tell(owner, event)
+        await self.send(dispatch, Chunk(dispatch.request_id, dispatch.attempt, self.id, output))
+
+    async def end(
+        self,
+        dispatch: Dispatch,
+        owner: str,
+        *outputs: ChoiceOutput,
+        usage: Usage,
+    ) -> None:
+        """The good end of a stream, with its last outputs."""
+        await self._tell(owner, RequestFinished(**_origin(dispatch)))
+        origin = dispatch.request_id, dispatch.attempt, self.id
+        await self.send(dispatch, Done(*origin, usage, Timings(1, 2, 3, 4), outputs))
+
+    async def finish_unheard(self, dispatch: Dispatch, owner: str) -> None:
+        """The owner is told of the end; what the client is told gets lost."""
+        await self._tell(owner, RequestFinished(**_origin(dispatch)))
+
+    async def answer_all(self, dispatch: Dispatch, owner: str, *token_ids: int) -> None:
+        """The same whole answer in each choice."""
+        n = dispatch.request.n
+        for choice in range(n - 1):
+            await self.speak(dispatch, owner, 0, *token_ids, choice=choice, finish_reason="stop")
+        last = spoken(0, *token_ids, choice=n - 1, finish_reason="stop")
+        await self.end(dispatch, owner, last, usage=Usage(5, 1, n * len(token_ids)))
+
+    async def send(self, dispatch: Dispatch, message: StreamMessage) -> None:
+        """Tell the client."""
+        for inbox in dispatch.inboxes:
+            await self._bus.publish(inbox, encode_stream(message, multiplex=True))
+
+    async def fail_openly(self, dispatch: Dispatch, owner: str, error: StreamError) -> None:
+        """A bad end of which the client is told too."""
+        event = RequestFailed(**_origin(dispatch), code=error.code, message=error.message)
+        await self._tell(owner, event)
+        origin = dispatch.request_id, dispatch.attempt, self.id
+        await self.send(dispatch, Failed(*origin, error))
+
     async def fail(self, dispatch: Dispatch, owner: str, *, terminal_sent: bool) -> None:
         event = RequestFailed(
             **_origin(dispatch),
@@ -199,6 +256,12 @@ class SimulatedWorker:
 
     async def _on_cancel(self, message: Message) -> None:
         self._cancels.put_nowait(decode(CancelRequest, message.payload))
+
+
+def spoken(index: int, *token_ids: int, choice: int = 0, **fields: Any) -> ChoiceOutput:
+    """Tokens and their text."""
+    text = "".join(f"<{token}>" for token in token_ids)
+    return ChoiceOutput(choice, index, list(token_ids), text, **fields)
 
 
 def refuse(code: str, retry_after_ms: int | None = None) -> Callable[[Dispatch], Answer]:
