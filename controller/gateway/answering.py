@@ -126,10 +126,15 @@ class Answering:
 
     async def _stream(self, writer: "Writer", exchange: Exchange, form: EventsForm) -> None:
         opened = False
+        failed: list[ChoiceOutput] = []  # while all choices may: then it is no stream
         looks_every_s = self._keep_alive_s / _LOOKS
         async for outputs in exchange.updates(at_least_every_s=looks_every_s):
+            if not opened and all(output.error is not None for output in outputs):
+                failed += outputs
+                outputs = []
             if outputs:
-                data = form.events(outputs)
+                data = form.events([*failed, *outputs])
+                failed = []
                 if not opened:
                     opened = True
                     data = form.opening(exchange.stream.usage) + data
@@ -138,6 +143,8 @@ class Answering:
                 await writer.write(f": {_state(exchange)}\n\n".encode())
         if not opened:
             await writer.write(form.opening(exchange.usage))
+        if failed:
+            await writer.write(form.events(failed))
         await writer.write(form.closing(exchange.usage))
         await writer.finish()
 

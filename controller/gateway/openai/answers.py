@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from controller.gateway.openai.errors import error_body
 from shared.client import Completion
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage
@@ -120,12 +121,15 @@ class TextForm:
         return _event(body)
 
     def _choice(self, output: ChoiceOutput) -> dict[str, Any]:
-        return {
+        choice = {
             "text": output.text,
             "index": output.choice,
             "logprobs": self._logprobs(output),
             "finish_reason": _finish_reason(output),
         }
+        if output.error is not None:  # one prompt of several failed
+            choice |= error_body(output.error.to_exception())
+        return choice
 
     def _logprobs(self, output: ChoiceOutput) -> dict[str, Any] | None:
         if not output.logprobs:

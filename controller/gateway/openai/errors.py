@@ -24,13 +24,13 @@ _TYPES: Mapping[int, str] = {
 
 class OpenAiDialect:
     def refusal(self, error: ClusterError, request_id: str) -> Refusal:
-        return Refusal(status_of(error), _body(error), retry_headers(error))
+        return Refusal(status_of(error), error_body(error), retry_headers(error))
 
     def error_event(self, error: ClusterError, request_id: str) -> bytes:
-        return b"data: %b\n\n" % orjson.dumps(_body(error))
+        return b"data: %b\n\n" % orjson.dumps(error_body(error))
 
 
-def _body(error: ClusterError) -> dict[str, Any]:
+def error_body(error: ClusterError) -> dict[str, Any]:
     status = status_of(error)
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {
