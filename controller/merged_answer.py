@@ -59,10 +59,10 @@ class MergedAnswer:
     def advance(self, prompt: int, output: ChoiceOutput, usage: Usage | None = None) -> Chunk:
         """What is new in one choice of a prompt; `usage` of that prompt, as far as it is known."""
         told, self._usage_told = self._usage_told, True
-        if usage is not None:
-            self._usages[prompt] = usage = replace(usage, completion_tokens=0)
+        if usage is not None and prompt not in self._usages:
+            self._usages[prompt] = replace(usage, completion_tokens=0)
         numbered = replace(output, choice=prompt * self._n + output.choice)
-        return self._said(numbered, None if told else usage)
+        return self._said(numbered, None if told else self._usages.get(prompt))
 
     def done(
         self, prompt: int, usage: Usage, timings: Timings, route: dict[str, Any] | None = None

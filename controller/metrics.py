@@ -58,7 +58,8 @@ class Metrics:
         self.turns: PyCounter[str] = PyCounter()
         self.registry.register(_Standing(registry, waiting, sent))
         self._requests = cache(Counter(
-            "mlx_controller_requests", "Requests that ended, by the code of their end.",
+            "mlx_controller_requests",
+            "Requests that ended, by the code of their end; of a list each prompt.",
             ("model", "worker", "code"), registry=self.registry,
         ).labels)  # fmt: skip
         self._tokens = cache(Counter(

@@ -24,7 +24,8 @@ from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timi
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A whole answer. `text` and `token_ids` are those of the first choice; `route` says how its
-    worker was chosen, if that was asked with `debug`."""
+    worker was chosen, if that was asked with `debug`. Of a list of prompts some choices may have
+    failed alone: their `finish_reason` is `error`, and their `error` says why."""
 
     request_id: RequestId
     worker: WorkerId | None

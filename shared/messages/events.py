@@ -341,7 +341,9 @@ class ControllerReport(Part):
     """The state of a controller, as its heartbeats and health answers carry it.
 
     Attributes:
-        waiting_requests: of the active ones, those for which no worker has room.
+        active_requests, accepted_requests, completed_requests, failed_requests: of clients; a list
+            of prompts is one.
+        waiting_requests: those for which no worker has room; of a list each prompt.
         retries: attempts that failed and were followed by another one.
         sticky_turns, moved_turns: turns of sessions that went where the one before was served, and
             elsewhere.
