@@ -45,4 +45,5 @@ def need_of(request: OwnedRequest, rules: Sequence[PromptRule], home: WorkerId |
         links=links,
         session=request.kinship,
         home=home,
+        among_others=request.part_of is not None,
     )

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from controller.routing.forecast import NOTHING, find_kept, foretell
 from controller.routing.need import Links, Need
 from controller.routing.obstacles import NoRoute, Obstacle, Obstacles, find_obstacle
-from controller.routing.policies import Candidate, Draw, Policy
+from controller.routing.policies import Candidate, Draw, LeastBusy, Policy, PrefixAware
 from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import Tier
@@ -18,12 +18,14 @@ prompt, and others that are drawn: two that are drawn are nearly as good as all 
 _MOST_KEEPERS = 4
 _MUCH_SLOWER = 1.5
 _MUCH_SLOWER_MS = 250.0
-"""A session leaves its worker where another one's forecast is better by more than both."""
+"""A session leaves its worker, and a list of prompts leaves one out, where another one's forecast
+is better by more than both."""
 
 T = TypeVar("T")
 
 HOME = "it served the session before"
 ONLY = "no other one can serve it now"
+SPREAD = "the least of its places are taken, and prompts of a list are spread"
 
 
 class Fleet(Protocol):
@@ -125,13 +127,21 @@ def _pick(
 ) -> tuple[Candidate, str]:
     if need.home is not None:
         home = next((one for one in candidates if one.worker.id == need.home), None)
-        soonest = min(candidate.forecast.total_ms for candidate in candidates)
-        limit = _MUCH_SLOWER * soonest + _MUCH_SLOWER_MS
-        if home is not None and home.forecast.total_ms <= limit:
+        if home is not None and home.forecast.total_ms <= _much_slower_ms(candidates):
             return home, HOME
     if len(candidates) == 1:
         return candidates[0], ONLY
+    if need.among_others and isinstance(policy, PrefixAware):
+        limit = _much_slower_ms(candidates)
+        near = [one for one in candidates if one.forecast.total_ms <= limit]
+        return LeastBusy().pick(near, draw), SPREAD
     return policy.pick(candidates, draw), policy.reason
+
+
+def _much_slower_ms(candidates: Sequence[Candidate]) -> float:
+    """Forecasts above this are much longer than the shortest one."""
+    soonest = min(candidate.forecast.total_ms for candidate in candidates)
+    return _MUCH_SLOWER * soonest + _MUCH_SLOWER_MS
 
 
 def _sample(

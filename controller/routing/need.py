@@ -21,6 +21,7 @@ class Need(NamedTuple):
         text_bytes, token_ids: what the prompt is made of.
         links: of the prompt, for a model.
         session, home: that it is a turn of, and the worker that served that last.
+        among_others: of a list of prompts, which is answered when its last one is.
     """
 
     models: Sequence[ModelId]
@@ -31,3 +32,4 @@ class Need(NamedTuple):
     links: Callable[[ModelId], Links] = _no_links
     session: SessionKey | None = None
     home: WorkerId | None = None
+    among_others: bool = False

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.circuit_breaker import CircuitBreaker
 from controller.routing import Decision, Need, NoRoute, choose, find_obstacle, policy_named
-from controller.routing.choice import HOME, MOST_COMPARED
+from controller.routing.choice import HOME, MOST_COMPARED, SPREAD
 from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelState, Tier
@@ -142,6 +142,39 @@ def test_a_session_leaves_a_worker_that_is_out(fields: dict[str, Any]) -> None:
     assert chosen(view("a"), view("b", **fields), need=need)[0] == "a"
     assert chosen(view("a"), need=need)[0] == "a"
     assert chosen(view("a"), view("b"), need=need, excluded="b")[0] == "a"
+
+
+# Lists of prompts.
+
+
+@pytest.mark.parametrize(("ahead_ms", "at"), [(0, "b"), (260, "b"), (270, "a"), (9000, "a")])
+def test_a_prompt_of_a_list_goes_where_most_places_are_free_unless_it_is_much_slower_there(
+    ahead_ms: float, at: str
+) -> None:
+    """A step takes 30 ms at either, and 1.5 times that and 250 ms is much."""
+    soon, idle = view("a", active_requests=3), view("b", prefill_ms=ahead_ms)
+    assert chosen(soon, idle, need=Need([DEMO], among_others=True))[0] == at
+
+
+def test_why_a_prompt_of_a_list_goes_there_is_told() -> None:
+    two = [view("a", active_requests=1), view("b", prefill_ms=100)]
+    assert decided(two, Need([DEMO], among_others=True)).reason == SPREAD
+    assert decided(two, Need([DEMO])).worker.id == "a"
+    away = [view("a", active_requests=1), view("b", prefill_ms=9000)]
+    assert decided(away, Need([DEMO], among_others=True)).worker.id == "a"
+
+
+def test_prompts_of_a_list_go_to_who_keeps_their_long_beginning() -> None:
+    kept: dict[str, dict[str, Tier]] = {"a": {"one": "memory"}}
+    busy, idle = view("a", active_requests=7), view("b")
+    assert chosen(busy, idle, need=prompt("one", among_others=True), kept=kept)[0] == "a"
+
+
+@pytest.mark.parametrize("policy", [name for name in NAMES if name != "prefix-aware"])
+def test_other_policies_spread_by_themselves(policy: str) -> None:
+    two = [view("a", active_requests=1), view("b", prefill_ms=100)]
+    decision = decided(two, Need([DEMO], among_others=True), policy=policy)
+    assert decision.reason == policy_named(policy).reason
 
 
 # Among many.
