@@ -71,9 +71,9 @@ class OwnedRequest:
     part_of: RequestId | None = None
     passed_on_tokens: int = 0
     cancelled: bool = False
-    accepted_at: float = field(default_factory=time.monotonic)
+    accepted_at: float = field(default_factory=lambda: time.monotonic())
     ended_at: float | None = None
-    last_sent_at: float = field(default_factory=time.monotonic)
+    last_sent_at: float = field(default_factory=lambda: time.monotonic())
 
     @property
     def key(self) -> RequestKey:

@@ -1,0 +1,208 @@
+"""A `Bus` whose server is a `VirtualNetwork`."""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from shared.bus import Bus, Handler, Message, Service, Subscription
+from shared.errors import NoResponders, RequestTimedOut
+from shared.settings.tree import Nats
+from tests.controller.virtual.network import VirtualNetwork
+
+_MAX_PAYLOAD_BYTES = 8 * 2**20
+_NATS = Nats()
+
+
+class VirtualSubscription(Subscription):
+    """Its handler is called for one message after another."""
+
+    def __init__(self, bus: "VirtualBus", subject: str, queue: str, handler: Handler) -> None:
+        super().__init__(subject, queue, handler, bus.forget)
+        self.bus = bus
+        self.subject, self.queue = subject, queue
+        self._call = handler
+        self._pending: deque[Message] = deque()
+        self._busy = False
+
+    @property
+    def connection(self) -> str:
+        return self.bus.name
+
+    @property
+    def reachable(self) -> bool:
+        return self.bus.connected
+
+    async def unsubscribe(self) -> None:
+        self._forget(self)
+
+    def take(self, message: Message) -> None:
+        self._pending.append(message)
+        if not self._busy:
+            self._busy = True
+            self.bus.spawn(self._handle())
+
+    async def _handle(self) -> None:
+        while self._pending:
+            try:
+                await self._call(self._pending.popleft())
+            except Exception as error:
+                self.bus.faults.append(error)
+        self._busy = False
+
+
+class _Answers:
+    """Takes the answers to a connection's own requests."""
+
+    queue = ""
+
+    def __init__(self, bus: "VirtualBus") -> None:
+        self._bus = bus
+        self._prefix = f"_INBOX.{bus.name}.answers"
+        self.subject = f"{self._prefix}.*"
+        self._numbers = itertools.count(1)
+        self._awaited: dict[str, asyncio.Future[Message]] = {}
+
+    @property
+    def connection(self) -> str:
+        return self._bus.name
+
+    @property
+    def reachable(self) -> bool:
+        return self._bus.connected
+
+    def take(self, message: Message) -> None:
+        answer = self._awaited.get(message.subject)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    async def ask(self, subject: str, payload: bytes, timeout_s: float) -> Message:
+        """Raises TimeoutError."""
+        reply = f"{self._prefix}.{next(self._numbers)}"
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._awaited[reply] = answer
+        try:
+            await self._bus.publish(subject, payload, reply=reply)
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        finally:
+            del self._awaited[reply]
+
+
+class VirtualBus(Bus):
+    """
+    Attributes:
+        publish_s: how long publishing takes, as where the buffer is full.
+        faults: what handlers raised.
+    """
+
+    def __init__(self, network: VirtualNetwork, name: str) -> None:
+        super().__init__(_NATS, name=name)
+        self.name = name
+        self.publish_s = 0.0
+        self.faults: list[Exception] = []
+        self._network = network
+        self._up = True
+        self._dead = False
+        self._inboxes = itertools.count(1)
+        self._unsent: list[tuple[str, bytes, str]] = []
+        self._answers = _Answers(self)
+        self._heard: list[VirtualSubscription] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connections = 1
+        self._found.set()
+        network.add(self._answers)
+
+    @property
+    def connected(self) -> bool:
+        return self._up
+
+    @property
+    def max_payload(self) -> int:
+        return _MAX_PAYLOAD_BYTES
+
+    @property
+    def server_url(self) -> str:
+        return "nats://virtual"
+
+    def new_inbox(self) -> str:
+        return f"_INBOX.{self.name}.{next(self._inboxes)}"
+
+    async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+        if self._dead:
+            return
+        if self._up:
+            self._network.publish(self.name, subject, payload, reply)
+        else:
+            self._unsent.append((subject, payload, reply))
+        if self.publish_s:
+            await asyncio.sleep(self.publish_s)
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> Message:
+        try:
+            answer = await self._answers.ask(subject, payload, timeout_s)
+        except TimeoutError:
+            raise RequestTimedOut(f"no answer on {subject} within {timeout_s:g} s") from None
+        if answer.no_responders:
+            raise NoResponders(f"nobody answers on {subject}")
+        return answer
+
+    async def subscribe(
+        self, subject: str, handler: Handler, *, queue: str = ""
+    ) -> VirtualSubscription:
+        subscription = VirtualSubscription(self, subject, queue, handler)
+        self._heard.append(subscription)
+        self._network.add(subscription)
+        return subscription
+
+    async def serve(self, service: Service) -> None:
+        """Nobody asks."""
+
+    async def close(self) -> None:
+        self.die()
+
+    def forget(self, subscription: Subscription) -> None:
+        assert isinstance(subscription, VirtualSubscription)
+        if subscription in self._heard:
+            self._heard.remove(subscription)
+            self._network.remove(subscription)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cut(self) -> None:
+        """Lose the connection, and all that is on its way here."""
+        if self._up and not self._dead:
+            self._up = False
+            self._network.drop_all_to(self.name)
+            self._on_disconnect()
+
+    def mend(self) -> None:
+        """Connect again; what was published meanwhile goes out."""
+        if self._up or self._dead:
+            return
+        self._up = True
+        self.connections += 1
+        unsent, self._unsent = self._unsent, []
+        for subject, payload, reply in unsent:
+            self._network.publish(self.name, subject, payload, reply)
+        self.spawn(self._on_reconnect())
+
+    def die(self) -> None:
+        """End as with the process: what was sent arrives, and nothing more comes."""
+        self._up, self._dead = False, True
+        for task in self._tasks:
+            task.cancel()
+        for subscription in list(self._heard):
+            self.forget(subscription)
+        self._network.remove(self._answers)

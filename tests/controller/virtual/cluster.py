@@ -1,0 +1,239 @@
+"""A whole cluster in one process and in virtual time: controllers, workers, clients.
+
+Nothing in it is simulated but time, the server, and what engines generate.
+"""
+
+import asyncio
+import json
+from typing import Any, assert_never
+
+from controller.service import Controller
+from shared import subjects
+from shared.ids import ClientName, ControllerId, SkillName
+from shared.logs import LogStore
+from shared.service import StopRequest
+from shared.settings import ClusterSettings
+from tests.controller.virtual.bus import VirtualBus
+from tests.controller.virtual.inspection import Inspection
+from tests.controller.virtual.listener import Listener
+from tests.controller.virtual.network import VirtualNetwork
+from tests.controller.virtual.steps import (
+    CONTROLLERS,
+    REQUESTS,
+    WORKERS,
+    Ask,
+    CancelIt,
+    CrashEngine,
+    Crowd,
+    Cut,
+    Drain,
+    Generate,
+    Kill,
+    Leave,
+    Pace,
+    Restart,
+    Say,
+    SlowFrom,
+    SlowTo,
+    Step,
+    Wait,
+)
+from tests.controller.virtual.worker import VirtualWorker
+
+SETTINGS = ClusterSettings.model_validate(
+    {
+        "skills": {"chat": ["demo"]},
+        "worker": {
+            "continuous_batching": {"max_batch_size": 1},
+            "request_queue": {"max_depth": 2},
+            "resource_limits": {"enabled": False},
+        },
+    }
+)
+_CLIENT = ClientName("local")
+_SETTLED_S = 1.6
+_LOOK_S = 0.25
+_LAST_WORDS_S = 5.5
+"""So long a controller waits for the answer to a question, or for one who has died."""
+_PATIENCE_S = 25.0
+"""Without a disturbance everything ends in this time."""
+
+BODIES: tuple[dict[str, Any], ...] = (
+    {"request_id": "r0", "prompt": "x"},
+    {"request_id": "r1", "prompt": "x", "stream": False},
+    {"request_id": "r2", "messages": [{"role": "user", "content": "x"}], "session_id": "s"},
+    {"request_id": "r3", "messages": [{"role": "user", "content": "y"}], "session_id": "s"},
+    {"request_id": "r4", "prompt": "x", "session_id": "s", "stream": False, "timeout_ms": 2000},
+    {"request_id": "r5", "prompt": "x", "timeout_ms": 1500, "priority": "high"},
+    {"request_id": "r6", "prompt": "x", "priority": "low", "n": 2},
+    {"request_id": "r0", "prompt": "not that of the first one"},
+    {"request_id": "r8", "prompt": ["x", "y"]},
+    {"prompt": "x"},
+)
+assert len(BODIES) == REQUESTS
+
+
+class VirtualCluster:
+    """Made in the loop of `run_in_virtual_time`."""
+
+    def __init__(self, settings: ClusterSettings = SETTINGS) -> None:
+        self.network = VirtualNetwork()
+        self.client = VirtualBus(self.network, "client")
+        self._last: dict[int, Listener] = {}
+        self._settings = settings
+        self.controllers = {
+            name: Controller(
+                settings,
+                VirtualBus(self.network, name),
+                ControllerId(name),
+                LogStore("controller", name),
+            )
+            for name in CONTROLLERS
+        }
+        self.workers: dict[str, VirtualWorker] = {}
+        self.inspection = Inspection(self.controllers)
+        self._stops = {name: StopRequest() for name in CONTROLLERS}
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._prompt = True
+
+    async def start(self) -> None:
+        """All know each other afterwards."""
+        self.network.on_publish.append(self.inspection.watch)
+        for name, controller in self.controllers.items():
+            controller._requests._dispatcher._random.seed(0)
+            self._lives[name] = asyncio.create_task(controller.run(self._stops[name]))
+        for name in WORKERS:
+            await self._start_worker(name, 1)
+        await asyncio.sleep(_SETTLED_S)
+        self.inspection.begin()
+
+    async def do(self, step: Step) -> None:
+        if isinstance(step, SlowFrom | SlowTo | Crowd | Cut):
+            self._prompt = False
+        match step:
+            case Wait():
+                await asyncio.sleep(step.seconds)
+            case Ask():
+                await self._ask(step)
+            case CancelIt():
+                await self._cancel(step.request)
+            case SlowFrom():
+                self.network.slow(self._named(step.name), self._named(step.to), step.seconds)
+            case SlowTo():
+                self.network.slow("", self._named(step.name), step.seconds)
+            case Crowd():
+                self._bus(step.name).publish_s = step.seconds
+            case Say():
+                for worker in self._some_workers(step.worker):
+                    worker.set_mood(step.mood)
+            case Pace():
+                for worker in self._some_workers(step.worker):
+                    worker.engine.pace = step.pace
+            case Generate():
+                engine = self.workers[step.worker].engine
+                for number in engine.sequences[:1]:
+                    engine.say(number, step.what)
+            case CrashEngine():
+                self.workers[step.worker].crash_engine()
+            case Kill():
+                self.workers[step.worker].die()
+            case Restart():
+                worker = self.workers[step.worker]
+                worker.die()
+                await self._start_worker(step.worker, worker.boot + 1, step.silent_s)
+            case Drain():
+                self.workers[step.worker].drain()
+            case Leave():
+                self._stops[step.controller].request()
+            case Cut():
+                bus = self._bus(step.name)
+                bus.cut()
+                asyncio.get_running_loop().call_later(step.seconds, bus.mend)
+            case _:
+                assert_never(step)
+
+    async def settle(self) -> None:
+        """Nothing disturbs it any more: all requests end."""
+        self.network.hasten()
+        for controller in self.controllers:
+            self._bus(controller).publish_s = 0
+        for worker in self.workers.values():
+            if worker.alive:
+                self._bus(worker.id).mend()
+                worker.set_mood("willing")
+                worker.engine.go_on()
+        for _ in range(round(_PATIENCE_S / _LOOK_S)):
+            if not self._unsettled():
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def close(self) -> None:
+        for stop in self._stops.values():
+            stop.request(in_haste=True)
+        await asyncio.gather(*self._lives.values())
+        for worker in self.workers.values():
+            worker.die()
+
+    async def check(self) -> None:
+        """What must hold after `settle`, and some time later."""
+        wrong = self._unsettled() + self.inspection.faults
+        wrong += self.inspection.ends(prompt=self._prompt)
+        for id, life in self._lives.items():
+            if life.done() and (error := life.exception()) is not None:
+                wrong.append(f"{id} died: {error!r}")
+        assert not wrong, "\n".join(wrong)
+        await asyncio.sleep(_LAST_WORDS_S)
+        wrong = self.inspection.books()
+        for bus in map(self._bus, (*self.controllers, *self.workers)):
+            wrong += [f"a handler of {bus.name} failed: {fault!r}" for fault in bus.faults]
+        assert not wrong, "\n".join(wrong)
+
+    def _unsettled(self) -> list[str]:
+        busy = [worker for worker in self.workers.values() if worker.alive and worker.requests]
+        return [*self.inspection.unsettled(), *(f"{worker.id} has requests" for worker in busy)]
+
+    # Parts.
+
+    async def _start_worker(self, name: str, boot: int, silent_s: float = 0.0) -> None:
+        worker = self.workers[name] = VirtualWorker(self.network, self._settings, name, boot)
+        await worker.start()
+        if silent_s:
+            worker.bus.spawn(_later(silent_s, worker))
+        else:
+            await worker.announce()
+
+    def _some_workers(self, name: str) -> list[VirtualWorker]:
+        return [worker for worker in self.workers.values() if name in ("", worker.id)]
+
+    def _named(self, name: str) -> str:
+        """The connection that somebody has now."""
+        return self.workers[name].bus.name if name in self.workers else name
+
+    def _bus(self, name: str) -> VirtualBus:
+        if name in self.workers:
+            return self.workers[name].bus
+        bus = self.controllers[name]._bus
+        assert isinstance(bus, VirtualBus)
+        return bus
+
+    async def _ask(self, step: Ask) -> None:
+        body = BODIES[step.request]
+        listener = self._last.get(step.request) if step.same_inbox else None
+        if listener is None or "request_id" not in body:
+            listener = self._last[step.request] = Listener(self.client.new_inbox(), body)
+            self.inspection.listeners[listener.inbox] = listener
+            await self.client.subscribe(listener.inbox, listener.take)
+        listener.owed = True
+        self.network.preferred = step.via
+        subject = subjects.infer(_CLIENT, SkillName("chat"))
+        await self.client.publish(subject, json.dumps(body).encode(), reply=listener.inbox)
+
+    async def _cancel(self, request: int) -> None:
+        if (request_id := BODIES[request].get("request_id")) is not None:
+            payload = json.dumps({"request_id": request_id}).encode()
+            await self.client.publish(subjects.request(_CLIENT, "cancel"), payload)
+
+
+async def _later(seconds: float, worker: VirtualWorker) -> None:
+    await asyncio.sleep(seconds)
+    await worker.announce()

@@ -1,0 +1,118 @@
+"""What must hold in a cluster, at any time and after all has ended."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from types import CoroutineType
+
+from controller.owned_request import OwnedRequest
+from controller.service import Controller
+from shared.messages.codec import decode
+from shared.messages.dispatch import Dispatch, DispatchBatch
+from shared.messages.stream import Done, Failed
+from shared.messages.stream import decode as decode_stream
+from tests.controller.virtual.listener import Listener
+
+
+class Inspection:
+    """
+    Attributes:
+        listeners: all inboxes of clients.
+        faults: what was wrong when it happened.
+    """
+
+    def __init__(self, controllers: Mapping[str, Controller]) -> None:
+        self._controllers = controllers
+        self.listeners: dict[str, Listener] = {}
+        self.faults: list[str] = []
+        self._told_end: set[str] = set()
+        self._usual_tasks = Counter[str]()
+
+    def begin(self) -> None:
+        """Nothing is to be done now."""
+        self._usual_tasks = _tasks()
+
+    def watch(self, connection: str, subject: str, payload: bytes) -> None:
+        """Look at all that is published. Nothing is dispatched for those to whom its controller
+        has told the end, and of a session only the first request that has not ended."""
+        if connection not in self._controllers:
+            return
+        if subject in self.listeners:
+            if isinstance(decode_stream(payload)[0], Done | Failed):
+                self._told_end.add(subject)
+        elif subject.startswith("mlx.worker.") and subject.endswith(".infer"):
+            for dispatch in decode(DispatchBatch, payload).dispatches:
+                self._check(dispatch, self._active(connection))
+
+    def _check(self, dispatch: Dispatch, active: list[OwnedRequest]) -> None:
+        key = dispatch.client, dispatch.request_id
+        mine = next((request for request in active if request.key == key), None)
+        if mine is None or self._told_end & {*dispatch.inboxes}:
+            self.faults.append(f"{key} was dispatched after its end")
+        elif mine.session is not None:
+            turns = [request for request in active if request.session == mine.session]
+            if turns[0] is not mine:
+                self.faults.append(f"{key} was dispatched before its turn")
+
+    def unsettled(self) -> list[str]:
+        """What has not ended."""
+        unheard = [one for one in self.listeners.values() if one.owed and one.end is None]
+        return [
+            *(f"no end: {one}" for one in unheard),
+            *(f"{id} still has {_about(r)}" for id in self._controllers for r in self._active(id)),
+        ]
+
+    def ends(self, *, prompt: bool) -> list[str]:
+        """What is wrong with the ends that clients heard.
+
+        Args:
+            prompt: no message was late; else a worker may have begun what another one served.
+        """
+        wrong = []
+        for one in self.listeners.values():
+            if one.end == "internal_error":
+                wrong.append(f"a fault of the cluster: {one}")
+            if one.end == "deadline_exceeded" and not one.hurried:
+                wrong.append(f"ended before its time: {one}")
+            if prompt and any(len(each) > 1 for each in one.generations.values()):
+                wrong.append(f"answered from several generations: {one}")
+            if prompt and len({(end.attempt, end.worker) for end in one.terminals}) > 1:
+                wrong.append(f"answered twice: {one}")
+        return wrong
+
+    def books(self) -> list[str]:
+        """What controllers still count some time after the last end."""
+        wrong = []
+        for id, controller in self._controllers.items():
+            for view in controller._registry.workers:
+                books = view.load, view.unreported, view.unreported_ms, view._asked, view._taken
+                if books != (0, 0, 0.0, {}, {}):
+                    wrong.append(f"{id} counts at {view.id}: {books}")
+                if view.breaker is not None and view.breaker._trials:
+                    wrong.append(f"{id} tries {view.id}: {view.breaker._trials}")
+            requests = controller._requests
+            left = requests._turns._turns, requests._turns._waiting, requests._pauses
+            if any(left):
+                wrong.append(f"{id} still has {left}")
+        wrong += [f"a task is left: {name}" for name in _tasks() - self._usual_tasks]
+        return wrong
+
+    def _active(self, id: str) -> list[OwnedRequest]:
+        return self._controllers[id]._requests._ledger.active
+
+
+def _about(request: OwnedRequest) -> str:
+    state = request.state, request.attempt, request.worker, request.boot_id
+    return f"{request.request_id} {state}"
+
+
+def _tasks() -> Counter[str]:
+    """The coroutines of controllers that run as tasks."""
+    names: Counter[str] = Counter()
+    for task in asyncio.all_tasks():
+        coroutine = task.get_coro()
+        assert isinstance(coroutine, CoroutineType)
+        frame = coroutine.cr_frame
+        if frame is not None and frame.f_globals["__name__"].startswith("controller."):
+            names[coroutine.__qualname__] += 1
+    return names

@@ -1,0 +1,152 @@
+"""A NATS server in memory: it is said of each link how long messages take, and when it is cut.
+
+As with NATS, what one connection sends to another arrives in the order in which it was sent,
+once at most; nothing is known of the order of what others send.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shared.bus import Message
+
+LATENCY_S = 0.001
+
+
+class Receiver(Protocol):
+    """A subscription, as the server sees it."""
+
+    subject: str
+    queue: str
+
+    @property
+    def connection(self) -> str: ...
+
+    @property
+    def reachable(self) -> bool: ...
+
+    def take(self, message: Message) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """From one connection to another.
+
+    Attributes:
+        free_at: when all has arrived that is on its way.
+    """
+
+    free_at: float = 0.0
+    on_its_way: deque[tuple[Receiver, Message] | None] = field(default_factory=deque)
+
+    def arrive(self) -> None:
+        arrived = self.on_its_way.popleft()
+        if arrived is not None and arrived[0].reachable:
+            arrived[0].take(arrived[1])
+
+
+class VirtualNetwork:
+    """
+    Attributes:
+        preferred: the connection that gets what is for one of a queue group, if it is a member.
+        lost: subjects of what was on its way to a connection that was cut.
+        on_publish: called with the connection, subject and payload of all that is published.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._receivers: list[Receiver] = []
+        self._gone: list[Receiver] = []
+        self._routes: dict[str, list[Receiver]] = {}
+        self._links: dict[tuple[str, str], _Link] = {}
+        self._slow: dict[tuple[str, str], float] = {}
+        self.preferred = ""
+        self.lost: list[str] = []
+        self.on_publish: list[Callable[[str, str, bytes], None]] = []
+
+    def add(self, receiver: Receiver) -> None:
+        self._receivers.append(receiver)
+        self._routes.clear()
+
+    def remove(self, receiver: Receiver) -> None:
+        if receiver in self._receivers:
+            self._receivers.remove(receiver)
+            self._gone.append(receiver)
+            self._routes.clear()
+
+    def slow(self, sender: str, receiver: str, latency_s: float) -> None:
+        """From now on messages take so long, and none overtakes those before it. An empty name
+        stands for all."""
+        self._slow[sender, receiver] = latency_s
+
+    def hasten(self) -> None:
+        """No link is slow any more."""
+        self._slow.clear()
+
+    def publish(self, connection: str, subject: str, payload: bytes, reply: str) -> None:
+        for told in self.on_publish:
+            told(connection, subject, payload)
+        receivers = self._chosen(subject)
+        for receiver in receivers:
+            self._send(connection, receiver, Message(subject, reply, payload))
+        if reply and not receivers:
+            self._say_that_nobody_listens(connection, subject, reply)
+
+    def drop_all_to(self, connection: str) -> None:
+        """What is on its way there does not arrive."""
+        for (_, receiver), link in self._links.items():
+            if receiver == connection:
+                self.lost += [entry[1].subject for entry in link.on_its_way if entry is not None]
+                link.on_its_way = deque([None] * len(link.on_its_way))
+
+    def _say_that_nobody_listens(self, connection: str, subject: str, reply: str) -> None:
+        """After all that those said who listened before."""
+        free_at = [
+            link.free_at
+            for gone in self._gone
+            if matches(gone.subject, subject)
+            and (link := self._links.get((gone.connection, connection))) is not None
+        ]
+        message = Message(reply, "", b"", no_responders=True)
+        for receiver in self._chosen(reply):
+            if receiver.connection == connection:
+                self._send("", receiver, message, not_before=max(free_at, default=0.0))
+
+    def _chosen(self, subject: str) -> list[Receiver]:
+        """Those who get a message: of each queue group one."""
+        if (found := self._routes.get(subject)) is None:
+            found = [r for r in self._receivers if matches(r.subject, subject)]
+            self._routes[subject] = found
+        reachable = [receiver for receiver in found if receiver.reachable]
+        groups: dict[str, Receiver] = {}
+        for receiver in reachable:
+            if receiver.queue not in groups or receiver.connection == self.preferred:
+                groups[receiver.queue] = receiver
+        return [r for r in reachable if not r.queue or groups[r.queue] is r]
+
+    def _send(
+        self, sender: str, receiver: Receiver, message: Message, not_before: float = 0.0
+    ) -> None:
+        to = receiver.connection
+        link = self._links.setdefault((sender, to), _Link())
+        ways = (sender, to), (sender, ""), ("", to)
+        latency_s = max(self._slow.get(way, LATENCY_S) for way in ways)
+        link.free_at = max(link.free_at, self._loop.time() + latency_s, not_before)
+        link.on_its_way.append((receiver, message))
+        self._loop.call_at(link.free_at, link.arrive)
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subscription to `pattern` hears of `subject`."""
+    if pattern == subject:
+        return True
+    wanted, given = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted.pop()
+        if len(given) <= len(wanted):
+            return False
+    elif len(given) != len(wanted):
+        return False
+    return all(want in ("*", got) for want, got in zip(wanted, given, strict=False))

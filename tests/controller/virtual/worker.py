@@ -1,0 +1,186 @@
+"""A worker whose engine is simulated; all else is as in `worker.agent`."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Literal
+
+from shared import subjects
+from shared.errors import BusError
+from shared.ids import BootId, WorkerId
+from shared.messages.codec import encode
+from shared.messages.events import (
+    EventType,
+    MemoryStatus,
+    WorkerEvent,
+    WorkerReport,
+    WorkerState,
+)
+from shared.messages.stream import StreamError
+from shared.settings import ClusterSettings
+from tests.controller.virtual.bus import VirtualBus
+from tests.controller.virtual.engine import VirtualEngine
+from tests.controller.virtual.network import VirtualNetwork
+from tests.worker.sessions.books import new_book
+from worker.active_request import ActiveRequest
+from worker.entrance import DISPATCHES_PER_MESSAGE, Entrance
+from worker.kept_prefixes import KeptLinks
+from worker.lease import Lease
+from worker.publisher import Publisher
+from worker.scheduler import Scheduler
+from worker.standing import find_lost
+
+Mood = Literal["willing", "short of memory", "without its model", "without an engine"]
+
+_TICK_S = 0.25
+_DRAIN_S = 0.5
+
+
+class VirtualWorker:
+    """One boot of a worker."""
+
+    def __init__(
+        self, network: VirtualNetwork, settings: ClusterSettings, name: str, boot: int
+    ) -> None:
+        self.id = WorkerId(name)
+        self.boot_id = BootId(f"b{boot}")
+        self.boot = boot
+        self.state: WorkerState = "starting"
+        self.alive = True
+        self.bus = VirtualBus(network, f"{name}.{self.boot_id}")
+        self._settings = settings
+        failover = settings.controller.failover
+        self._interval_s = failover.heartbeat_interval_ms / 1000
+        self._lease = Lease(self._interval_s * failover.missed_heartbeats)
+        self._publisher = Publisher(
+            self.bus,
+            self.id,
+            self.boot_id,
+            self._lease,
+            check_streams=self._drop_lost_streams,
+            on_missed=lambda inbox: self.scheduler.on_missed(inbox),
+        )
+        self.engine = VirtualEngine(self.bus.name)
+        book = new_book()
+        kept = KeptLinks(self.id, self.boot_id, book)
+        self.scheduler = Scheduler(
+            self.id, settings, [self.engine], self._publisher.put, book, kept
+        )
+        self.engine.tell(self.scheduler)
+        for model in self.scheduler.models.catalogue:
+            model.state, model.requested, model.used_at = "warm", True, 0.0
+            model.engines.add(self.engine.index)
+        self._entrance = Entrance(
+            self.bus,
+            self.id,
+            self.boot_id,
+            self.scheduler,
+            strict=False,
+            state=lambda: self.state,
+            drain=self.drain,
+        )
+        self._announced = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def requests(self) -> int:
+        """How many wait or run here."""
+        return len(list(self.scheduler.requests()))
+
+    async def start(self) -> None:
+        """Listen; nobody is told."""
+        await self._entrance.open()
+        self._lease.restore(self.bus.connections)
+        loop = asyncio.get_running_loop()
+        lives = (self._publisher.run(), self._heartbeat(), self._tick())
+        self._tasks = [loop.create_task(life) for life in lives]
+
+    async def announce(self) -> None:
+        """Tell the controllers that it is here and ready."""
+        if self.alive:
+            await self._change_state("ready")
+
+    def set_mood(self, mood: Mood) -> None:
+        """What it says to those who want to be served."""
+        self.scheduler.guard.pressure = "hard" if mood == "short of memory" else "none"
+        for model in self.scheduler.models.catalogue:
+            model.state = "failed" if mood == "without its model" else "warm"
+        if self.state in ("ready", "unhealthy"):
+            self.state = "unhealthy" if mood == "without an engine" else "ready"
+
+    def crash_engine(self) -> None:
+        """Another one is there at once."""
+        self.engine.lose_all()
+        error = StreamError.of("engine_crashed", f"the engine process of {self.id} ended")
+        self.scheduler.give_back_all(error, engine=self.engine.index)
+
+    def drain(self) -> None:
+        """Leave in good order."""
+        if self.alive and self.state != "draining":
+            self.bus.spawn(self._leave())
+
+    def die(self) -> None:
+        """Be gone without a word."""
+        self.alive = False
+        self.engine.lose_all()
+        self.bus.die()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _leave(self) -> None:
+        await self._change_state("draining")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                await self.scheduler.changes.wait_until(lambda: self.scheduler.idle)
+        error = StreamError.of("draining", f"worker {self.id} shut down")
+        self.scheduler.give_back_all(error)
+        await self._publisher.drain(5)
+        await self._change_state("stopped")
+        await self._say("left")
+        self.die()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            sent_at, connection = self._lease.now(), self.bus.connections
+            if self._announced:
+                await self._say("heartbeat")
+            with contextlib.suppress(BusError):
+                await self.bus.flush(timeout_s=self._interval_s)
+                self._lease.renew(sent_at, connection)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.scheduler.tick()
+
+    async def _change_state(self, state: WorkerState) -> None:
+        self.state = state
+        await self._say("state_changed" if self._announced else "joined")
+        self._announced = True
+
+    async def _say(self, kind: EventType) -> None:
+        event = WorkerEvent(type=kind, worker=self._report())
+        await self.bus.publish(subjects.worker_event(self.id), encode(event))
+
+    def _report(self) -> WorkerReport:
+        worker = self._settings.worker
+        return WorkerReport(
+            id=self.id,
+            boot_id=self.boot_id,
+            version="0.1.0",
+            state=self.state,
+            active_requests=self.scheduler.running,
+            queued_requests=len(self.scheduler.admission),
+            max_batch_size=worker.continuous_batching.max_batch_size,
+            max_queue_depth=worker.request_queue.max_depth,
+            dispatches_per_message=DISPATCHES_PER_MESSAGE,
+            queue=self.scheduler.admission.status(),
+            models=self.scheduler.model_statuses(),
+            memory=MemoryStatus(pressure=self.scheduler.guard.pressure),
+        )
+
+    async def _drop_lost_streams(self, unsent: Iterable[ActiveRequest]) -> None:
+        asked = {*unsent, *self.scheduler.requests()}
+        for request in await find_lost(self.bus, self.id, asked):
+            self.scheduler.drop(request)
