@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from controller.owned_request import OwnedRequest, RequestKey
-from shared.ids import BootId, WorkerId
+from shared.ids import WorkerId
 
 KEPT_AFTER_END_S = 30.0
 
@@ -28,9 +28,9 @@ class Ledger:
         self._sort_out()
         return list(self._active.values())
 
-    def on_worker(self, worker: WorkerId, boot_id: BootId) -> Iterable[OwnedRequest]:
-        """The requests that one boot of a worker was serving."""
-        return [r for r in self.active if (r.worker, r.boot_id) == (worker, boot_id)]
+    def on_worker(self, worker: WorkerId) -> Iterable[OwnedRequest]:
+        """The requests that a worker, in whatever boot, serves at the time they are asked for."""
+        return (request for request in self.active if request.worker == worker)
 
     def forget_old(self, now: float) -> None:
         self._sort_out()

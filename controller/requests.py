@@ -54,6 +54,7 @@ class Requests:
         kept: KeptByWorkers,
     ) -> None:
         self._bus = bus
+        self._registry = registry
         self._id = controller
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._retries = RetrySchedule(settings.controller.retry, random.random)
@@ -238,10 +239,16 @@ class Requests:
     async def on_worker_gone(self, gone: WorkerGone) -> None:
         logger.warning("worker %s is gone: %s", gone.worker, gone.reason)
         self._dispatcher.on_worker_gone(gone.worker, gone.boot_id)
-        for request in self._ledger.on_worker(gone.worker, gone.boot_id):
-            if request.state == "running":  # else not acked: the dispatcher goes on by itself
+        for request in self._ledger.on_worker(gone.worker):
+            # Also of a boot that was never heard of: it may have acked, and ended since.
+            here = self._registry.worker(gone.worker)
+            is_here = here is not None and here.report.boot_id == request.boot_id
+            if is_here or request.state != "running":
+                continue  # what is not acked the dispatcher takes elsewhere by itself
+            attempt = request.attempt
+            await self._dispatcher.cancel(request, silent=True)
+            if (request.state, request.attempt) == ("running", attempt):  # else it ended meanwhile
                 message = f"worker {gone.worker} is gone: {gone.reason}"
-                await self._dispatcher.cancel(request, silent=True)
                 await self._retry(request, StreamError.of("worker_lost", message))
 
     def on_worker_event(self) -> None:

@@ -89,7 +89,7 @@ def test_the_ledger_finds_requests_by_client_and_id() -> None:
     assert ledger.get((ClientName("bob"), RequestId("r"))) is None
 
 
-def test_the_ledger_knows_what_one_boot_of_a_worker_serves() -> None:
+def test_the_ledger_knows_what_a_worker_serves() -> None:
     ledger = Ledger()
     running, ended, elsewhere, rebooted = (owned(name) for name in "abcd")
     for request in (running, ended, elsewhere, rebooted):
@@ -98,8 +98,20 @@ def test_the_ledger_knows_what_one_boot_of_a_worker_serves() -> None:
     ended.finish("finished")
     elsewhere.begin_attempt(WorkerId("other"), BOOT, DEMO)
     rebooted.begin_attempt(MAC, BootId("b2"), DEMO)
-    assert list(ledger.on_worker(MAC, BOOT)) == [running]
+    assert list(ledger.on_worker(MAC)) == [running, rebooted]
     assert ledger.active == [running, elsewhere, rebooted]
+
+
+def test_what_left_its_worker_meanwhile_is_not_found_there() -> None:
+    ledger = Ledger()
+    requests = [owned(name) for name in "ab"]
+    for request in requests:
+        ledger.add(request)
+        request.begin_attempt(MAC, BOOT, DEMO)
+    found = iter(ledger.on_worker(MAC))
+    assert next(found) is requests[0]
+    requests[1].give_up_attempt(StreamError.of("queue_full", "no room"))
+    assert list(found) == []
 
 
 def test_ended_requests_are_remembered_for_a_while_and_running_ones_for_good() -> None:

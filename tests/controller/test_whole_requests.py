@@ -11,7 +11,12 @@ from tests.controller.virtual.steps import (
     CONTROLLERS,
     REQUESTS,
     Ask,
+    Crowd,
+    Generate,
     Kill,
+    Pace,
+    Restart,
+    SlowFrom,
     Step,
     Wait,
 )
@@ -46,3 +51,22 @@ def test_requests_of_all_kinds_are_served_by_whichever_controller() -> None:
 
 def test_with_one_worker_after_the_other_gone_all_requests_end() -> None:
     follow(Ask(0, "c-1"), Ask(2, "c-2"), Wait(0.06), Kill("w-1"), Ask(3, "c-2"), Kill("w-2"))
+
+
+def test_what_a_boot_took_that_nobody_ever_heard_of_is_served_elsewhere() -> None:
+    follow(
+        Restart("w-1", 2.0), Restart("w-2", 2.0), Ask(0, "c-1"), Wait(0.06),
+        Kill("w-1"), Kill("w-2"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("request_number", [0, 2])
+def test_what_ends_while_the_loss_of_its_worker_is_dealt_with_stays_ended(
+    request_number: int,
+) -> None:
+    """A full buffer lets everything wait that publishes."""
+    follow(
+        Pace("idle"), SlowFrom("w-1", 0.02), SlowFrom("w-2", 0.02), Ask(request_number, "c-1"),
+        Wait(0.3), Crowd("c-1", 0.05), Crowd("c-2", 0.05), Generate("w-1", "refusal"),
+        Generate("w-2", "refusal"), Wait(0.0005), Restart("w-1"), Restart("w-2"), Wait(0.3),
+    )  # fmt: skip
