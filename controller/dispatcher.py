@@ -275,17 +275,26 @@ class Dispatcher:
     async def _ask(self, report: WorkerReport, attempt: Dispatch, request: OwnedRequest) -> Answer:
         """Send a dispatch to one worker and wait for its answer."""
         try:
-            return await self._lanes.ask(
+            answer = await self._lanes.ask(
                 report,
                 attempt,
                 request.whole_body,
                 level=request.request.level,
                 guidance=request.request.guidance,
             )
+            # The ack of a boot that ended at once counts for nothing.
+            if isinstance(answer, Ack) and not self._is_here(report, answer):
+                raise RequestTimedOut(f"worker {report.id} is gone")
+            return answer
         except RequestTimedOut as error:
             # It may have taken the request all the same: that attempt must not go on.
             await self._cancel_attempt(report.id, attempt, silent=True)
             return Refusal(code="worker_lost", message=error.message)
+
+    def _is_here(self, asked: WorkerReport, ack: Ack) -> bool:
+        """Whether the boot that acked is the one that is here, or one not heard of yet."""
+        here = self._registry.worker(asked.id)
+        return here is not None and here.report.boot_id in (asked.boot_id, ack.boot_id)
 
     async def _cancel_attempt(
         self, worker: WorkerId, attempt: Dispatch | OwnedRequest, *, silent: bool

@@ -70,3 +70,7 @@ def test_what_ends_while_the_loss_of_its_worker_is_dealt_with_stays_ended(
         Wait(0.3), Crowd("c-1", 0.05), Crowd("c-2", 0.05), Generate("w-1", "refusal"),
         Generate("w-2", "refusal"), Wait(0.0005), Restart("w-1"), Restart("w-2"), Wait(0.3),
     )  # fmt: skip
+
+
+def test_the_ack_of_a_worker_that_ended_in_the_same_moment_counts_for_nothing() -> None:
+    follow(Ask(0, "c-1"), Wait(0.002), Restart("w-1"), Restart("w-2"))
