@@ -147,9 +147,6 @@ class Dispatcher:
                 return  # ended, or given back, before the answer came
             if isinstance(answer, Ack):
                 request.acknowledge(answer.attempt, answer.boot_id)
-                for inbox in request.inboxes:
-                    if inbox not in attempt.inboxes:  # came while the dispatch was on its way
-                        await self.attach(request, inbox)
                 return
             # Where our own link failed, that says nothing of the worker.
             ours = connection != self._bus.connections or not self._bus.connected

@@ -33,6 +33,8 @@ class OwnedRequest:
 
     Attributes:
         inboxes: who listens: more than one where the request was published again.
+        late: the same request, published again after it was dispatched: its worker does not know
+            of their inboxes yet.
         tokens: what was emitted, by choice: what another worker needs to go on.
         tried: workers whose attempt failed; others come first.
         failures: attempts that failed after a worker took them; refusals are none.
@@ -63,6 +65,7 @@ class OwnedRequest:
     failures: int = 0
     last_error: StreamError | None = None
     end: Done | Failed | None = None
+    late: "list[OwnedRequest]" = field(default_factory=list)
     said: list[Message] = field(default_factory=list)
     body: bytes | None = None
     placement: Placement | None = None
@@ -111,6 +114,7 @@ class OwnedRequest:
         self.attempt += 1
         self.placement, self.model = placement, model
         self.state, self.worker, self.boot_id = "dispatching", worker, boot_id
+        self.late.clear()
         return Dispatch(
             request_id=self.request_id,
             client=self.client,
@@ -159,6 +163,11 @@ class OwnedRequest:
         if inbox not in self.inboxes:
             self.inboxes.append(inbox)
             del self.inboxes[:-MAX_INBOXES]
+
+    def add_late(self, again: "OwnedRequest") -> None:
+        """One more whose inbox the worker does not know; as many as may listen."""
+        self.late.append(again)
+        del self.late[:-MAX_INBOXES]
 
     def note_tokens(self, event: TokensEmitted) -> None:
         """Keep new tokens; what is known already is not taken twice."""

@@ -138,11 +138,23 @@ class Requests:
         if known.end is not None:
             await self._publish(known, known.end, inbox)
             return
+        is_new = inbox not in known.inboxes
         if not known.ended:
             known.add_inbox(inbox)
-        if known.state in ("accepted", "dispatching"):
+        if known.state == "accepted":
             return  # the worker will hear of all inboxes
-        if await self._dispatcher.attach(known, inbox) or not known.ended:
+        if known.state != "dispatching":
+            await self._join(known, again)
+        elif is_new:
+            known.add_late(again)
+
+    async def _join(self, known: OwnedRequest, again: OwnedRequest) -> None:
+        """Have the worker that has, or had, a request send its stream to who came later."""
+        (inbox,) = again.inboxes
+        if await self._dispatcher.attach(known, inbox) or known.end is not None:
+            return
+        if not known.ended:
+            known.add_late(again)
             return
         if self._ledger.get(known.key) is not known:  # another came for it meanwhile
             await self.take(again)
@@ -151,6 +163,11 @@ class Requests:
         again.attempt = known.attempt
         self._accept(again)
         self._undispatched.put_nowait(again)
+
+    async def _join_late(self, request: OwnedRequest) -> None:
+        late, request.late = request.late, []
+        for again in late:
+            await self._join(request, again)
 
     async def cancel(self, request: OwnedRequest) -> None:
         """End a request as its client asked; also one that is not yet with a worker."""
@@ -204,6 +221,8 @@ class Requests:
                 await self._dispatcher.cancel(request, silent=False)
             else:
                 await self._send_end(request, request.cancelled_message(), "finished")
+        if request.end is None:
+            await self._join_late(request)
 
     def explain(self, request: OwnedRequest) -> Route:
         """Where a request, or the first prompt of a list, would go now, and why; it is not
@@ -357,6 +376,8 @@ class Requests:
             self.completed += state != "failed"
         self._changes.notify()
         self._dispatcher.waiting.nudge()
+        if request.late and request.end is None:
+            self._undispatched.put_nowait(request)  # they are still to hear what its worker said
         await self._turns.ended(request)
 
 

@@ -82,7 +82,7 @@ class SessionTurns:
         body, session = request.request, request.session
         if session is None or not body.messages or body.history == "sent":
             return
-        if request.said or request.cancelled:
+        if request.said or request.cancelled or request.ended:
             return
         alone = all(message.role in ("user", "tool") for message in body.messages)
         home = self._homes.last(session)

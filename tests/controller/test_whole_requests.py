@@ -12,11 +12,13 @@ from tests.controller.virtual.steps import (
     REQUESTS,
     Ask,
     Crowd,
+    Cut,
     Generate,
     Kill,
     Pace,
     Restart,
     SlowFrom,
+    SlowTo,
     Step,
     Wait,
 )
@@ -74,3 +76,22 @@ def test_what_ends_while_the_loss_of_its_worker_is_dealt_with_stays_ended(
 
 def test_the_ack_of_a_worker_that_ended_in_the_same_moment_counts_for_nothing() -> None:
     follow(Ask(0, "c-1"), Wait(0.002), Restart("w-1"), Restart("w-2"))
+
+
+def test_who_asks_again_just_before_the_ack_hears_the_end_that_comes_with_it() -> None:
+    follow(Pace("at once"), Ask(1, "c-1"), Wait(0.0005), Ask(1, "c-1"), Wait(0.3))
+
+
+def test_who_asks_again_while_the_worker_cannot_be_reached_hears_the_end() -> None:
+    follow(
+        Pace("idle"), Ask(1, "c-1"), Wait(0.06), Cut("w-1", 0.1), Cut("w-2", 0.1), Ask(1, "c-1"),
+        Wait(0.3),
+    )  # fmt: skip
+
+
+def test_who_heard_the_end_while_it_was_to_be_attached_is_not_served_again() -> None:
+    follow(
+        Pace("idle"), Ask(0, "c-1"), Wait(0.06), Generate("w-1", "token"), Generate("w-2", "token"),
+        SlowTo("w-1", 1.8), SlowTo("w-2", 1.8), Wait(0.06), Ask(0, "c-1"), Wait(0.06),
+        Restart("w-1"), Restart("w-2"), Wait(2.5),
+    )  # fmt: skip
