@@ -53,6 +53,7 @@ class ActiveRequest:
     Attributes:
         fenced: the stream is another attempt's now; nothing may be sent any more.
         end: the terminal message, once there is one; `ended_at` on the monotonic clock.
+        told: the end was sent; what is sent now was said before.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class ActiveRequest:
         self.progress: float | None = None
         self.engine: int | None = None
         self.fenced = False
+        self.told = False
         self.end: Done | Failed | None = None
         self.ended_at = 0.0
         self.inboxes = Inboxes(dispatch.inboxes, awake_or_asleep())

@@ -63,7 +63,8 @@ class Publisher:
 
     Args:
         check_streams: awaited after the lease lapsed, with the requests of what waits to be
-            sent; drops those, and others, that are not ours any more.
+            sent, but those whose end was sent before; drops those, and others, that are not ours
+            any more.
         on_missed: called with an inbox that nobody listens to.
     """
 
@@ -130,7 +131,7 @@ class Publisher:
             if self._lease.is_valid(connection):
                 return
             letters = [letter for outgoing in self._waiting for letter in outgoing.letters]
-            await self._check_streams({letter.request for letter in letters})
+            await self._check_streams({each.request for each in letters if not each.request.told})
             if connection == self._bus.connections:
                 self._lease.restore(connection)
                 self._forgiving_until = self._lease.now() + _FORGIVING_S
@@ -150,6 +151,7 @@ class Publisher:
         for letter in outgoing.letters:
             if letter.request.fenced:
                 continue
+            letter.request.told |= letter.message is letter.request.end
             for inbox in letter.inboxes:
                 if letter.request.multiplex:
                     multiplexed[inbox].append(letter)

@@ -95,3 +95,7 @@ def test_who_heard_the_end_while_it_was_to_be_attached_is_not_served_again() -> 
         SlowTo("w-1", 1.8), SlowTo("w-2", 1.8), Wait(0.06), Ask(0, "c-1"), Wait(0.06),
         Restart("w-1"), Restart("w-2"), Wait(2.5),
     )  # fmt: skip
+
+
+def test_who_asks_again_for_what_a_worker_ended_before_it_was_cut_off_hears_it() -> None:
+    follow(Ask(1, "c-1"), Wait(0.3), Cut("w-1", 0.1), Cut("w-2", 0.1), Wait(0.3), Ask(1, "c-1"))

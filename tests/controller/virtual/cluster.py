@@ -108,7 +108,7 @@ class VirtualCluster:
         self.inspection.begin()
 
     async def do(self, step: Step) -> None:
-        if isinstance(step, SlowFrom | SlowTo | Crowd | Cut):
+        if isinstance(step, SlowFrom | SlowTo | Crowd | Cut | Restart):
             self._prompt = False
         match step:
             case Wait():
