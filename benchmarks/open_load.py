@@ -36,7 +36,8 @@ class Outcome:
     Attributes:
         at_s: when it was sent, since the begin of the load.
         token_s: when each of its tokens came, likewise.
-        forecast_ms: the time to its first token, as its controller foretold.
+        forecast_ms: the time to its first token as its controller foretold it, in parts.
+        others_ms: what it foretold for the other workers.
         code: of its error, if it had one.
     """
 
@@ -45,7 +46,8 @@ class Outcome:
     answer_tokens: int
     worker: str | None = None
     token_s: list[float] = field(default_factory=list)
-    forecast_ms: float | None = None
+    forecast_ms: dict[str, float] = field(default_factory=dict)
+    others_ms: dict[str, float] = field(default_factory=dict)
     code: str | None = None
 
     @property
@@ -123,4 +125,6 @@ class Load:
             outcome.code = error.code or type(error).__name__
             return
         if stream.route is not None:
-            outcome.forecast_ms = stream.route["candidates"][0]["forecast_ms"]["total"]
+            chosen, *others = stream.route["candidates"]
+            outcome.forecast_ms = chosen["forecast_ms"]
+            outcome.others_ms = {each["worker"]: each["forecast_ms"]["total"] for each in others}
