@@ -137,6 +137,7 @@ class Dispatcher:
             attempt = request.begin_attempt(
                 report.id, report.boot_id, place.decision.model, place.placement
             )
+            request.links = [link for link, _ in need.links(place.decision.model)]
             answer = await self._ask(report, attempt, request)
             if answer is None:
                 place.placement.ended("other", time.monotonic())

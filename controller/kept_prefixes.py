@@ -1,8 +1,9 @@
-"""What each worker keeps of prompts, as workers tell it."""
+"""What each worker keeps of prompts, as workers tell it, and as is to be expected until they do."""
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -13,21 +14,30 @@ from shared.errors import BusError, DecodeError
 from shared.ids import BootId, SessionKey, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import ControlReply, TellKept
-from shared.messages.events import KeptPrefixes, Tier
+from shared.messages.events import KeptPrefixes, Tier, WorkerReport
 from shared.messages.prefixes import session_link
 
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 5.0
 _NO_LINKS: Mapping[str, Tier] = MappingProxyType({})
+_EXPECTED_S = 10.0
+"""What is expected and not told for so long is not kept; workers tell every 5 s."""
 
 
 @dataclass(slots=True)
 class _Kept:
+    """
+    Attributes:
+        links: also those that are only expected.
+        expected: until when, the first first.
+    """
+
     boot_id: BootId
     number: int
     links: dict[str, Tier] = field(default_factory=dict)
     sessions: dict[str, int] = field(default_factory=dict)
+    expected: dict[str, float] = field(default_factory=dict)
 
     @property
     def known(self) -> set[str]:
@@ -38,9 +48,12 @@ class _Kept:
 class KeptByWorkers:
     """What workers keep, by worker; of one that is not in the registry nothing is taken."""
 
-    def __init__(self, bus: Bus, registry: Registry) -> None:
+    def __init__(
+        self, bus: Bus, registry: Registry, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._bus = bus
         self._registry = registry
+        self._clock = clock
         self._kept: dict[WorkerId, _Kept] = {}
         self._keepers: dict[str, set[WorkerId]] = {}
         self._to_ask: asyncio.Queue[WorkerId] = asyncio.Queue()
@@ -57,7 +70,10 @@ class KeptByWorkers:
     def links(self, worker: WorkerId) -> Mapping[str, Tier]:
         """Where the links are that a worker keeps."""
         kept = self._kept.get(worker)
-        return kept.links if kept is not None else _NO_LINKS
+        if kept is None:
+            return _NO_LINKS
+        self._drop_expired(worker, kept)
+        return kept.links
 
     def keepers(self, link: str) -> Collection[WorkerId]:
         """The workers that keep a link, or know a session by its own."""
@@ -75,6 +91,19 @@ class KeptByWorkers:
         if kept is not None and kept.boot_id == boot_id:
             del self._kept[worker]
             self._let_go(worker, kept.known)
+
+    def expect(self, worker: WorkerId, links: Iterable[str]) -> None:
+        """A worker has computed a prompt, and will tell in some seconds that it keeps it: until
+        then what begins alike should go there too."""
+        kept, view = self._kept.get(worker), self._registry.worker(worker)
+        if kept is None or view is None or not keeps_prompts(view.report):
+            return
+        until = self._clock() + _EXPECTED_S
+        for link in links:
+            if link not in kept.links or kept.expected.pop(link, None) is not None:
+                kept.links[link] = "memory"
+                kept.expected[link] = until
+                self._keepers.setdefault(link, set()).add(worker)
 
     def ask(self, worker: WorkerId) -> None:
         """Have a worker tell all."""
@@ -119,7 +148,10 @@ class KeptByWorkers:
         before = kept.known
         if told.whole:
             kept.links, kept.sessions = {}, {}
+            kept.expected.clear()
         kept.number = told.number
+        for link in (*told.links, *told.gone):
+            kept.expected.pop(link, None)
         kept.links |= told.links
         kept.sessions |= told.sessions
         for gone in told.gone:
@@ -130,6 +162,16 @@ class KeptByWorkers:
         for link in now - before:
             self._keepers.setdefault(link, set()).add(told.worker)
 
+    def _drop_expired(self, worker: WorkerId, kept: _Kept) -> None:
+        now, expired = self._clock(), []
+        for link, until in kept.expected.items():
+            if until > now:
+                break
+            expired.append(link)
+        for link in expired:
+            del kept.expected[link], kept.links[link]
+        self._let_go(worker, expired)
+
     def _let_go(self, worker: WorkerId, links: Iterable[str]) -> None:
         """A worker keeps these no more."""
         for link in links:
@@ -137,3 +179,8 @@ class KeptByWorkers:
             keepers.discard(worker)
             if not keepers:
                 del self._keepers[link]
+
+
+def keeps_prompts(report: WorkerReport) -> bool:
+    """Whether a worker keeps anything of what it computes."""
+    return any(engine.kv_memory.memory_limit_bytes for engine in report.engines)

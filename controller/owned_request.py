@@ -1,6 +1,7 @@
 """A request that this controller answers for, from acceptance to its end."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controller.placement import Outcome, Placement
@@ -43,6 +44,7 @@ class OwnedRequest:
         said: messages of its session that come before its own.
         body: the request as its client wrote it; None where it came another way, or has ended.
         placement, model: of the present attempt.
+        links: of its prompt, for that model.
         route: how its worker was chosen, where its client wants to know.
         part_of: the list of prompts of which it is one.
         passed_on_tokens: of a list: so many went through here to its client.
@@ -70,6 +72,7 @@ class OwnedRequest:
     body: bytes | None = None
     placement: Placement | None = None
     model: ModelId | None = None
+    links: Sequence[str] = ()
     route: Route | None = None
     part_of: RequestId | None = None
     passed_on_tokens: int = 0
@@ -181,7 +184,7 @@ class OwnedRequest:
         """It ended; badly with an error `code`."""
         good = state == "finished" and not self.cancelled
         self._leave_worker("served" if good else "fault" if code in WORKER_FAULTS else "other")
-        self.state, self.body = state, None
+        self.state, self.body, self.links = state, None, ()
         self.ended_at = time.monotonic()
 
     def _leave_worker(self, outcome: Outcome) -> None:

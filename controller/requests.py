@@ -54,6 +54,7 @@ class Requests:
         kept: KeptByWorkers,
     ) -> None:
         self._bus = bus
+        self._kept = kept
         self._registry = registry
         self._id = controller
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
@@ -307,6 +308,7 @@ class Requests:
                 case TokensEmitted():
                     if not request.tokens and request.model is not None:
                         self.metrics.first_token(request.model, request.elapsed_ms / 1000)
+                        self._kept.expect(batch.worker, request.links)
                     request.note_tokens(event)
                 case RequestFinished():
                     await self._end(request, "finished")

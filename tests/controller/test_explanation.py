@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from shared.messages.codec import decode
+from shared.messages.events import EngineStatus, KeptPrefixes, KVMemoryStatus
 from shared.messages.prefixes import prefix_links
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route, RouteAnswer
 from shared.messages.stream import Done
 from tests.controller.running import CONTROLLER, Running, accepted
-from tests.controller.simulated_worker import WAIT_S
+from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
 from tests.controller.values import DEMO
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +64,25 @@ async def test_what_is_kept_of_the_prompt_is_told(cluster: Running) -> None:
     assert (kept.tier, cold.tier, cold.kept) == ("disk", None, 0.0)
     assert 0.9 < kept.kept < 1
     assert kept.forecast_ms.prefill < cold.forecast_ms.prefill
+
+
+async def test_what_a_worker_has_just_computed_is_expected_to_be_kept(cluster: Running) -> None:
+    memory = KVMemoryStatus(memory_limit_bytes=1)
+    engines = [EngineStatus(index=0, state="running", kv_memory=memory)]
+    worker = SimulatedWorker(cluster.bus, "w1", engines=engines)
+    worker.kept = KeptPrefixes(worker=worker.id, boot_id=worker.boot, number=0, whole=True)
+    await worker.join()
+    await worker.was_asked()
+    await cluster.ask(prompt=None, messages=[SYSTEM, QUESTION])
+    dispatch = await worker.next_dispatch()
+    await cluster.settle()
+    other = {"role": "user", "content": "And of Italy?"}
+    (before,) = (await explained(cluster, messages=[SYSTEM, other])).candidates
+    assert before.kept == 0
+    await worker.emit(dispatch, CONTROLLER, 0, 5)
+    await cluster.settle()
+    (after,) = (await explained(cluster, messages=[SYSTEM, other])).candidates
+    assert 0.9 < after.kept < 1 and after.tier == "memory"
 
 
 async def test_nobody_is_explained_too(cluster: Running) -> None:

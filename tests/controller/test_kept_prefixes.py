@@ -11,7 +11,7 @@ from controller.kept_prefixes import KeptByWorkers
 from controller.registry import Registry
 from shared.bus import Bus
 from shared.ids import BootId, WorkerId
-from shared.messages.events import KeptPrefixes, WorkerEvent
+from shared.messages.events import EngineStatus, KeptPrefixes, KVMemoryStatus, WorkerEvent
 from shared.messages.prefixes import session_link
 from tests.controller.simulated_worker import SimulatedWorker
 from tests.controller.values import ADA, report
@@ -106,6 +106,73 @@ async def test_the_answer_of_a_worker_that_left_meanwhile_is_not_kept(bus: Bus) 
     assert list(kept.keepers("00")) == ["a"]
 
 
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+KEEPING = [EngineStatus(index=0, state="running", kv_memory=KVMemoryStatus(memory_limit_bytes=1))]
+
+
+def expecting(
+    clock: Clock, *messages: KeptPrefixes, engines: list[EngineStatus] = KEEPING
+) -> KeptByWorkers:
+    """Of workers whose engines have a KV memory."""
+    registry = Registry(silence_limit_s=60)
+    kept = KeptByWorkers(Bus.__new__(Bus), registry, clock)
+    for name in WORKERS:
+        event = WorkerEvent(type="joined", worker=report(name, engines=engines))
+        registry.on_worker_event(event, 0.0)
+    for message in messages:
+        kept._take(message)
+    return kept
+
+
+def test_what_a_worker_computed_is_expected_to_be_kept_until_it_says_so() -> None:
+    clock = Clock()
+    kept = expecting(clock, told("a"))
+    kept.expect(WORKERS[0], ["00", "01", "02"])
+    assert set(kept.links(WORKERS[0])) == {"00", "01", "02"} and list(kept.keepers("01")) == ["a"]
+    kept._take(told("a", 2, links={"00": "disk"}, gone=["01"]))
+    assert kept.links(WORKERS[0]) == {"00": "disk", "02": "memory"}
+    clock.now += 11
+    assert kept.links(WORKERS[0]) == {"00": "disk"} and not kept.keepers("02")
+    both_ways(kept)
+
+
+def test_what_is_told_before_is_not_forgotten_for_being_expected() -> None:
+    clock = Clock()
+    kept = expecting(clock, told("a", links={"00": "disk"}))
+    kept.expect(WORKERS[0], ["00", "01"])
+    clock.now += 11
+    assert kept.links(WORKERS[0]) == {"00": "disk"}
+
+
+def test_what_is_expected_again_is_expected_longer() -> None:
+    clock = Clock()
+    kept = expecting(clock, told("a"))
+    for _ in range(2):
+        kept.expect(WORKERS[0], ["00", "01"])
+        clock.now += 8
+    assert set(kept.links(WORKERS[0])) == {"00", "01"}
+    clock.now += 3
+    assert kept.links(WORKERS[0]) == {}
+
+
+@pytest.mark.parametrize(
+    ("worker", "engines"),
+    [("a", []), ("a", [EngineStatus(index=0, state="running")]), ("b", KEEPING)],
+)
+def test_nothing_is_expected_of_who_keeps_nothing_or_was_not_heard_yet(
+    worker: str, engines: list[EngineStatus]
+) -> None:
+    kept = expecting(Clock(), told("a"), engines=engines)
+    kept.expect(WorkerId(worker), ["00"])
+    assert not kept.keepers("00") and kept.links(WorkerId(worker)) == {}
+
+
 _SOME = st.lists(st.sampled_from(LINKS), max_size=4)
 _TOLD = st.builds(
     told,
@@ -116,17 +183,23 @@ _TOLD = st.builds(
     links=st.dictionaries(st.sampled_from(LINKS), st.sampled_from(["memory", "disk"])),
     gone=_SOME,
 )
+_EXPECTED = st.tuples(st.sampled_from(WORKERS), _SOME, st.floats(0, 12))
 _GONE = st.tuples(st.sampled_from(WORKERS), st.sampled_from([BootId("b1"), BootId("b2")]))
 
 
-@given(st.lists(st.one_of(_TOLD, _GONE), max_size=30))
+@given(st.lists(st.one_of(_TOLD, _GONE, _EXPECTED), max_size=30))
 def test_whatever_is_told_the_index_is_the_links_the_other_way_round(
-    words: Iterable[KeptPrefixes | tuple[WorkerId, BootId]],
+    words: Iterable[KeptPrefixes | tuple[WorkerId, BootId] | tuple[WorkerId, list[str], float]],
 ) -> None:
-    kept = KeptByWorkers(Bus.__new__(Bus), Registry(silence_limit_s=60))
+    clock = Clock()
+    kept = expecting(clock)
     for word in words:
-        if isinstance(word, KeptPrefixes):
-            kept._take(word)
-        else:
-            kept.forget(*word)
+        match word:
+            case KeptPrefixes():
+                kept._take(word)
+            case (worker, boot_id):
+                kept.forget(worker, boot_id)
+            case (worker, links, seconds):
+                kept.expect(worker, links)
+                clock.now += seconds
         both_ways(kept)
