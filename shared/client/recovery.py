@@ -72,8 +72,9 @@ class Recovery:
 
     def on_state(self, state: RequestStateName, at_a_worker: bool, now: float) -> None:
         """A controller answered: it knows the request."""
+        is_lost = state == "finished" and self._worker_gone  # so is what the worker had to say
         self.on_message(now)
-        if state in ("running", "finished") and at_a_worker:
+        if state in ("running", "finished") and at_a_worker and not is_lost:
             self._planned = "ask_resend"
         elif state in ("finished", "failed"):
             self._planned = "publish"  # whoever sent the end sends it again

@@ -143,6 +143,16 @@ def test_an_end_that_no_worker_keeps_is_had_by_publishing_again(
     assert stream.look() is None
 
 
+def test_an_end_that_went_with_its_worker_is_had_by_publishing_again() -> None:
+    stream = Simulated()
+    stream.answers["ask_status"] = lambda: stream.state("finished")
+    stream.answers["ask_resend"] = stream.recovery.on_no_worker
+    check(
+        stream.run(4.2),
+        (3.0, "ask_status"), (3.25, "ask_resend"), (3.5, "ask_status"), (3.75, "publish"),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("state", ["accepted", "dispatching"])
 def test_a_request_that_waits_in_its_controller_is_waited_for(state: RequestStateName) -> None:
     stream = Simulated(_WAITING)
