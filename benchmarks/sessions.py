@@ -32,6 +32,7 @@ from benchmarks.measures import percentiles_ms, print_table, save, spread
 from benchmarks.stage import SCRIPTS, child, nats_server
 from shared.cli.local.serving import wait_until_ready
 from shared.client import Cluster, connect
+from shared.errors import ClusterError
 
 _SIDES: dict[str, dict[str, str]] = {
     "prefix-aware": {},
@@ -45,6 +46,7 @@ _ENDED = "worker-2"
 _SYSTEM_TOKENS = (150, 300)
 _READY_WITHIN_S = 180
 _TIMEOUT_MS = 600_000
+_TRIES = 5
 _QUESTIONS = (
     "What is this text about?", "Which word of it matters most?", "What comes before that?",
     "Who would want to read it, and why?", "Say it in other words.", "What is missing there?",
@@ -89,9 +91,12 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class SideResult:
+    """`failures`: of turns that were asked again, in words."""
+
     turns: list[Turn]
     absence: Absence
     seconds: float
+    failures: list[str]
 
 
 def kind(before: Turn, turn: Turn, absence: Absence) -> str:
@@ -143,6 +148,7 @@ class _Side:
         self._workers = workers
         self._arguments = arguments
         self._turns: list[Turn] = []
+        self._failures: list[str] = []
         self._absence: Absence | None = None
         self._began_at = 0.0
 
@@ -158,7 +164,9 @@ class _Side:
         async def client() -> None:
             for number, session in order:
                 async with free[session]:
-                    await self._turn(session, number, said[session])
+                    question = _QUESTIONS[(session + number) % len(_QUESTIONS)]
+                    said[session].append({"role": "user", "content": question})
+                    await self._until_answered(session, number, said[session])
                 if len(self._turns) == half:
                     tasks.create_task(self._restart())
 
@@ -169,14 +177,25 @@ class _Side:
         ended_s = max(turn.ended_s for turn in self._turns)
         if self._absence.back_s > ended_s:
             raise SystemExit(f"{_ENDED} was not back before the last turn: take more --sessions")
-        return SideResult(self._turns, self._absence, ended_s)
+        return SideResult(self._turns, self._absence, ended_s, self._failures)
 
     @property
     def _now_s(self) -> float:
         return time.perf_counter() - self._began_at
 
-    async def _turn(self, session: int, number: int, said: list[dict[str, str]]) -> None:
-        said.append({"role": "user", "content": _QUESTIONS[(session + number) % len(_QUESTIONS)]})
+    async def _until_answered(self, session: int, number: int, said: list[dict[str, str]]) -> None:
+        for _ in range(_TRIES):
+            try:
+                turn = await self._ask(session, number, said)
+            except ClusterError as error:
+                self._failures.append(f"{self._now_s:.1f} s: {error.message}")
+            else:
+                said.append({"role": "assistant", "content": turn.answer})
+                self._turns.append(turn)
+                return
+        raise SystemExit(f"session {session} gets no answer: {self._failures[-1]}")
+
+    async def _ask(self, session: int, number: int, said: Sequence[dict[str, str]]) -> Turn:
         asked_s, first_s, text = self._now_s, 0.0, ""
         stream = self._cluster.stream(
             list(said), session_id=f"session-{session}", max_tokens=self._arguments.max_tokens,
@@ -188,12 +207,9 @@ class _Side:
             text += chunk.text
         seconds, usage = self._now_s - asked_s, stream.usage
         assert usage is not None and stream.worker is not None
-        said.append({"role": "assistant", "content": text})
-        self._turns.append(
-            Turn(
-                session, number, asked_s, first_s or seconds, seconds, str(stream.worker),
-                usage.prompt_tokens, usage.cached_tokens, text, stream.route,
-            )
+        return Turn(
+            session, number, asked_s, first_s or seconds, seconds, str(stream.worker),
+            usage.prompt_tokens, usage.cached_tokens, text, stream.route,
         )  # fmt: skip
 
     async def _restart(self) -> None:
@@ -272,6 +288,7 @@ def _figures(result: SideResult) -> dict[str, Any]:
         "computed_tokens": prompt_tokens - cached_tokens,
         "reused_share": cached_tokens / prompt_tokens,
         "seconds": result.seconds,
+        "failures": len(result.failures),
         "absence": asdict(result.absence),
         "moved_turns": moved,
     }
@@ -291,14 +308,16 @@ def main() -> None:
         for side in _SIDES:
             print(f"run {repeat + 1}/{arguments.repeats}: {side}", file=sys.stderr)
             results[side].append(_run(side, arguments, repeat))
-    _report(results, arguments)
+            figures = {name: [_figures(each) for each in some] for name, some in results.items()}
+            runs = {name: [asdict(each) for each in some] for name, some in results.items()}
+            saved = {"options": vars(arguments), "figures": figures, "runs": runs}
+            path = save("sessions", saved)
+    _report(figures, arguments)
+    print(f"answers that are the same on both sides: {_same_answers(results)}")
+    print(f"written to {path}")
 
 
-def _report(results: Mapping[str, list[SideResult]], arguments: argparse.Namespace) -> None:
-    figures = {side: [_figures(result) for result in some] for side, some in results.items()}
-    runs = {side: [asdict(result) for result in some] for side, some in results.items()}
-    path = save("sessions", {"options": vars(arguments), "figures": figures, "runs": runs})
-
+def _report(figures: Mapping[str, list[dict[str, Any]]], arguments: argparse.Namespace) -> None:
     def first_token(side: str, part: str) -> list[float]:
         return [run["later_first_token_ms"][part] for run in figures[side]]
 
@@ -325,18 +344,17 @@ def _report(results: Mapping[str, list[SideResult]], arguments: argparse.Namespa
         ("  computed", 0, lambda side: of(side, "computed_tokens")),
         ("  reused %", 1, lambda side: of(side, "reused_share", 100)),
         ("seconds", 0, lambda side: of(side, "seconds")),
+        ("turns that failed and were asked again", 0, lambda side: of(side, "failures")),
     ]
     print_table(
         f"{arguments.sessions} sessions of {arguments.turns} turns on {len(_WORKERS)} workers, "
         f"medians of {arguments.repeats} (minimum-maximum)",
-        ("", *results),
+        ("", *figures),
         [
-            (name, *(_shown(of_side(side), digits) for side in results))
+            (name, *(_shown(of_side(side), digits) for side in figures))
             for name, digits, of_side in rows
         ],
     )
-    print(f"answers that are the same on both sides: {_same_answers(results)}")
-    print(f"written to {path}")
 
 
 def _same_answers(results: Mapping[str, list[SideResult]]) -> str:
