@@ -303,6 +303,7 @@ class Dispatcher:
             client=attempt.client,
             attempt=attempt.attempt,
             silent=silent,
+            owner=self._controller if silent else None,
         )
         try:
             await self._bus.publish(subjects.worker_control(worker, order.verb), encode(order))

@@ -179,9 +179,7 @@ class Entrance:
     def _carry_out(self, order: ControlOrder) -> ControlReply:
         match order:
             case CancelRequest():
-                key = (order.client, order.request_id)
-                found = self._scheduler.cancel(key, order.attempt, silent=order.silent)
-                return ControlReply(worker=self._id, ok=found)
+                return ControlReply(worker=self._id, ok=self._cancel(order))
             case AttachStream():
                 return self._attach(order)
             case LoadModel():
@@ -212,6 +210,13 @@ class Entrance:
                 session = order.client, order.session_id
                 status = self._scheduler.sessions.pin(session, pinned=order.pinned)
                 return ControlReply(worker=self._id, ok=True, sessions=[status])
+
+    def _cancel(self, order: CancelRequest) -> bool:
+        key = order.client, order.request_id
+        request = self._scheduler.find(key)
+        if request is not None and order.owner not in (None, request.owner):
+            return False
+        return self._scheduler.cancel(key, order.attempt, silent=order.silent)
 
     def _attach(self, order: AttachStream) -> ControlReply:
         request = self._scheduler.find((order.client, order.request_id))

@@ -55,7 +55,8 @@ class ResendState(Internal):
 class CancelRequest(Internal):
     """Stops one attempt of a request; -1 stops any.
 
-    `silent`: the client is told nothing, because another attempt goes on.
+    `silent`: the client is told nothing, because another attempt goes on. `owner`: not where
+    another controller has taken the request up since.
     """
 
     verb: Literal["cancel"] = "cancel"
@@ -63,6 +64,7 @@ class CancelRequest(Internal):
     client: ClientName
     attempt: int = -1
     silent: bool = False
+    owner: ControllerId | None = None
 
 
 class AttachStream(Internal):

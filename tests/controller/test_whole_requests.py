@@ -15,6 +15,7 @@ from tests.controller.virtual.steps import (
     Cut,
     Generate,
     Kill,
+    Leave,
     Pace,
     Restart,
     SlowFrom,
@@ -99,3 +100,9 @@ def test_who_heard_the_end_while_it_was_to_be_attached_is_not_served_again() -> 
 
 def test_who_asks_again_for_what_a_worker_ended_before_it_was_cut_off_hears_it() -> None:
     follow(Ask(1, "c-1"), Wait(0.3), Cut("w-1", 0.1), Cut("w-2", 0.1), Wait(0.3), Ask(1, "c-1"))
+
+
+def test_a_controller_that_leaves_does_not_end_what_another_one_has_taken_up() -> None:
+    follow(
+        Pace("idle"), Ask(0, "c-1"), Wait(0.3), Leave("c-1"), Wait(0.06), Ask(0, "c-2"), Wait(12)
+    )  # fmt: skip

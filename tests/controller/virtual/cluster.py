@@ -101,7 +101,7 @@ class VirtualCluster:
         self.network.on_publish.append(self.inspection.watch)
         for name, controller in self.controllers.items():
             controller._requests._dispatcher._random.seed(0)
-            self._lives[name] = asyncio.create_task(controller.run(self._stops[name]))
+            self._lives[name] = asyncio.create_task(self._run(name, controller))
         for name in WORKERS:
             await self._start_worker(name, 1)
         await asyncio.sleep(_SETTLED_S)
@@ -136,10 +136,10 @@ class VirtualCluster:
             case CrashEngine():
                 self.workers[step.worker].crash_engine()
             case Kill():
-                self.workers[step.worker].die()
+                self.inspection.excused |= self.workers[step.worker].die()
             case Restart():
                 worker = self.workers[step.worker]
-                worker.die()
+                self.inspection.excused |= worker.die()
                 await self._start_worker(step.worker, worker.boot + 1, step.silent_s)
             case Drain():
                 self.workers[step.worker].drain()
@@ -189,10 +189,15 @@ class VirtualCluster:
         assert not wrong, "\n".join(wrong)
 
     def _unsettled(self) -> list[str]:
+        self.inspection.excuse(self.network.lost)
         busy = [worker for worker in self.workers.values() if worker.alive and worker.requests]
         return [*self.inspection.unsettled(), *(f"{worker.id} has requests" for worker in busy)]
 
     # Parts.
+
+    async def _run(self, name: str, controller: Controller) -> None:
+        await controller.run(self._stops[name])
+        await self._bus(name).close()
 
     async def _start_worker(self, name: str, boot: int, silent_s: float = 0.0) -> None:
         worker = self.workers[name] = VirtualWorker(self.network, self._settings, name, boot)

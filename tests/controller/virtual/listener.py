@@ -20,7 +20,7 @@ class Listener:
         messages: all that came.
         end: `done`, or the code of the error; None before.
         generations: of each choice, whose tokens it took, each named once.
-        owed: its request was published, so that it must hear the end.
+        owed: its request was published and, as far as it knows, taken: it must hear the end.
         hurried: its time may be over before it is served.
     """
 
@@ -38,6 +38,7 @@ class Listener:
 
     async def take(self, message: Message) -> None:
         if message.no_responders:
+            self.owed = False
             return
         for one in decode_stream(message.payload):
             self._take(one)

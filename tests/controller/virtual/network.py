@@ -41,17 +41,12 @@ class _Link:
     free_at: float = 0.0
     on_its_way: deque[tuple[Receiver, Message] | None] = field(default_factory=deque)
 
-    def arrive(self) -> None:
-        arrived = self.on_its_way.popleft()
-        if arrived is not None and arrived[0].reachable:
-            arrived[0].take(arrived[1])
-
 
 class VirtualNetwork:
     """
     Attributes:
         preferred: the connection that gets what is for one of a queue group, if it is a member.
-        lost: subjects of what was on its way to a connection that was cut.
+        lost: what was for somebody who was cut off, or listened no more.
         on_publish: called with the connection, subject and payload of all that is published.
     """
 
@@ -63,7 +58,7 @@ class VirtualNetwork:
         self._links: dict[tuple[str, str], _Link] = {}
         self._slow: dict[tuple[str, str], float] = {}
         self.preferred = ""
-        self.lost: list[str] = []
+        self.lost: list[Message] = []
         self.on_publish: list[Callable[[str, str, bytes], None]] = []
 
     def add(self, receiver: Receiver) -> None:
@@ -93,12 +88,13 @@ class VirtualNetwork:
             self._send(connection, receiver, Message(subject, reply, payload))
         if reply and not receivers:
             self._say_that_nobody_listens(connection, subject, reply)
+            self.lost.append(Message(subject, reply, payload))
 
     def drop_all_to(self, connection: str) -> None:
         """What is on its way there does not arrive."""
         for (_, receiver), link in self._links.items():
             if receiver == connection:
-                self.lost += [entry[1].subject for entry in link.on_its_way if entry is not None]
+                self.lost += [entry[1] for entry in link.on_its_way if entry is not None]
                 link.on_its_way = deque([None] * len(link.on_its_way))
 
     def _say_that_nobody_listens(self, connection: str, subject: str, reply: str) -> None:
@@ -135,7 +131,16 @@ class VirtualNetwork:
         latency_s = max(self._slow.get(way, LATENCY_S) for way in ways)
         link.free_at = max(link.free_at, self._loop.time() + latency_s, not_before)
         link.on_its_way.append((receiver, message))
-        self._loop.call_at(link.free_at, link.arrive)
+        self._loop.call_at(link.free_at, self._arrive, link)
+
+    def _arrive(self, link: _Link) -> None:
+        if (arrived := link.on_its_way.popleft()) is None:
+            return
+        receiver, message = arrived
+        if receiver.reachable and receiver in self._receivers:
+            receiver.take(message)
+        else:
+            self.lost.append(message)
 
 
 def matches(pattern: str, subject: str) -> bool:

@@ -153,6 +153,7 @@ _DISTURBANCES = (
     st.builds(Drain, _WORKERS),
 )
 CUT_WORKERS = st.builds(Cut, _WORKERS, st.sampled_from([0.1, 1.2, 4.0]))
+LEAVES = st.builds(Leave, _CONTROLLERS)
 CUT_CONTROLLERS = st.builds(Cut, _CONTROLLERS, st.sampled_from([0.1, 1.2, 4.0]))
 
 

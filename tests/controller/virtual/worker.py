@@ -119,13 +119,16 @@ class VirtualWorker:
         if self.alive and self.state != "draining":
             self.bus.spawn(self._leave())
 
-    def die(self) -> None:
-        """Be gone without a word."""
+    def die(self) -> set[str]:
+        """Be gone without a word; returns the inboxes that were to hear something again, and
+        not for the first time: nobody else knows of that."""
         self.alive = False
+        unsaid = [one for one in self._publisher._waiting if not one.events]
         self.engine.lose_all()
         self.bus.die()
         for task in self._tasks:
             task.cancel()
+        return {inbox for one in unsaid for letter in one.letters for inbox in letter.inboxes}
 
     async def _leave(self) -> None:
         await self._change_state("draining")
