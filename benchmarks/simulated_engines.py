@@ -202,11 +202,12 @@ class SimulatedEngine(EngineProcess):
     # The device.
 
     async def _compute(self, seconds: float) -> float:
-        """Return when the device has computed for so long; the seconds that it took."""
+        """Return when the device has computed for so long; the seconds that it took, which are more
+        where this process was late."""
         began_at = time.monotonic()
         self._free_at = max(self._free_at, began_at - _CATCHES_UP_S) + seconds
         await asyncio.sleep(self._free_at - began_at)
-        return time.monotonic() - began_at
+        return max(seconds, time.monotonic() - began_at)
 
     async def _step(self) -> None:
         took_s = await self._compute(self._device.step_s(len(self._rows)))
