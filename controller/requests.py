@@ -70,6 +70,7 @@ class Requests:
         self._lists = ListRequests(bus, registry, self)
         self._undispatched: asyncio.Queue[OwnedRequest] = asyncio.Queue()
         self._changes = Changes()
+        self._closed: StreamError | None = None
         self.accepted = self.completed = self.failed = 0
         self.metrics = self._dispatcher.metrics
 
@@ -108,8 +109,11 @@ class Requests:
         goes to the new inbox too, from the start.
 
         Raises:
-            RequestError: its id belongs to another request of this client.
+            RequestError: its id belongs to another request of this client, or none are taken
+                any more.
         """
+        if self._closed is not None:
+            raise RequestError(self._closed.message, code=self._closed.code)
         known = self._ledger.get(request.key)
         if known is not None:
             if known.request.fingerprint() != request.request.fingerprint():
@@ -168,7 +172,11 @@ class Requests:
     async def _join_late(self, request: OwnedRequest) -> None:
         late, request.late = request.late, []
         for again in late:
-            await self._join(request, again)
+            try:
+                await self._join(request, again)
+            except RequestError as error:  # another has taken its id meanwhile
+                end = again.failed_message(stream_error(error))
+                await self._publish(again, end, again.inboxes[0])
 
     async def cancel(self, request: OwnedRequest) -> None:
         """End a request as its client asked; also one that is not yet with a worker."""
@@ -190,9 +198,10 @@ class Requests:
         await self._fail(request, error)
 
     async def fail_all(self, code: str, message: str) -> None:
-        """End every request, and make the workers drop what they do for it."""
+        """End every request, and make the workers drop what they do for it; take no more."""
+        self._closed = StreamError.of(code, message)
         for request in self._ledger.active:
-            await self.give_up(request, StreamError.of(code, message))
+            await self.give_up(request, self._closed)
 
     # Dispatching.
 

@@ -4,11 +4,14 @@ import logging
 from collections.abc import Iterator, Sequence
 
 import pytest
+from hypothesis import given, settings
 
 from tests.controller.virtual.clock import run_in_virtual_time
 from tests.controller.virtual.cluster import VirtualCluster
 from tests.controller.virtual.steps import (
     CONTROLLERS,
+    CUT_WORKERS,
+    LEAVES,
     REQUESTS,
     Ask,
     Crowd,
@@ -22,6 +25,7 @@ from tests.controller.virtual.steps import (
     SlowTo,
     Step,
     Wait,
+    scripts,
 )
 
 
@@ -106,3 +110,15 @@ def test_a_controller_that_leaves_does_not_end_what_another_one_has_taken_up() -
     follow(
         Pace("idle"), Ask(0, "c-1"), Wait(0.3), Leave("c-1"), Wait(0.06), Ask(0, "c-2"), Wait(12)
     )  # fmt: skip
+
+
+def test_what_comes_in_the_moment_in_which_its_controller_leaves_hears_an_end() -> None:
+    """Some of these arrive when all others were ended already."""
+    for wait_s in (0.0005, 0.000999, 0.001, 0.0010001, 0.0015):
+        follow(Ask(0, "c-1"), Wait(wait_s / 2), Wait(wait_s / 2), Leave("c-1"))
+
+
+@settings(max_examples=150)
+@given(scripts(CUT_WORKERS, LEAVES))
+def test_no_request_is_lost_or_answered_twice(steps: list[Step]) -> None:
+    follow(*steps)
