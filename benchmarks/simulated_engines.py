@@ -259,6 +259,7 @@ class SimulatedEngine(EngineProcess):
         while True:
             waiting = len(self._waiting) + (self._begun is not None)
             step_s = self._step_s if self._rows else 0.0
+            rows = min(len(self._rows) + 1, self._adaptive.limit)
             batch = BatchMeasured(
                 MODEL,
                 rows=len(self._rows),
@@ -267,6 +268,7 @@ class SimulatedEngine(EngineProcess):
                 step_ms=round(1000 * (self._adaptive.latency_s or step_s), 1),
                 stability=round(self._adaptive.stability, 3),
                 changes=[],
+                next_step_ms=round(1000 * (self._adaptive.step_s(rows) or step_s), 1),
                 prefill_tokens_per_s=round(self._speed.tokens_per_s, 1),
             )
             sequences, batches = waiting + len(self._rows), [batch] if self._loaded else []

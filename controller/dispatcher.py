@@ -219,7 +219,9 @@ class Dispatcher:
                 decision = self._chosen(search.need, {*out, *search.request.tried})
         decision = decision or self._chosen(search.need, out)
         prefill_ms = decision.chosen.forecast.prefill_ms
-        return Place(decision, Placement(decision.worker, prefill_ms, time.monotonic()))
+        choices = search.request.request.choices
+        now = time.monotonic()
+        return Place(decision, Placement(decision.worker, prefill_ms, now, choices=choices))
 
     def _chosen(
         self, need: Need, excluded: Collection[WorkerId], policy: Policy | None = None

@@ -207,7 +207,7 @@ class _Standing(Collector):
 def load_deviation(views: Sequence[WorkerView]) -> float:
     """The coefficient of variation of the workers' loads; 0 where all are idle."""
     loads = [
-        view.load / max(1, view.report.max_batch_size)
+        view.choices / max(1, view.report.max_batch_size)
         for view in views
         if view.report.state in ("ready", "warming")
     ]

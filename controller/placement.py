@@ -13,12 +13,15 @@ class Placement:
     """One attempt at one worker, from the moment it is chosen. Each end is told once; what comes
     later changes nothing."""
 
-    def __init__(self, view: WorkerView, prefill_ms: float, now: float) -> None:
+    def __init__(
+        self, view: WorkerView, prefill_ms: float, now: float, *, choices: int = 1
+    ) -> None:
         self._view = view
+        self._choices = choices
         self._call = view.breaker.begin(now) if view.breaker is not None else 0
         self._state: Literal["asked", "taken", "over"] = "asked"
         self._judged = False
-        view.asked(self, prefill_ms)
+        view.asked(self, prefill_ms, choices)
 
     def taken(self) -> None:
         """The worker has it."""
@@ -40,7 +43,7 @@ class Placement:
         if self._state == "asked":
             self._view.answered(self, took=False)
         else:
-            self._view.ended(self)
+            self._view.ended(self, self._choices)
         self._state = "over"
         self._judge(outcome, now)
 

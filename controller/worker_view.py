@@ -2,10 +2,16 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from controller.circuit_breaker import CircuitBreaker
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelStatus, WorkerReport
+
+
+class _Sent(NamedTuple):
+    prefill_ms: float
+    choices: int
 
 
 @dataclass(slots=True, eq=False)
@@ -15,6 +21,7 @@ class WorkerView:
         seen_at: when it last said something, on the monotonic clock.
         unreported: requests that its last report cannot count: those sent there since, less those
             that ended since.
+        unreported_choices: likewise the answers that they wait for.
         unreported_ms: until the prompts are computed that were sent there since, as predicted.
         turned_away: requests that were told since then to come again, as its queue is full: each
             is to come for another place.
@@ -25,12 +32,13 @@ class WorkerView:
     report: WorkerReport
     seen_at: float
     unreported: int = 0
+    unreported_choices: int = 0
     unreported_ms: float = 0.0
     turned_away: int = 0
     breaker: CircuitBreaker | None = None
     models: dict[ModelId, ModelStatus] = field(init=False)
-    _asked: dict[Hashable, float] = field(init=False, default_factory=dict)
-    _taken: dict[Hashable, float] = field(init=False, default_factory=dict)
+    _asked: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
+    _taken: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.models = {status.id: status for status in self.report.models}
@@ -45,6 +53,11 @@ class WorkerView:
         report = self.report
         return max(0, report.active_requests + report.queued_requests + self.unreported)
 
+    @property
+    def choices(self) -> int:
+        """Places in batches that its requests take or wait for, as far as known."""
+        return max(self.load, self.report.choices + self.unreported_choices)
+
     def renew(self, report: WorkerReport, now: float) -> None:
         """It said something. What it took before, it has counted: its answer left before its
         report, on the same connection. What it has not answered yet, it may not have seen."""
@@ -53,34 +66,39 @@ class WorkerView:
         self._taken.clear()
         self.turned_away = 0
         self.unreported = len(self._asked)
-        self.unreported_ms = sum(self._asked.values())
+        self.unreported_choices = sum(sent.choices for sent in self._asked.values())
+        self.unreported_ms = sum(sent.prefill_ms for sent in self._asked.values())
 
-    def asked(self, request: Hashable, prefill_ms: float) -> None:
+    def asked(self, request: Hashable, prefill_ms: float, choices: int = 1) -> None:
         """A request is on its way there."""
-        self._asked[request] = prefill_ms
+        self._asked[request] = _Sent(prefill_ms, choices)
         self.unreported += 1
+        self.unreported_choices += choices
         self.unreported_ms += prefill_ms
 
     def answered(self, request: Hashable, *, took: bool) -> None:
         """It took a request that it was asked to take, or did not."""
-        prefill_ms = self._asked.pop(request, None)
-        if prefill_ms is None:
+        sent = self._asked.pop(request, None)
+        if sent is None:
             return
         if took:
-            self._taken[request] = prefill_ms
+            self._taken[request] = sent
         else:
             self.unreported -= 1
-            self.unreported_ms -= prefill_ms
+            self.unreported_choices -= sent.choices
+            self.unreported_ms -= sent.prefill_ms
 
     def began(self, request: Hashable) -> None:
         """It has computed the prompt of a request; that may be heard before its answer."""
         for known in (self._asked, self._taken):
             if request in known:
-                self.unreported_ms -= known[request]
-                known[request] = 0.0
+                sent = known[request]
+                self.unreported_ms -= sent.prefill_ms
+                known[request] = _Sent(0.0, sent.choices)
 
-    def ended(self, request: Hashable) -> None:
+    def ended(self, request: Hashable, choices: int = 1) -> None:
         """A request that it took is there no longer."""
         self.began(request)
         self._taken.pop(request, None)
         self.unreported -= 1
+        self.unreported_choices -= choices

@@ -75,7 +75,7 @@ class ModelSpeeds:
         ]
         if batches:
             seen.prefill_tokens_per_s = fmean(batch.prefill_tokens_per_s for batch in batches)
-        steps_ms = [batch.step_ms for batch in batches if batch.step_ms > 0]
+        steps_ms = [batch.next_step_ms for batch in batches if batch.next_step_ms > 0]
         return ModelSpeed(
             prefill_tokens_per_s=round(seen.prefill_tokens_per_s, 1),
             step_ms=round(fmean(steps_ms), 1) if steps_ms else 0.0,

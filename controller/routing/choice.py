@@ -184,4 +184,4 @@ def _candidate(
     found = find_kept(links, kept.links(view.id)) if links else NOTHING
     places = status.speed.rows or view.report.max_batch_size
     forecast = foretell(view, status, need, found)
-    return Candidate(view, status, found, forecast, view.load / max(1, places))
+    return Candidate(view, status, found, forecast, view.choices / max(1, places))

@@ -94,7 +94,7 @@ def find_kept(links: Links, held: Mapping[str, Tier]) -> Kept:
 def _place_ms(view: WorkerView, speed: ModelSpeed, step_ms: float) -> float:
     """Until a place in a batch is free: those who wait get one each time an answer ends."""
     rows = speed.rows or view.report.max_batch_size
-    over = view.load + 1 - rows
+    over = view.choices + 1 - rows
     if not rows or over <= 0:
         return 0.0
     answer_ms = (speed.answer_tokens or _UNKNOWN.answer_tokens) * step_ms

@@ -99,8 +99,10 @@ def _full(view: WorkerView, level: Priority) -> Obstacle | None:
 def _queued_since(view: WorkerView) -> int:
     """How many of those sent there since its report found no place but in its queue."""
     report = view.report
-    places = 0 if report.queued_requests else report.max_batch_size - report.active_requests
-    return max(0, view.unreported - max(0, places))
+    taken = max(report.active_requests, report.choices)
+    places = 0 if report.queued_requests else max(0, report.max_batch_size - taken)
+    over = max(view.unreported, view.unreported_choices) - places
+    return max(0, min(view.unreported, over))
 
 
 def _unmet(report: WorkerReport, requires: Requirements) -> str | None:

@@ -37,7 +37,7 @@ class ModelSpeed(Part):
 
     Attributes:
         prefill_tokens_per_s: prompt tokens that one engine computes in a second.
-        step_ms: of a decode step with the rows of now.
+        step_ms: of a decode step with one row more than now.
         rows: that may decode at once, in all engines that hold the model.
         bytes_per_token: of prompts that came as text, in UTF-8.
         prefill_share: of the tokens of prompts, those that were not kept from before, 0 to 1.
@@ -262,6 +262,7 @@ class WorkerReport(Part):
     """The whole state of a worker, as heartbeats and health answers carry it.
 
     Attributes:
+        choices: answers that its requests wait for: each takes a place in a batch.
         prefill_ms: until the prompts that are here are computed, as far as its speed tells; of the
             engine that is first done.
         dispatches_per_message: so many it takes in one message at most.
@@ -279,6 +280,7 @@ class WorkerReport(Part):
     state: WorkerState
     active_requests: Count = 0
     queued_requests: Count = 0
+    choices: Count = 0
     max_batch_size: Count = 0
     max_queue_depth: Count = 0
     prefill_ms: float = 0.0

@@ -67,6 +67,13 @@ def test_who_finds_all_places_taken_waits_for_answers_to_end(load: int, wait_ms:
     assert foretold(sent).wait_ms == wait_ms
 
 
+def test_one_request_with_many_answers_takes_as_many_places() -> None:
+    sent = worker()
+    sent.asked("many", 0.0, 9)
+    for one in (worker(active_requests=1, choices=9), sent):
+        assert foretold(one).wait_ms == 3000
+
+
 def test_where_rows_are_not_measured_the_batch_size_counts() -> None:
     speed = SPEED.model_copy(update={"rows": 0})
     assert foretold(worker(speed, active_requests=2, max_batch_size=2)).wait_ms == 1000

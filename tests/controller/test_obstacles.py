@@ -162,6 +162,16 @@ def test_what_is_sent_takes_free_places_first_and_room_in_the_queue_then() -> No
     assert obstacle_for(one, "medium") is None
 
 
+def test_a_request_with_many_answers_leaves_less_places_free() -> None:
+    told = view("a", active_requests=1, choices=8, max_batch_size=8, max_queue_depth=1)
+    sent = view("a", max_batch_size=8, max_queue_depth=1)
+    sent.asked("many", 0.0, 8)
+    for one in (told, sent):
+        assert obstacle_for(one, "medium") is None
+        one.asked("next", 0.0)
+        assert obstacle_for(one, "medium") == "queue_full"
+
+
 @pytest.mark.parametrize(
     ("drain_per_s", "turned_away", "retry_after_ms"),
     [(0.0, 0, 1000), (4.0, 0, 250), (4.0, 7, 2000), (0.001, 0, 60_000)],

@@ -80,3 +80,25 @@ def test_a_report_brings_the_models_and_forgets_whom_it_turned_away() -> None:
     mac.renew(report("mac", models=models(best="loading")), 1.0)
     assert list(mac.models) == ["best"] and mac.models == {"best": mac.report.models[0]}
     assert mac.turned_away == 0
+
+
+def test_each_answer_of_a_request_takes_a_place() -> None:
+    mac = view("mac", active_requests=2, choices=5)
+    mac.asked("many", 40.0, 8)
+    assert (mac.load, mac.choices) == (3, 13)
+    mac.answered("many", took=True)
+    mac.began("many")
+    assert mac.choices == 13
+    mac.renew(report("mac", active_requests=3, choices=12), 1.0)
+    assert mac.choices == 12
+    mac.ended("many", 8)
+    assert (mac.load, mac.choices) == (2, 4)
+    mac.asked("refused", 40.0, 3)
+    mac.answered("refused", took=False)
+    assert (mac.load, mac.choices) == (2, 4)
+
+
+def test_a_worker_that_does_not_tell_its_answers_has_one_for_each_request() -> None:
+    mac = view("mac", active_requests=2, queued_requests=1)
+    mac.asked("r", 40.0)
+    assert mac.choices == 4

@@ -55,7 +55,7 @@ class RecordingEngine(EngineProcess):
     ) -> None:
         """`limits` are those of the batches, by model; they are all as fast."""
         batches = [
-            BatchMeasured(model, 0, 0, limit, step_ms, 1.0, [], prefill_tokens_per_s)
+            BatchMeasured(model, 0, 0, limit, step_ms, 1.0, [], step_ms, prefill_tokens_per_s)
             for model, limit in (limits or {}).items()
         ]
         self.measured = EngineMeasured(0, active_bytes, spare_bytes, kv_bytes, 0, 0, 0.0, batches)

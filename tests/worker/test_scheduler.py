@@ -114,6 +114,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_again(narrow: RunningA
     assert 100 <= (refusals[4].retry_after_ms or 0) <= 60_000
     report = (await narrow.health()).worker
     assert (report.active_requests, report.queued_requests) == (1, 3)
+    assert report.choices == 4
     await narrow.cancel_all(*(narrow.stream(d) for d in reversed(dispatches[:4])))
     await (await narrow.start()).done()
 

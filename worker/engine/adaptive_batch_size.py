@@ -102,6 +102,11 @@ class AdaptiveBatchSize:
         """The share of the last judgements that found nothing to change, from 0 to 1."""
         return sum(self._in_band) / len(self._in_band) if self._in_band else 1.0
 
+    def step_s(self, rows: int) -> float:
+        """How long a step of so many rows takes, as far as can be said."""
+        predicted_s = self._row_cost.predict(self.latency_s, max(1, round(self._rows)), rows)
+        return self.latency_s if predicted_s is None else predicted_s
+
     def stepped(self, latency_s: float, rows: int, waiting: int, now: float) -> None:
         """Take in one step of so many rows, while others waited to join."""
         if rows > self.limit:

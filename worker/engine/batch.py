@@ -113,15 +113,17 @@ class Batch:
     def measured(self, model: ModelId, now: float) -> BatchMeasured:
         """The present state, for people."""
         steps_s = sum(group.step_s for group in self.groups)
-        adaptive = self.adaptive
+        adaptive, rows = self.adaptive, len(self._rows)
+        next_s = adaptive.step_s(min(rows + 1, adaptive.limit)) if adaptive else 0.0
         return BatchMeasured(
             model,
-            rows=len(self._rows),
+            rows=rows,
             waiting=len(self._prompts.pending) + len(self._prompts),
             limit=adaptive.limit if adaptive else self._max_size,
             step_ms=round(1000 * ((adaptive and adaptive.latency_s) or steps_s), 1),
             stability=round(adaptive.stability, 3) if adaptive else 1.0,
             changes=[change.as_json(now) for change in adaptive.changes] if adaptive else [],
+            next_step_ms=round(1000 * (next_s or steps_s), 1),
             prefill_tokens_per_s=round(self._model.prefill_speed.tokens_per_s, 1),
         )
 

@@ -246,8 +246,12 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasured:
-    """The batch of one model; the fields are those of `BatchStatus`, `changes` as JSON, and how
-    many prompt tokens it computes in a second."""
+    """The batch of one model; the fields are those of `BatchStatus`, `changes` as JSON, and
+
+    Attributes:
+        next_step_ms: of a step with one row more than now, as far as can be said.
+        prefill_tokens_per_s: how many prompt tokens it computes in a second.
+    """
 
     model: ModelId
     rows: int
@@ -256,6 +260,7 @@ class BatchMeasured:
     step_ms: float
     stability: float
     changes: list[dict[str, Any]]
+    next_step_ms: float
     prefill_tokens_per_s: float
 
 

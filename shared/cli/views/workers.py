@@ -64,7 +64,8 @@ def restarts_of(worker: WorkerReport) -> int:
 
 
 def _load(worker: WorkerReport) -> float:
-    return (worker.active_requests + worker.queued_requests) / max(1, worker.max_batch_size)
+    taken = max(worker.active_requests + worker.queued_requests, worker.choices)
+    return taken / max(1, worker.max_batch_size)
 
 
 def _memory_share(worker: WorkerReport) -> float:

@@ -216,3 +216,19 @@ def test_where_one_row_alone_nearly_takes_the_target_a_few_are_kept(
         assert machine.size.limit >= 2
         assert machine.step_s(machine.size.limit) <= 1.2 * 0.12 + 0.004
         assert machine.changes_since(began_at) <= 10
+
+
+def test_who_comes_to_an_idle_machine_takes_no_step_of_a_full_batch() -> None:
+    machine = _machine(0.02, 0.002)
+    assert machine.size.step_s(1) == 0
+    for clients in (2, 9, _MOST):
+        machine.run(20, clients)
+    for rows in (1, 16, _MOST):
+        assert machine.size.step_s(rows) == pytest.approx(machine.step_s(rows), rel=0.35)
+
+
+def test_while_rows_never_changed_a_step_is_as_long_as_it_was() -> None:
+    size = AdaptiveBatchSize(AdaptiveBatching(), 1, _MOST)
+    for number in range(3):
+        size.stepped(0.05, 2, 0, float(number))
+    assert size.step_s(1) == size.step_s(8) == pytest.approx(0.05)
