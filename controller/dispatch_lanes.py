@@ -21,6 +21,7 @@ from shared.messages.dispatch import Dispatch, DispatchReply, Refusal, dispatch_
 from shared.messages.events import WorkerReport
 from shared.messages.request import Priority
 from shared.settings.tree import DispatchSettings
+from shared.tasks import Tasks
 
 _ENVELOPE_BYTES = 1024
 """What a message has beside its dispatches, at most."""
@@ -107,7 +108,7 @@ class DispatchLanes:
         self._workers: dict[tuple[WorkerId, BootId], _Worker] = {}
         self._held: dict[RequestKey, tuple[_Lane, _Entry]] = {}
         self._sent: dict[int, _Sent] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.messages = self.dispatches = 0
 
     async def open(self) -> None:
@@ -190,9 +191,7 @@ class DispatchLanes:
         if due_s > 0 and lane.held:
             lane.timer = asyncio.get_running_loop().call_later(due_s, self._on_due, lane)
             return
-        task = asyncio.get_running_loop().create_task(self._send_held(lane))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._send_held(lane))
 
     def _taken_out(self, lane: _Lane) -> list[_Entry]:
         held, lane.held = lane.held, []

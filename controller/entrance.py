@@ -3,7 +3,6 @@
 Checks what comes, sends it once to the controller that owns it, and answers what is wrong.
 """
 
-import asyncio
 import logging
 
 from controller.intake import may_answer, own_request, read_request, rejection
@@ -22,6 +21,7 @@ from shared.messages.request import Claims
 from shared.messages.routes import RouteAnswer
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings
+from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Entrance:
         self._id = controller
         self._registry = registry
         self._requests = requests
-        self._arrived: asyncio.Queue[Message] = asyncio.Queue()
+        self._tasks = Tasks()
         self._intake: Subscription | None = None
 
     async def open(self) -> None:
@@ -54,21 +54,24 @@ class Entrance:
         await bus.subscribe(subjects.ROUTE_ALL, self._on_route, queue=subjects.CONTROLLER_QUEUE)
         await bus.subscribe(subjects.controller_infer(self._id), self._on_forwarded)
         self._intake = await bus.subscribe(
-            subjects.INFER_ALL, self._arrived.put, queue=subjects.CONTROLLER_QUEUE
+            subjects.INFER_ALL, self._on_arrival, queue=subjects.CONTROLLER_QUEUE
         )
 
-    async def close(self) -> None:
+    async def shut(self) -> None:
         """Take no more requests; the other controllers get them."""
         if self._intake is not None:
             await self._intake.unsubscribe()
 
-    async def run(self) -> None:
-        """Take in what arrives, each message in a task of its own, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                tasks.create_task(self._on_infer(await self._arrived.get()))
+    async def close(self) -> None:
+        """Nor those that are here and were not taken yet."""
+        await self._tasks.end()
 
     # Requests.
+
+    async def _on_arrival(self, message: Message) -> None:
+        """Take a message in beside those that come next: one that is forwarded waits for its
+        owner."""
+        self._tasks.start(self._on_infer(message))
 
     async def _on_infer(self, message: Message) -> None:
         client, _ = subjects.parse_infer(message.subject)

@@ -30,6 +30,7 @@ from shared.messages.routes import Route
 from shared.messages.stream import KEEP_ALIVE_S, Done, Failed, StreamError, StreamMessage
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings
+from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Requests:
         self._turns = SessionTurns(bus, self._homes, timeout_s=ack_timeout_s)
         self._dispatcher = Dispatcher(controller, settings.controller, bus, registry, kept)
         self._lists = ListRequests(bus, registry, self)
-        self._undispatched: asyncio.Queue[OwnedRequest] = asyncio.Queue()
+        self._tasks = Tasks()
         self._changes = Changes()
         self._closed: StreamError | None = None
         self.accepted = self.completed = self.failed = 0
@@ -93,11 +94,9 @@ class Requests:
         await self._bus.subscribe(subjects.request_event(self._id), self._on_request_events)
         await self._lists.open()
 
-    async def run(self) -> None:
-        """Dispatch what is taken, each request in a task of its own, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                tasks.create_task(self._dispatch(await self._undispatched.get()))
+    async def close(self) -> None:
+        """Dispatch no more."""
+        await self._tasks.end()
 
     async def wait_until_idle(self) -> None:
         await self._changes.wait_until(lambda: not self._ledger.active)
@@ -126,13 +125,13 @@ class Requests:
             return
         self._accept(request)
         await self._send(request, request.accepted_message())
-        self._undispatched.put_nowait(request)
+        self._tasks.start(self._dispatch(request))
 
     def _accept(self, request: OwnedRequest) -> None:
         self._ledger.add(request)
         self._turns.came(request)
         self.accepted += request.part_of is None
-        logger.info("accepted for %s", request.skill, extra=_about(request))
+        logger.debug("accepted for %s", request.skill, extra=_about(request))
 
     async def _attach(self, known: OwnedRequest, again: OwnedRequest) -> None:
         (inbox,) = again.inboxes
@@ -167,7 +166,7 @@ class Requests:
         # Nobody has it any more: the same seed gives the same answer.
         again.attempt = known.attempt
         self._accept(again)
-        self._undispatched.put_nowait(again)
+        self._tasks.start(self._dispatch(again))
 
     async def _join_late(self, request: OwnedRequest) -> None:
         late, request.late = request.late, []
@@ -225,7 +224,7 @@ class Requests:
             await self._fail(request, StreamError.of("internal_error", repr(error)))
             return
         if request.state == "running" and request.worker is not None:
-            logger.info("dispatched to %s", request.worker, extra=_about(request))
+            logger.debug("dispatched to %s", request.worker, extra=_about(request))
         if request.cancelled and not request.ended:
             if request.state == "running":
                 await self._dispatcher.cancel(request, silent=False)
@@ -261,7 +260,7 @@ class Requests:
         """The pause before another attempt is over."""
         if (pause := self._pauses.pop(request, None)) is not None:
             pause.cancel()
-            self._undispatched.put_nowait(request)
+            self._tasks.start(self._dispatch(request))
 
     # Following.
 
@@ -388,7 +387,8 @@ class Requests:
         self._changes.notify()
         self._dispatcher.waiting.nudge()
         if request.late and request.end is None:
-            self._undispatched.put_nowait(request)  # they are still to hear what its worker said
+            # Those are still to hear what its worker said.
+            self._tasks.start(self._dispatch(request))
         await self._turns.ended(request)
 
 
@@ -398,4 +398,6 @@ def _about(request: OwnedRequest) -> dict[str, object]:
         "request_id": request.request_id,
         "client": request.client,
         "attempt": max(0, request.attempt),
+        "model": request.model,
+        "worker": request.worker,
     }

@@ -76,24 +76,26 @@ class Controller:
 
     async def _serve(self, stop: StopRequest) -> None:
         self._bus.on_reconnect.append(self._on_reconnect)
-        async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(self._entrance.run()),
-                tasks.create_task(self._requests.run()),
-                tasks.create_task(self._link.run()),
-                tasks.create_task(self._lease.run()),
-                tasks.create_task(self._kept.run()),
-                tasks.create_task(self._heartbeat()),
-                tasks.create_task(self._tick()),
-                tasks.create_task(self._logs.run(self._bus)),
-            ]
-            await self._subscribe()
-            await self._change_state("ready")
-            logger.info("controller %s is ready", self.id, extra={"controller": self.id})
-            await stop.wait()
-            await self._shut_down(stop)
-            for task in background:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                background = [
+                    tasks.create_task(self._link.run()),
+                    tasks.create_task(self._lease.run()),
+                    tasks.create_task(self._kept.run()),
+                    tasks.create_task(self._heartbeat()),
+                    tasks.create_task(self._tick()),
+                    tasks.create_task(self._logs.run(self._bus)),
+                ]
+                await self._subscribe()
+                await self._change_state("ready")
+                logger.info("controller %s is ready", self.id, extra={"controller": self.id})
+                await stop.wait()
+                await self._shut_down(stop)
+                for task in background:
+                    task.cancel()
+        finally:
+            await self._entrance.close()
+            await self._requests.close()
 
     def report(self) -> ControllerReport:
         metrics = self._requests.metrics
@@ -148,7 +150,7 @@ class Controller:
     async def _shut_down(self, stop: StopRequest) -> None:
         """In this order: other controllers get the new requests, and one of them leads; ours may
         end; what is left is told that it ended; then we leave."""
-        await self._entrance.close()
+        await self._entrance.shut()
         await self._lease.give_up()
         await self._change_state("draining")
         if not stop.in_haste:

@@ -167,8 +167,7 @@ class InferenceRequest(Edge):
 
     @model_validator(mode="after")
     def _one_kind_of_input(self) -> Self:
-        given = [name for name in ("messages", "prompt", "input") if getattr(self, name)]
-        if len(given) != 1:
+        if bool(self.messages) + bool(self.prompt) + bool(self.input) != 1:
             raise ValueError("exactly one of messages, prompt and input is needed")
         if self.choices > MAX_CHOICES:
             raise ValueError(f"n times the number of prompts must be at most {MAX_CHOICES}")
