@@ -36,16 +36,14 @@ class WorkerView:
     unreported_ms: float = 0.0
     turned_away: int = 0
     breaker: CircuitBreaker | None = None
+    id: WorkerId = field(init=False)
     models: dict[ModelId, ModelStatus] = field(init=False)
     _asked: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
     _taken: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.id = self.report.id
         self.models = {status.id: status for status in self.report.models}
-
-    @property
-    def id(self) -> WorkerId:
-        return self.report.id
 
     @property
     def load(self) -> int:
