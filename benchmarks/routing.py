@@ -1,6 +1,6 @@
 """What one controller routes: requests a second of its CPU, and what it adds on the way.
 
-    python -m benchmarks.routing [--workers 10,100,1000] [--rate 200] [--in-flight 64]
+    python -m benchmarks.routing [--workers 10,100,1000] [--rate 200] [--in-flight 512]
 
 A real NATS server and the real `controller` command; *simulated* workers, each with 10 of 100
 models, that only send heartbeats and ends (`benchmarks.simulated_fleet`); clients in processes of
@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of each load")
     parser.add_argument("--idle-seconds", type=float, default=5)
     parser.add_argument("--rate", type=float, default=200, help="requests a second, of all clients")
-    parser.add_argument("--in-flight", type=int, default=64, help="requests, of all clients")
+    parser.add_argument("--in-flight", type=int, default=512, help="requests, of all clients")
     parser.add_argument("--clients", type=int, default=2, help="processes")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--log-level", default="info", help="of the controller")

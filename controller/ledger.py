@@ -40,10 +40,12 @@ class Ledger:
                 del self._requests[request.key]
 
     def _sort_out(self) -> None:
-        """Put aside who has ended since this was done last."""
+        """Put aside who has ended since this was done last, without what was asked: a prompt may be
+        megabytes."""
         ended = [request for request in self._active.values() if request.ended]
         for request in ended:
             del self._active[request.key]
+            request.forget_contents()
         self._ended += ended
 
 

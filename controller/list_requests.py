@@ -212,7 +212,7 @@ class ListRequests:
             return
         usage = assembler.usage
         self._put_all(one, [one.answer.advance(part.prompt, each, usage) for each in outputs])
-        one.request.passed_on_tokens += sum(len(each.token_ids) for each in outputs)
+        one.request.more_tokens += sum(len(each.token_ids) for each in outputs)
         if assembler.done:
             assert usage is not None and assembler.timings is not None
             self._forget(part)

@@ -24,6 +24,8 @@ from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamErr
 
 RequestKey = tuple[ClientName, RequestId]
 
+_NO_CONTENTS = {"messages": None, "prompt": None, "input": None, "tools": None, "resume": None}
+
 WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})
 """Codes of errors that say that something is wrong with the worker, and not with the request."""
 
@@ -47,7 +49,8 @@ class OwnedRequest:
         links: of its prompt, for that model.
         route: how its worker was chosen, where its client wants to know.
         part_of: the list of prompts of which it is one.
-        passed_on_tokens: of a list: so many went through here to its client.
+        more_tokens: beside `tokens`: those of a list that went through here to its client, and
+            those of an answer that is over.
     """
 
     request_id: RequestId
@@ -75,11 +78,12 @@ class OwnedRequest:
     links: Sequence[str] = ()
     route: Route | None = None
     part_of: RequestId | None = None
-    passed_on_tokens: int = 0
+    more_tokens: int = 0
     cancelled: bool = False
     accepted_at: float = field(default_factory=lambda: time.monotonic())
     ended_at: float | None = None
     last_sent_at: float = field(default_factory=lambda: time.monotonic())
+    _fingerprint: str | None = None
 
     @property
     def key(self) -> RequestKey:
@@ -187,6 +191,24 @@ class OwnedRequest:
         self.state, self.body, self.links = state, None, ()
         self.ended_at = time.monotonic()
 
+    def forget_contents(self) -> None:
+        """It ended: what was asked and answered goes; what it takes to tell it from another
+        request stays."""
+        if self._fingerprint is None:
+            self._fingerprint = self.request.fingerprint()
+            self.request = self.request.model_copy(update=_NO_CONTENTS)
+            self.more_tokens += self._known_tokens
+            self.tokens, self.said = {}, []
+
+    @property
+    def fingerprint(self) -> str:
+        """That of its request as it came."""
+        return self._fingerprint or self.request.fingerprint()
+
+    @property
+    def _known_tokens(self) -> int:
+        return sum(len(tokens) for tokens in self.tokens.values())
+
     def _leave_worker(self, outcome: Outcome) -> None:
         if self.placement is not None:
             self.placement.ended(outcome, time.monotonic())
@@ -219,5 +241,5 @@ class OwnedRequest:
             controller=controller,
             worker=self.worker,
             attempt=max(0, self.attempt),
-            tokens=self.passed_on_tokens + sum(len(tokens) for tokens in self.tokens.values()),
+            tokens=self.more_tokens + self._known_tokens,
         )

@@ -115,7 +115,7 @@ class Requests:
             raise RequestError(self._closed.message, code=self._closed.code)
         known = self._ledger.get(request.key)
         if known is not None:
-            if known.request.fingerprint() != request.request.fingerprint():
+            if known.fingerprint != request.fingerprint:
                 raise RequestError(
                     f"request_id: {request.request_id!r} was used for another request",
                     code="request_id_conflict",

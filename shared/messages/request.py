@@ -228,7 +228,11 @@ class InferenceRequest(Edge):
     def fingerprint(self) -> str:
         """A hash of the body without its id: the same id with another fingerprint conflicts."""
         body = self.model_dump(exclude={"request_id"}, exclude_defaults=True)
-        return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        try:
+            text = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+        except orjson.JSONEncodeError:  # a number of more than 64 bits
+            text = json.dumps(body, sort_keys=True).encode()
+        return hashlib.sha256(text).hexdigest()
 
 
 def utf8_bytes(text: str) -> int:

@@ -125,3 +125,21 @@ def test_ended_requests_are_remembered_for_a_while_and_running_ones_for_good() -
     ledger.forget_old(ended.ended_at + KEPT_AFTER_END_S + 0.1)
     assert ledger.get(ended.key) is None
     assert ledger.get(running.key) is running
+
+
+def test_of_an_ended_request_the_ledger_keeps_what_tells_it_from_others() -> None:
+    ledger, request = Ledger(), owned(prompt="a long prompt", n=2)
+    same, other = owned(prompt="a long prompt", n=2), owned(prompt="another", n=2)
+    request.tokens = {0: [1, 2], 1: [3]}
+    before = request.state_message(ControllerId("c"))
+    ledger.add(request)
+    for _ in ledger.active:
+        assert request.request.prompt == "a long prompt"
+    request.finish("finished")
+    for now in (0.0, 1.0):
+        ledger.forget_old(now)
+        assert ledger.get(request.key) is request
+        assert (request.request.prompt, request.tokens) == (None, {})
+        assert (request.fingerprint, request.request.n) == (same.fingerprint, 2)
+        assert request.fingerprint != other.fingerprint
+        assert request.state_message(ControllerId("c")).tokens == before.tokens == 3

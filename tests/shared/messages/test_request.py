@@ -235,6 +235,15 @@ def test_deep_or_broken_json_is_a_request_error(payload: bytes) -> None:
         parse_request(payload)
 
 
+def test_numbers_of_any_size_have_a_fingerprint() -> None:
+    one, other = (
+        InferenceRequest(prompt="x", response_format={"b": 10**30 + more, "a": 1})
+        for more in (0, 1)
+    )
+    again = InferenceRequest(prompt="x", response_format={"a": 1, "b": 10**30})
+    assert one.fingerprint() == again.fingerprint() != other.fingerprint()
+
+
 def test_the_same_body_has_the_same_fingerprint_under_any_id() -> None:
     first = parse_request(b'{"prompt": "x", "seed": 1, "request_id": "a"}')
     same = parse_request(b'{"request_id": "b", "seed": 1,   "prompt": "x"}')
