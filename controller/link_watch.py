@@ -1,7 +1,6 @@
 """Whether silence means anything: it does not while our own link to NATS does not work."""
 
 import asyncio
-import contextlib
 import time
 
 from shared.bus import Bus
@@ -16,6 +15,8 @@ class LinkWatch:
     Attributes:
         trusted_since: since when (monotonic) each came back in time, on one connection; None
             while that is not so.
+        delay_s: how late what others say may be heard: as late as the last one came back, or as
+            the one that is on its way is already.
     """
 
     def __init__(self, bus: Bus, interval_s: float) -> None:
@@ -23,6 +24,13 @@ class LinkWatch:
         self._interval_s = interval_s
         self._connection = 0
         self.trusted_since: float | None = None
+        self._took_s = 0.0
+        self._sent_at: float | None = None
+
+    @property
+    def delay_s(self) -> float:
+        on_its_way_s = 0.0 if self._sent_at is None else time.monotonic() - self._sent_at
+        return max(self._took_s, on_its_way_s)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -41,7 +49,11 @@ class LinkWatch:
         self.trusted_since = None
 
     async def _comes_back(self) -> bool:
-        with contextlib.suppress(BusError):
+        self._sent_at = time.monotonic()
+        try:
             await self._bus.flush(timeout_s=max(self._interval_s, _MIN_PATIENCE_S))
-            return True
-        return False
+        except BusError:
+            return False
+        finally:
+            self._took_s, self._sent_at = time.monotonic() - self._sent_at, None
+        return True

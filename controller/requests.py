@@ -131,7 +131,7 @@ class Requests:
         self._ledger.add(request)
         self._turns.came(request)
         self.accepted += request.part_of is None
-        logger.debug("accepted for %s", request.skill, extra=_about(request))
+        logger.info("accepted for %s", request.skill, extra=_about(request))
 
     async def _attach(self, known: OwnedRequest, again: OwnedRequest) -> None:
         (inbox,) = again.inboxes
@@ -224,7 +224,7 @@ class Requests:
             await self._fail(request, StreamError.of("internal_error", repr(error)))
             return
         if request.state == "running" and request.worker is not None:
-            logger.debug("dispatched to %s", request.worker, extra=_about(request))
+            logger.info("dispatched to %s", request.worker, extra=_about(request))
         if request.cancelled and not request.ended:
             if request.state == "running":
                 await self._dispatcher.cancel(request, silent=False)

@@ -194,7 +194,8 @@ class Controller:
             before = now
             trusted_since = self._link.trusted_since
             if trusted_since is not None and self._bus.connected:
-                for gone in self._registry.forget_silent(now, trusted_since=trusted_since):
+                heard_until = now - self._link.delay_s
+                for gone in self._registry.forget_silent(heard_until, trusted_since=trusted_since):
                     await self._on_worker_gone(gone)
             await self._requests.tick(now)
 

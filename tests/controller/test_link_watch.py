@@ -72,6 +72,22 @@ async def test_a_link_that_stalls_is_not_trusted_until_it_works_again(
         assert await trusted(link) >= resumed
 
 
+async def test_while_a_link_stalls_what_is_heard_is_known_to_be_late(
+    server: NatsProcess, own_bus: Bus
+) -> None:
+    link = LinkWatch(own_bus, 60)  # one message, which has a minute to come back
+    assert link.delay_s == 0
+    with server.stalled():
+        running = asyncio.create_task(link.run())
+        await until(lambda: link.delay_s >= 0.3)
+        assert link.trusted_since is None
+    await trusted(link)
+    assert 0.3 <= link.delay_s < 30
+    running.cancel()
+    async with watching(own_bus) as link:
+        await until(lambda: 0 < link.delay_s < 0.1)
+
+
 async def test_a_new_connection_is_trusted_anew(server: NatsProcess, own_bus: Bus) -> None:
     async with watching(own_bus) as link:
         await trusted(link)
