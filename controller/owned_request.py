@@ -197,7 +197,7 @@ class OwnedRequest:
         if self._fingerprint is None:
             self._fingerprint = self.request.fingerprint()
             self.request = self.request.model_copy(update=_NO_CONTENTS)
-            self.more_tokens += self._known_tokens
+            self.more_tokens += self.known_tokens
             self.tokens, self.said = {}, []
 
     @property
@@ -206,7 +206,8 @@ class OwnedRequest:
         return self._fingerprint or self.request.fingerprint()
 
     @property
-    def _known_tokens(self) -> int:
+    def known_tokens(self) -> int:
+        """Of all choices, that its workers told of."""
         return sum(len(tokens) for tokens in self.tokens.values())
 
     def _leave_worker(self, outcome: Outcome) -> None:
@@ -241,5 +242,5 @@ class OwnedRequest:
             controller=controller,
             worker=self.worker,
             attempt=max(0, self.attempt),
-            tokens=self.more_tokens + self._known_tokens,
+            tokens=self.more_tokens + self.known_tokens,
         )

@@ -375,10 +375,10 @@ class Requests:
         if (pause := self._pauses.pop(request, None)) is not None:
             pause.cancel()
         self._dispatcher.waiting.dismiss(request)
-        tokens = sum(len(ids) for ids in request.tokens.values())
         told = code or ("cancelled" if request.cancelled else "ok")
         seconds = request.elapsed_ms / 1000
         if request not in self._lists:  # of those each prompt is counted
+            tokens = request.known_tokens
             self.metrics.ended(request.model, request.worker, told, tokens, seconds)
         logger.info("%s after %.0f ms", state, request.elapsed_ms, extra=_about(request))
         if request.part_of is None:

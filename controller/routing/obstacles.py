@@ -88,7 +88,7 @@ def _full(view: WorkerView, level: Priority) -> Obstacle | None:
     if not report.max_queue_depth:
         return None
     room = report.queue.room.get(level, report.max_queue_depth - report.queued_requests)
-    if room > 0 and (room > view.unreported or room > _queued_since(view)):
+    if room > _queued_since(view):
         return None
     rate = report.queue.drain_per_s
     wait_ms = (1 + view.turned_away) * 1000 / rate if rate else _UNKNOWN_RETRY_MS
@@ -99,8 +99,7 @@ def _full(view: WorkerView, level: Priority) -> Obstacle | None:
 def _queued_since(view: WorkerView) -> int:
     """How many of those sent there since its report found no place but in its queue."""
     report = view.report
-    taken = max(report.active_requests, report.choices)
-    places = 0 if report.queued_requests else max(0, report.max_batch_size - taken)
+    places = 0 if report.queued_requests else max(0, report.max_batch_size - report.places_taken)
     over = max(view.unreported, view.unreported_choices) - places
     return max(0, min(view.unreported, over))
 

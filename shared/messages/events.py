@@ -301,6 +301,11 @@ class WorkerReport(Part):
     uptime_s: float = 0.0
     tasks: Count = 0
 
+    @property
+    def places_taken(self) -> int:
+        """In batches, or waited for; older workers do not tell `choices`."""
+        return max(self.active_requests + self.queued_requests, self.choices)
+
 
 Tier = Literal["memory", "disk"]
 

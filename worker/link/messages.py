@@ -246,7 +246,7 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasured:
-    """The batch of one model; the fields are those of `BatchStatus`, `changes` as JSON, and
+    """The batch of one model; the fields are those of `BatchStatus`, `changes` as JSON.
 
     Attributes:
         next_step_ms: of a step with one row more than now, as far as can be said.

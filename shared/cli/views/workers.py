@@ -64,8 +64,7 @@ def restarts_of(worker: WorkerReport) -> int:
 
 
 def _load(worker: WorkerReport) -> float:
-    taken = max(worker.active_requests + worker.queued_requests, worker.choices)
-    return taken / max(1, worker.max_batch_size)
+    return worker.places_taken / max(1, worker.max_batch_size)
 
 
 def _memory_share(worker: WorkerReport) -> float:

@@ -107,7 +107,7 @@ class Inspection:
                 continue
             for view in controller._registry.workers:
                 books = view.load, view.unreported, view.unreported_ms, view._asked, view._taken
-                if books != (0, 0, 0.0, {}, {}):
+                if (*books, view.choices, view.unreported_choices) != (0, 0, 0.0, {}, {}, 0, 0):
                     wrong.append(f"{id} counts at {view.id}: {books}")
                 if view.breaker is not None and view.breaker._trials:
                     wrong.append(f"{id} tries {view.id}: {view.breaker._trials}")
