@@ -72,7 +72,8 @@ class KeptByWorkers:
         kept = self._kept.get(worker)
         if kept is None:
             return _NO_LINKS
-        self._drop_expired(worker, kept)
+        if kept.expected:
+            self._drop_expired(worker, kept)
         return kept.links
 
     def keepers(self, link: str) -> Collection[WorkerId]:

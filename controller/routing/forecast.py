@@ -76,17 +76,15 @@ def foretell(view: WorkerView, status: ModelStatus, need: Need, kept: Kept) -> F
 def find_kept(links: Links, held: Mapping[str, Tier]) -> Kept:
     """How much of a prompt is held. A worker that holds a link holds those before it, so the
     last one is found by halving."""
-    if not held or not links:
+    if not held or not links or links[0][0] not in held:
         return NOTHING
-    known, beyond = 0, len(links)
+    known, beyond = 1, len(links)
     while known < beyond:
         middle = (known + beyond) // 2
         if links[middle][0] in held:
             known = middle + 1
         else:
             beyond = middle
-    if not known:
-        return NOTHING
     link, share = links[known - 1]
     return Kept(share, held[link])
 

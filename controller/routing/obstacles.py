@@ -87,8 +87,10 @@ def _full(view: WorkerView, level: Priority) -> Obstacle | None:
     report = view.report
     if not report.max_queue_depth:
         return None
-    room = report.queue.room.get(level, report.max_queue_depth - report.queued_requests)
-    if room > _queued_since(view):
+    room = report.queue.room.get(level)
+    if room is None:
+        room = report.max_queue_depth - report.queued_requests
+    if room > view.unreported or room > _queued_since(view):
         return None
     rate = report.queue.drain_per_s
     wait_ms = (1 + view.turned_away) * 1000 / rate if rate else _UNKNOWN_RETRY_MS

@@ -1,9 +1,11 @@
 """Log lines as records: on stderr, and over NATS."""
 
 import asyncio
+import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -32,10 +34,11 @@ def store() -> LogStore:
 def root_logger() -> Iterator[logging.Logger]:
     """The root logger, put back as it was."""
     root = logging.getLogger()
-    handlers, level = root.handlers, root.level
+    handlers, level, factory = root.handlers, root.level, logging.getLogRecordFactory()
     yield root
     root.handlers = handlers
     root.setLevel(level)
+    logging.setLogRecordFactory(factory)
 
 
 def as_record(record: logging.LogRecord, kind: str = "worker", identity: str = "w") -> LogRecord:
@@ -90,12 +93,78 @@ def test_json_lines_go_to_stderr_from_the_level_on(
     assert (lines[0]["kind"], lines[0]["id"], lines[0]["level"]) == ("worker", "mac-1", "warning")
 
 
+def test_values_may_be_named_in_a_line(
+    root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(Logging(format="json"), "worker", "mac-1")
+    logging.getLogger("other").warning("%(here)s of %(all)d", {"here": "one", "all": 2})
+    logging.getLogger("other").warning("%s%%", 5)
+    logging.getLogger("other").warning("100%")
+    lines = [json.loads(text) for text in capsys.readouterr().err.splitlines()]
+    assert [entry["message"] for entry in lines] == ["one of 2", "5%", "100%"]
+
+
 def test_text_lines_are_for_people(
     root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_up_logging(Logging(format="text"), "worker", "mac-1")
     logging.getLogger("worker.x").info("hello")
     assert capsys.readouterr().err.rstrip().endswith("INFO    hello")
+
+
+class Pipe(io.BytesIO):
+    """Where lines go, and in how many writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[list[str]] = []
+
+    def write(self, text: Any) -> int:
+        lines = bytes(text).splitlines()
+        self.writes.append([json.loads(line)["message"] for line in lines])
+        return len(lines)
+
+
+@pytest.mark.anyio
+async def test_what_a_loop_logs_is_written_together_before_it_waits() -> None:
+    pipe = Pipe()
+    store = LogStore("worker", "mac-1", pipe)
+    store.emit(line("a"))
+    store.emit(line("b"))
+    assert pipe.writes == []
+    await asyncio.sleep(0)
+    assert pipe.writes == [["a", "b"]]
+    store.emit(line("c"))
+    await asyncio.sleep(0)
+    assert pipe.writes == [["a", "b"], ["c"]]
+
+
+@pytest.mark.anyio
+async def test_a_warning_is_written_at_once_with_what_came_before() -> None:
+    pipe = Pipe()
+    store = LogStore("worker", "mac-1", pipe)
+    store.emit(line("a"))
+    store.emit(line("b", logging.WARNING))
+    assert pipe.writes == [["a", "b"]]
+    await asyncio.sleep(0)
+    assert pipe.writes == [["a", "b"]]
+
+
+def test_without_a_loop_each_line_is_written_at_once() -> None:
+    pipe = Pipe()
+    store = LogStore("worker", "mac-1", pipe)
+    store.emit(line("a"))
+    assert pipe.writes == [["a"]]
+
+
+@pytest.mark.anyio
+async def test_what_is_not_written_yet_is_when_logging_ends() -> None:
+    pipe = Pipe()
+    store = LogStore("worker", "mac-1", pipe)
+    store.emit(line("a"))
+    store.close()
+    store.flush()
+    assert pipe.writes == [["a"]]
 
 
 async def recent(bus: Bus, query: dict[str, object] | None = None) -> list[str]:
