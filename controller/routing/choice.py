@@ -141,7 +141,7 @@ def _pick(
 def _much_slower_ms(candidates: Sequence[Candidate]) -> float:
     """Forecasts above this are much longer than the shortest one."""
     soonest = min(candidate.forecast.total_ms for candidate in candidates)
-    return _MUCH_SLOWER * soonest + _MUCH_SLOWER_MS
+    return max(soonest, _MUCH_SLOWER * soonest + _MUCH_SLOWER_MS)
 
 
 def _sample(

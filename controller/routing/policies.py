@@ -56,7 +56,7 @@ class PrefixAware:
 
     def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
         soonest = min(candidate.forecast.total_ms for candidate in candidates)
-        limit = _NEAR * soonest + _NEAR_MS
+        limit = max(soonest, _NEAR * soonest + _NEAR_MS)  # of times below 0, if one tells such
         near = (one for one in candidates if one.forecast.total_ms <= limit)
         return _least_busy(near, draw)
 

@@ -13,7 +13,7 @@ from controller.routing import Decision, Need, NoRoute, choose, find_obstacle, p
 from controller.routing.choice import HOME, MOST_COMPARED, SPREAD
 from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import ModelState, Tier
+from shared.messages.events import ModelSpeed, ModelState, ModelStatus, Tier
 from shared.messages.request import PRIORITIES, Requirements
 from shared.settings.tree import CircuitBreaker as Limits
 from tests.controller.fleet import Kept, Views
@@ -258,6 +258,18 @@ def test_the_best_model_is_served_even_by_one_of_many() -> None:
     assert chosen(*workers, need=Need([BEST, DEMO])) == ("w150", "best")
 
 
+@pytest.mark.parametrize("among_others", [False, True])
+def test_a_worker_that_tells_of_a_time_below_zero_does_not_stop_the_choice(
+    among_others: bool,
+) -> None:
+    strange = ModelSpeed(prefill_tokens_per_s=-0.001, step_ms=-5, load_ms=-7)
+    broken = {"models": [ModelStatus(id=DEMO, state="warm", speed=strange)]}
+    need = Need([DEMO], text_bytes=4000, among_others=among_others)
+    for workers in ([view("w1", **broken), view("w2")], [view("w1", **broken)]):
+        assert decided(workers, need).worker.id in ("w1", "w2")
+    assert decided([view("w1", **broken), view("w2", **broken)], need).candidates
+
+
 # Any fleet.
 
 
@@ -302,6 +314,9 @@ needs = st.builds(
     st.sampled_from([None, None, Requirements(labels={"room": "2"})]),
     st.sampled_from(PRIORITIES),
     st.integers(0, 10_000),
+    st.integers(0, 10_000),
+    among_others=st.booleans(),
+    links=st.just(lambda model: ()),
     home=st.one_of(st.none(), st.integers(0, 60).map(lambda number: WorkerId(f"w{number:02}"))),
 )
 
