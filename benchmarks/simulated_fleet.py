@@ -210,10 +210,15 @@ class SimulatedFleet:
         """Until cancelled."""
         await self._bus.subscribe(subjects.worker_infer(WorkerId("*")), self._on_dispatch)
         await self._bus.subscribe(subjects.worker_control(WorkerId("*"), "*"), self._on_order)
+        alive = subjects.worker_alive(WorkerId("*"), BootId("*"))
+        await self._bus.subscribe(alive, self._on_probe)
         await self._bus.subscribe(HOP, self._on_hop)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
             tasks.create_task(self._answer())
+
+    async def _on_probe(self, message: Message) -> None:
+        await self._bus.publish(message.reply, b"")
 
     async def _beat(self) -> None:
         """Spread over the second, as they would be."""

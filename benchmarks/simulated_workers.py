@@ -61,11 +61,15 @@ class SimulatedWorker:
     async def run(self) -> None:
         """Until cancelled."""
         await self._bus.subscribe(subjects.worker_infer(self._id), self._on_dispatch)
+        await self._bus.subscribe(subjects.worker_alive(self._id, _BOOT), self._on_probe)
         await self._say("joined")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
             if self._steps_per_s:
                 tasks.create_task(self._make_steps())
+
+    async def _on_probe(self, message: Message) -> None:
+        await self._bus.publish(message.reply, b"")
 
     async def _beat(self) -> None:
         while True:
@@ -110,7 +114,8 @@ class SimulatedWorker:
             for choice in request.unfinished:
                 output = self._output(request, choice.sequence, choice.tokens)
                 messages = request.advance(choice, output)
-                events[request.owner].append(request.emitted(choice, output))
+                if (emitted := request.emitted(choice, output)) is not None:
+                    events[request.owner].append(emitted)
                 for message in messages:
                     if isinstance(message, Done):
                         events[request.owner].append(request.finished_event())

@@ -49,12 +49,13 @@ class Metrics:
     Attributes:
         registry: collects all of them.
         retries: attempts that failed and were followed by another one.
+        migrations: of those, the ones that had begun to answer.
         turns: of sessions, by where they went.
     """
 
     def __init__(self, registry: Registry, waiting: Waiting, sent: Sent) -> None:
         self.registry = CollectorRegistry()
-        self.retries = 0
+        self.retries = self.migrations = 0
         self.turns: PyCounter[str] = PyCounter()
         self.registry.register(_Standing(registry, waiting, sent))
         self._requests = cache(Counter(
@@ -79,6 +80,11 @@ class Metrics:
         ).labels)  # fmt: skip
         self._retries = cache(Counter(
             "mlx_controller_retries", "Attempts that failed and were followed by another one.",
+            ("worker", "code"), registry=self.registry,
+        ).labels)  # fmt: skip
+        self._migrations = cache(Counter(
+            "mlx_controller_migrations",
+            "Of the retries, those of requests that had begun to answer.",
             ("worker", "code"), registry=self.registry,
         ).labels)  # fmt: skip
         self._refusals = cache(Counter(
@@ -117,9 +123,13 @@ class Metrics:
     def refused(self, worker: WorkerId, code: str) -> None:
         self._refusals(worker, code).inc()
 
-    def retried(self, worker: WorkerId | None, code: str) -> None:
+    def retried(self, worker: WorkerId | None, code: str, *, migrated: bool = False) -> None:
+        """`migrated`: it had begun to answer."""
         self.retries += 1
         self._retries(worker or _NOBODY, code).inc()
+        if migrated:
+            self.migrations += 1
+            self._migrations(worker or _NOBODY, code).inc()
 
     def first_token(self, model: ModelId, seconds: float) -> None:
         self._first_token(model).observe(seconds)

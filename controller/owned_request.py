@@ -16,11 +16,21 @@ from shared.ids import (
     WorkerId,
 )
 from shared.messages.control import RequestState, RequestStateName
-from shared.messages.dispatch import MAX_INBOXES, Dispatch
+from shared.messages.dispatch import MAX_INBOXES, Continuation, Dispatch
 from shared.messages.events import TokensEmitted
 from shared.messages.request import InferenceRequest, Message
 from shared.messages.routes import Route
-from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
+from shared.messages.stream import (
+    ChoiceOutput,
+    Done,
+    Failed,
+    FinishReason,
+    Status,
+    StatusName,
+    StreamError,
+    Timings,
+    Usage,
+)
 
 RequestKey = tuple[ClientName, RequestId]
 
@@ -38,9 +48,15 @@ class OwnedRequest:
         inboxes: who listens: more than one where the request was published again.
         late: the same request, published again after it was dispatched: its worker does not know
             of their inboxes yet.
-        tokens: what was emitted, by choice: what another worker needs to go on.
+        tokens: what was emitted, by choice, after those of the client's own `resume`: what another
+            worker needs to go on.
+        finish_reasons: of choices that ended before others.
+        first_token_ms: from acceptance to the first of them.
+        cached_tokens: of its prompts, those that were kept where it began.
         tried: workers whose attempt failed; others come first.
         failures: attempts that failed after a worker took them; refusals are none.
+        migrations: of those, the ones that had begun to answer.
+        crashes: of those, the ones that an engine ended with, maybe because of this request.
         last_error: of the last of those.
         end: the terminal message, where this controller sent it.
         said: messages of its session that come before its own.
@@ -66,8 +82,13 @@ class OwnedRequest:
     worker: WorkerId | None = None
     boot_id: BootId | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)
+    finish_reasons: dict[int, FinishReason] = field(default_factory=dict)
+    first_token_ms: float | None = None
+    cached_tokens: int | None = None
     tried: set[WorkerId] = field(default_factory=set)
     failures: int = 0
+    migrations: int = 0
+    crashes: int = 0
     last_error: StreamError | None = None
     end: Done | Failed | None = None
     late: "list[OwnedRequest]" = field(default_factory=list)
@@ -83,6 +104,7 @@ class OwnedRequest:
     accepted_at: float = field(default_factory=lambda: time.monotonic())
     ended_at: float | None = None
     last_sent_at: float = field(default_factory=lambda: time.monotonic())
+    _has_begun: bool = False
     _fingerprint: str | None = None
 
     @property
@@ -119,6 +141,7 @@ class OwnedRequest:
     ) -> Dispatch:
         """Count a new attempt and describe it for the worker."""
         self.attempt += 1
+        self._has_begun = False
         self.placement, self.model = placement, model
         self.state, self.worker, self.boot_id = "dispatching", worker, boot_id
         self.late.clear()
@@ -132,8 +155,27 @@ class OwnedRequest:
             seed=self.seed,
             elapsed_ms=round(self.elapsed_ms, 3),
             request=self.whole,
+            resume=self._continuation(),
             route=self.route,
         )
+
+    def _continuation(self) -> Continuation | None:
+        """What the next attempt goes on from; None before the first token."""
+        if not self.started:
+            return None
+        resumed = self.request.resume
+        before = resumed.token_ids if resumed is not None else []
+        return Continuation(
+            token_ids={choice: [*before, *ids] for choice, ids in self.tokens.items()},
+            finish_reasons=self.finish_reasons,
+            first_token_ms=self.first_token_ms,
+            cached_tokens=self.cached_tokens,
+        )
+
+    @property
+    def started(self) -> bool:
+        """Whether anything of its answer is known."""
+        return bool(self.tokens)
 
     @property
     def whole_body(self) -> bytes | None:
@@ -161,6 +203,9 @@ class OwnedRequest:
         self._leave_worker("fault" if error.code in WORKER_FAULTS else "other")
         self.last_error = error
         self.failures += 1
+        if self.started:
+            self.migrations += 1
+            self.models = [self.model] if self.model is not None else self.models
         if self.worker is not None:
             self.tried.add(self.worker)
         self.state, self.worker, self.boot_id = "accepted", None, None
@@ -178,11 +223,19 @@ class OwnedRequest:
 
     def note_tokens(self, event: TokensEmitted) -> None:
         """Keep new tokens; what is known already is not taken twice."""
-        known = self.tokens.setdefault(event.choice, [])
-        if not known and self.placement is not None:
+        if not self._has_begun and self.placement is not None:
+            self._has_begun = True
             self.placement.began(time.monotonic())
-        if event.index <= len(known):  # after a gap nothing fits any more
-            known.extend(event.token_ids[len(known) - event.index :])
+        if self.first_token_ms is None:
+            self.first_token_ms = self.elapsed_ms
+            self.cached_tokens = event.cached_tokens
+        known = self.tokens.setdefault(event.choice, [])
+        resumed = self.request.resume
+        index = event.index - (len(resumed.token_ids) if resumed is not None else 0)
+        if 0 <= index <= len(known):  # after a gap nothing fits any more
+            known.extend(event.token_ids[len(known) - index :])
+            if event.finish_reason is not None:
+                self.finish_reasons[event.choice] = event.finish_reason
 
     def finish(self, state: RequestStateName, code: str = "") -> None:
         """It ended; badly with an error `code`."""
@@ -219,7 +272,8 @@ class OwnedRequest:
         return Status(self.request_id, max(0, self.attempt), None, "accepted", seed=self.seed)
 
     def waiting_message(self) -> Status:
-        return Status(self.request_id, max(0, self.attempt), None, "queued")
+        name: StatusName = "migrating" if self.started else "queued"
+        return Status(self.request_id, max(0, self.attempt), None, name)
 
     def failed_message(self, error: StreamError) -> Failed:
         route = self.route.model_dump(exclude_none=True) if self.route is not None else None

@@ -99,6 +99,14 @@ class Registry:
             return WorkerGone(report.id, known.report.boot_id, "it started again")
         return None
 
+    def remove(self, worker: WorkerId, boot_id: BootId) -> bool:
+        """Drop one boot of a worker; False where it is not there."""
+        view = self._workers.get(worker)
+        if view is None or view.report.boot_id != boot_id:
+            return False
+        self._remove(view)
+        return True
+
     def on_controller_event(self, event: ControllerEvent, now: float) -> None:
         if event.type == "left":
             self._controllers.pop(event.controller.id, None)

@@ -21,8 +21,15 @@ from controller.session_turns import SessionTurns
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.changes import Changes
-from shared.errors import BusError, DecodeError, RequestError, Unavailable, is_retryable
-from shared.ids import ControllerId
+from shared.errors import (
+    ERROR_CODES,
+    BusError,
+    DecodeError,
+    RequestError,
+    Unavailable,
+    is_retryable,
+)
+from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.codec import decode
 from shared.messages.control import RequestStateName
 from shared.messages.events import RequestEvents, RequestFailed, RequestFinished, TokensEmitted
@@ -33,6 +40,9 @@ from shared.settings import ClusterSettings
 from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
+
+_MOST_CRASHES = 2
+"""So many engines may end over a request."""
 
 _GRACE_S = 5.0
 """A worker ends its requests at their deadline; this much later the controller does."""
@@ -60,6 +70,7 @@ class Requests:
         self._id = controller
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._retries = RetrySchedule(settings.controller.retry, random.random)
+        self._migration_limit = settings.controller.failover.migration_limit
         self._pauses: dict[OwnedRequest, asyncio.TimerHandle] = {}
         self._ledger = Ledger()
         routing = settings.controller.routing
@@ -84,6 +95,15 @@ class Requests:
     def waiting(self) -> int:
         """Requests for which no worker has room."""
         return len(self._dispatcher.waiting)
+
+    @property
+    def busy_workers(self) -> set[tuple[WorkerId, BootId]]:
+        """The boots of workers that have, or may have, requests."""
+        return {
+            (request.worker, request.boot_id)
+            for request in self._ledger.active
+            if request.worker is not None and request.boot_id is not None
+        }
 
     def find(self, key: RequestKey) -> OwnedRequest | None:
         """A request that is served, or ended not long ago."""
@@ -243,18 +263,37 @@ class Requests:
         return need_of(request, self._prompt_rules, home)
 
     async def _retry(self, request: OwnedRequest, error: StreamError) -> None:
-        """An attempt failed. Where nothing was generated yet, another worker may serve the
-        request; else it ends."""
-        may_retry = is_retryable(error.code) and not request.tokens and not request.cancelled
-        delay_s = self._retries.delay_s(request.failures + 1) if may_retry else None
+        """An attempt failed: another one begins, or goes on where this one was; where that is of
+        no use, the request ends."""
+        if request.crashes >= _MOST_CRASHES:
+            code = "request_crashes_engine"
+            await self._fail(request, StreamError.of(code, ERROR_CODES[code].meaning))
+            return
+        delay_s = self._delay_s(request, error)
         if delay_s is None or time.monotonic() + delay_s >= request.deadline:
             await self._fail(request, error)
             return
-        logger.warning("tried again: %s", error.message, extra=_about(request))
-        self.metrics.retried(request.worker, error.code)
+        logger.warning(
+            "%s: %s", "migrates" if request.started else "tried again", error.message,
+            extra=_about(request),
+        )  # fmt: skip
+        self.metrics.retried(request.worker, error.code, migrated=request.started)
         request.give_up_attempt(error)
+        if request.started:
+            await self._send(request, request.waiting_message())
         loop = asyncio.get_running_loop()
         self._pauses[request] = loop.call_later(delay_s, self._resume, request)
+
+    def _delay_s(self, request: OwnedRequest, error: StreamError) -> float | None:
+        """Until the next attempt; None where there is none. Who had begun to answer goes on at
+        once the first time: somebody is reading."""
+        if request.cancelled or not is_retryable(error.code):
+            return None
+        if not request.started:
+            return self._retries.delay_s(request.failures + 1)
+        if request.migrations >= self._migration_limit:
+            return None
+        return self._retries.pause_s(request.migrations) if request.migrations else 0.0
 
     def _resume(self, request: OwnedRequest) -> None:
         """The pause before another attempt is over."""
@@ -314,7 +353,7 @@ class Requests:
                 continue
             match event:
                 case TokensEmitted():
-                    if not request.tokens and request.model is not None:
+                    if not request.started and request.model is not None:
                         self.metrics.first_token(request.model, request.elapsed_ms / 1000)
                         self._kept.expect(batch.worker, request.links)
                     request.note_tokens(event)
@@ -323,6 +362,7 @@ class Requests:
                 case RequestFailed(terminal_sent=True):
                     await self._end(request, "failed", event.code)
                 case RequestFailed():
+                    request.crashes += event.suspect
                     wait_ms = event.retry_after_ms
                     failure = StreamError.of(event.code, event.message, retry_after_ms=wait_ms)
                     await self._retry(request, failure)

@@ -19,6 +19,11 @@ class RetrySchedule:
         settings = self._settings
         if not settings.enabled or failures >= settings.max_attempts:
             return None
+        return self.pause_s(failures)
+
+    def pause_s(self, failures: int) -> float:
+        """The same, however often it is tried."""
+        settings = self._settings
         delay_ms = float(settings.initial_delay_ms)
         for _ in range(failures - 1):  # a power would overflow long after the limit is reached
             delay_ms = min(settings.max_delay_ms, delay_ms * settings.multiplier)

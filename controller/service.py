@@ -10,6 +10,7 @@ from controller.kept_prefixes import KeptByWorkers
 from controller.lease import Lease
 from controller.link_watch import LinkWatch
 from controller.metrics_server import serving_metrics
+from controller.probing import Probing
 from controller.registry import Registry, WorkerGone
 from controller.requests import Requests
 from shared import subjects
@@ -60,6 +61,14 @@ class Controller:
         self._kept = KeptByWorkers(bus, self._registry)
         self._requests = Requests(settings, bus, controller_id, self._registry, self._kept)
         self._entrance = Entrance(settings, bus, controller_id, self._registry, self._requests)
+        self._probing = Probing(
+            bus,
+            self._registry,
+            self._link,
+            interval_s=failover.probe_interval_ms / 1000,
+            busy=lambda: self._requests.busy_workers,
+            on_gone=self._on_worker_gone,
+        )
         self._started_at = time.monotonic()
 
     async def run(self, stop: StopRequest) -> None:
@@ -82,6 +91,7 @@ class Controller:
                     tasks.create_task(self._link.run()),
                     tasks.create_task(self._lease.run()),
                     tasks.create_task(self._kept.run()),
+                    tasks.create_task(self._probing.run()),
                     tasks.create_task(self._heartbeat()),
                     tasks.create_task(self._tick()),
                     tasks.create_task(self._logs.run(self._bus)),
@@ -110,6 +120,7 @@ class Controller:
             failed_requests=self._requests.failed,
             waiting_requests=self._requests.waiting,
             retries=metrics.retries,
+            migrations=metrics.migrations,
             sticky_turns=metrics.turns["home"],
             moved_turns=metrics.turns["moved"],
             breakers=self._registry.breakers(time.monotonic()),
@@ -129,6 +140,7 @@ class Controller:
         await bus.subscribe(subjects.WORKER_EVENT_ALL, self._on_worker_event)
         await bus.subscribe(subjects.CONTROLLER_EVENT_ALL, self._on_controller_event)
         await self._kept.open()
+        await self._probing.open()
         await self._requests.open()
         await self._entrance.open()
         own_health = subjects.controller_health(self.id)

@@ -71,6 +71,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "deadline_exceeded": ErrorCode("timeout_ms passed before the end.", True),
         "worker_lost": ErrorCode("The worker that served this stopped answering.", True),
         "engine_crashed": ErrorCode("The engine process that served this ended.", True),
+        "request_crashes_engine": ErrorCode(
+            "Two engine processes ended over this request; it is not tried again.", False
+        ),
         "request_failed": ErrorCode("The engine could not process this request.", False),
         "no_controller": ErrorCode("Nobody takes requests on this NATS server.", True),
         "stream_broken": ErrorCode("Messages of the stream were lost for good.", True),

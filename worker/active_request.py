@@ -19,6 +19,7 @@ from shared.messages.stream import (
     Chunk,
     Done,
     Failed,
+    FinishReason,
     Status,
     StatusName,
     StreamError,
@@ -38,13 +39,26 @@ RequestKey = tuple[ClientName, RequestId]
 @dataclass(slots=True)
 class Choice:
     """One answer of a request: one sequence of the engine. `tokens` and `text_length` count
-    earlier attempts too."""
+    earlier attempts too.
+
+    Attributes:
+        known_ids: what an earlier attempt generated, and the owner knows.
+        known_end: how it ended there, where it did.
+    """
 
     number: int
     sequence: int
     tokens: int
     text_length: int
+    known_ids: Sequence[int] = ()
+    known_end: FinishReason | None = None
     finished: bool = False
+
+    def is_known(self, output: Output) -> bool:
+        """Whether an output of it says nothing but what an earlier attempt said."""
+        if output.finish_reason is not None and not output.token_ids:
+            return self.known_end is not None
+        return 0 < output.index + len(output.token_ids) <= len(self.known_ids)
 
 
 class ActiveRequest:
@@ -69,13 +83,7 @@ class ActiveRequest:
         self._messages = cleaned(dispatch.request.turns, rules)
         self.owner = owner
         self.worker = worker
-        resume = dispatch.request.resume
-        tokens = len(resume.token_ids) if resume else 0
-        text_length = resume.text_sent if resume else 0
-        self.choices = [
-            Choice(number, sequence, tokens, text_length)
-            for number, sequence in enumerate(sequences)
-        ]
+        self.choices = [self._choice(number, each) for number, each in enumerate(sequences)]
         self.status: StatusName = "queued"
         self.progress: float | None = None
         self.engine: int | None = None
@@ -90,6 +98,15 @@ class ActiveRequest:
         self._admitted_at: float | None = None
         self._first_token_at: float | None = None
         self._usage_told = False
+        self._cached_told = False
+
+    def _choice(self, number: int, sequence: int) -> Choice:
+        resume, before = self.dispatch.request.resume, self.dispatch.resume
+        known_ids = before.token_ids.get(number, []) if before else []
+        known_end = before.finish_reasons.get(number) if before else None
+        tokens = max(len(known_ids), len(resume.token_ids) if resume else 0)
+        text_length = resume.text_sent if resume else 0
+        return Choice(number, sequence, tokens, text_length, known_ids, known_end)
 
     @property
     def key(self) -> RequestKey:
@@ -183,8 +200,7 @@ class ActiveRequest:
     @property
     def answer(self) -> str | None:
         """The text of its only answer; None where there are several, or not all is known."""
-        request, resumed = self.dispatch.request, self.dispatch.resume
-        if len(self.choices) > 1 or request.resume or resumed or not self._log.whole:
+        if len(self.choices) > 1 or self.dispatch.request.resume or not self._log.whole:
             return None
         return "".join(output.text for output in self._log.since(0, 0))
 
@@ -196,6 +212,9 @@ class ActiveRequest:
         """What an engine is told to generate for one choice."""
         body = self.dispatch.request
         prompt = body.prompts[choice.number // body.n] if body.prompts else None
+        heard_ids = body.resume.token_ids if body.resume else []
+        # What the tokens were likely to be is only known to who generates them: all over again.
+        replays = body.logprobs is None
         return Submit(
             sequence=choice.sequence,
             model=self.model,
@@ -218,8 +237,10 @@ class ActiveRequest:
                 logprobs=body.logprobs,
             ),
             priority=PRIORITIES.index(self.level),
-            resumed_ids=list(body.resume.token_ids) if body.resume else [],
+            resumed_ids=heard_ids,
             text_sent=body.resume.text_sent if body.resume else 0,
+            replayed_ids=list(choice.known_ids[len(heard_ids) :]) if replays else [],
+            ended=choice.known_end if replays else None,
             count_only=body.count_only,
             session=body.session_id,
         )
@@ -249,12 +270,15 @@ class ActiveRequest:
         self.prompt_of(choice).left_tokens = total - done
 
     def advance(self, choice: Choice, output: Output) -> list[StreamMessage]:
-        """Take in new tokens: a chunk, or the end when it was the last of the last choice."""
-        if self._first_token_at is None and output.token_ids:
-            self._first_token_at = time.monotonic()
-        if output.token_ids:
+        """Take in tokens: a chunk, or the end when it was the last of the last choice. What an
+        earlier attempt said is not said again, but for the last of it: that may not have left."""
+        known = choice.is_known(output)
+        if output.token_ids and not known:
+            self._first_token_at = self._first_token_at or time.monotonic()
             self.status, self.progress = "running", None
-        choice.tokens += len(output.token_ids)
+        behind = output.index + len(output.token_ids)
+        unsaid = not known or behind == len(choice.known_ids)
+        choice.tokens = max(choice.tokens, behind)
         choice.text_length += len(output.text)
         choice.finished = output.finish_reason is not None
         part = ChoiceOutput(
@@ -270,7 +294,7 @@ class ActiveRequest:
         if not self.streams:
             return [self._done(self._log.joined())] if not self.unfinished else []
         if self.unfinished:
-            return [Chunk(*self._origin, part, self._first_usage())]
+            return [Chunk(*self._origin, part, self._first_usage())] if unsaid else []
         return [self._done((part,))]
 
     def replay(self, choice: int | None, from_index: int) -> list[StreamMessage]:
@@ -284,8 +308,13 @@ class ActiveRequest:
             said.append(self.end)
         return said
 
-    def emitted(self, choice: Choice, output: Output) -> TokensEmitted:
-        """What the owner is told of an output, before the client gets it."""
+    def emitted(self, choice: Choice, output: Output) -> TokensEmitted | None:
+        """What the owner is told of an output, before the client gets it; None where it knows."""
+        ended = output.finish_reason if len(self.choices) > 1 and not choice.known_end else None
+        is_new = not choice.is_known(output) and bool(output.token_ids or output.text)
+        if not (is_new or ended):
+            return None
+        is_first, self._cached_told = not self._cached_told, True
         return TokensEmitted(
             request_id=self.dispatch.request_id,
             client=self.dispatch.client,
@@ -295,6 +324,8 @@ class ActiveRequest:
             token_ids=output.token_ids,
             text_sent=choice.text_length,
             logprobs_sent=choice.tokens if output.logprobs is not None else 0,
+            finish_reason=ended,
+            cached_tokens=self._cached_tokens if is_first else None,
         )
 
     def finished_event(self) -> RequestFinished:
@@ -305,7 +336,9 @@ class ActiveRequest:
             attempt=self.dispatch.attempt,
         )
 
-    def failed_event(self, error: StreamError, *, terminal_sent: bool) -> RequestFailed:
+    def failed_event(
+        self, error: StreamError, *, terminal_sent: bool, suspect: bool = False
+    ) -> RequestFailed:
         """What the owner is told of the end; without a terminal message, it gets it back."""
         return RequestFailed(
             request_id=self.dispatch.request_id,
@@ -315,6 +348,7 @@ class ActiveRequest:
             message=error.message,
             retry_after_ms=error.retry_after_ms,
             terminal_sent=terminal_sent,
+            suspect=suspect,
         )
 
     def state_message(self) -> StreamMessage | None:
@@ -356,20 +390,32 @@ class ActiveRequest:
         return done
 
     def _usage(self, completion_tokens: int) -> Usage:
-        return Usage(
-            sum(prompt.tokens for prompt in self.prompts),
-            sum(prompt.cached_tokens for prompt in self.prompts),
-            completion_tokens,
-        )
+        prompt_tokens = sum(prompt.tokens for prompt in self.prompts)
+        return Usage(prompt_tokens, self._cached_tokens, completion_tokens)
+
+    @property
+    def _cached_tokens(self) -> int:
+        """Of its prompts, those that were kept where it began."""
+        before = self.dispatch.resume
+        if before is not None and before.cached_tokens is not None:
+            return before.cached_tokens
+        return sum(prompt.cached_tokens for prompt in self.prompts)
 
     def _timings(self) -> Timings:
+        """Of an attempt that went on with another's answer: when that had its first token, and
+        how long this one waited and prefilled."""
         now = time.monotonic()
         admitted = self._admitted_at or now
         first = self._first_token_at or now
-        elapsed_ms = self.dispatch.elapsed_ms
+        before = self.dispatch.resume
+        first_ms = before.first_token_ms if before is not None else None
+        before_ms = self.dispatch.elapsed_ms
+        taken_ms = (now - self.received_at) * 1000 + before_ms
+        ttft_ms = (first - self.received_at) * 1000 + before_ms if first_ms is None else first_ms
+        queue_ms = (admitted - self.received_at) * 1000
         return Timings(
-            queue_ms=round((admitted - self.received_at) * 1000 + elapsed_ms, 2),
+            queue_ms=round(queue_ms if first_ms is not None else queue_ms + before_ms, 2),
             prefill_ms=round((first - admitted) * 1000, 2),
-            ttft_ms=round((first - self.received_at) * 1000 + elapsed_ms, 2),
-            decode_ms=round((now - first) * 1000, 2),
+            ttft_ms=round(ttft_ms, 2),
+            decode_ms=round(taken_ms - ttft_ms, 2),
         )

@@ -210,13 +210,17 @@ class Scheduler:
         self._admit_all()
 
     def give_back_all(
-        self, error: StreamError, *, engine: int | None = None, model: ModelId | None = None
+        self,
+        error: StreamError,
+        *,
+        engine: int | None = None,
+        model: ModelId | None = None,
+        suspects: Collection[ActiveRequest] = (),
     ) -> None:
-        """End every request, or every one on an engine or of a model: its client gets the error,
-        or, where nothing was generated yet, its owner gets it back for another worker."""
+        """Have every request, or every one on an engine or of a model, go on elsewhere."""
         for request in self._requests:
             if engine in (None, request.engine) and model in (None, request.model):
-                self._fail(request, error, give_back=not request.started)
+                self._fail(request, error, give_back=True, suspect=request in suspects)
 
     def resend(self, request: ActiveRequest, inbox: str, choice: int | None, index: int) -> None:
         """Say again to one inbox what was said from a token index on."""
@@ -266,7 +270,10 @@ class Scheduler:
         self.models.loader.on_engine_lost(engine, error.message)
         self.kept.on_engine_lost(engine.index)
         self.admission.on_engine_lost(engine)
-        self.give_back_all(error, engine=engine.index)
+        on_it = [request for request in self._requests if request.engine == engine.index]
+        # What has generated here for a while is hardly why an engine ends; what came just now is.
+        suspects = [request for request in on_it if not request.started] or on_it
+        self.give_back_all(error, engine=engine.index, suspects=suspects)
         if all(other.state == "failed" for other in self.engines):
             self.give_back_all(error)
 
@@ -312,11 +319,14 @@ class Scheduler:
 
     def _step(self, engine: EngineProcess, outputs: list[Output]) -> None:
         outgoing = Outgoing()
+        generated = 0
         for output in outputs:
             if entry := self._requests.of_sequence(output.sequence):
-                self._advance(*entry, output, outgoing)
+                request, choice = entry
+                generated += 0 if choice.is_known(output) else len(output.token_ids)
+                self._advance(request, choice, output, outgoing)
         self._put(outgoing)
-        self.throughput.add(engine.index, sum(len(output.token_ids) for output in outputs))
+        self.throughput.add(engine.index, generated)
         self._admit_all()
 
     def _advance(
@@ -331,8 +341,8 @@ class Scheduler:
         was_started = request.started
         messages = request.advance(choice, output)
         self._learn(request, choice, output, first=request.started and not was_started)
-        if output.token_ids or output.text:
-            mine.events.append((request.owner, request.emitted(choice, output)))
+        if (event := request.emitted(choice, output)) is not None:
+            mine.events.append((request.owner, event))
         if choice.finished:
             self._leave_engine(choice)
         for message in messages:
@@ -385,8 +395,15 @@ class Scheduler:
 
     # Ends.
 
-    def _fail(self, request: ActiveRequest, error: StreamError, *, give_back: bool = False) -> None:
-        event = request.failed_event(error, terminal_sent=not give_back)
+    def _fail(
+        self,
+        request: ActiveRequest,
+        error: StreamError,
+        *,
+        give_back: bool = False,
+        suspect: bool = False,
+    ) -> None:
+        event = request.failed_event(error, terminal_sent=not give_back, suspect=suspect)
         outgoing = Outgoing([(request.owner, event)])
         if not give_back:
             outgoing.letters.append(Letter.to_all(request, request.fail(error)))

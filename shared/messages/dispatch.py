@@ -8,6 +8,7 @@ from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, Ski
 from shared.messages.codec import Internal, Part, encode
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route
+from shared.messages.stream import FinishReason
 from shared.version import PROTOCOL
 
 MAX_INBOXES = 8
@@ -34,13 +35,17 @@ class Refusal(Part):
 class Continuation(Part):
     """Where another attempt takes over.
 
-    `text_sent` counts characters and `logprobs_sent` tokens of each choice that clients
-    already have; `token_ids` are those emitted so far, by choice.
+    Attributes:
+        token_ids: what was emitted so far, by choice: with those of the client's own `resume`.
+        finish_reasons: of the choices that had ended.
+        first_token_ms: from acceptance to the first token.
+        cached_tokens: of the prompts, those that were kept where the request began.
     """
 
-    token_ids: dict[int, list[int]] = {}
-    text_sent: dict[int, int] = {}
-    logprobs_sent: dict[int, int] = {}
+    token_ids: dict[int, list[int]]
+    finish_reasons: dict[int, FinishReason] = {}
+    first_token_ms: float | None = None
+    cached_tokens: int | None = None
 
 
 class Dispatch(Part):

@@ -7,6 +7,7 @@ from pydantic import Field
 from shared.ids import NAME_PATTERN, BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.codec import Internal, Part
 from shared.messages.request import Priority
+from shared.messages.stream import FinishReason
 
 WorkerState = Literal["starting", "warming", "ready", "draining", "stopped", "unhealthy"]
 ControllerState = Literal["starting", "ready", "draining", "stopped"]
@@ -352,6 +353,7 @@ class ControllerReport(Part):
             of prompts is one.
         waiting_requests: those for which no worker has room; of a list each prompt.
         retries: attempts that failed and were followed by another one.
+        migrations: of those, the ones that had begun to answer.
         sticky_turns, moved_turns: turns of sessions that went where the one before was served, and
             elsewhere.
         breakers: of workers that are left alone, or tried again.
@@ -369,6 +371,7 @@ class ControllerReport(Part):
     failed_requests: Count = 0
     waiting_requests: Count = 0
     retries: Count = 0
+    migrations: Count = 0
     sticky_turns: Count = 0
     moved_turns: Count = 0
     breakers: dict[WorkerId, Literal["half-open", "open"]] = {}
@@ -394,7 +397,12 @@ class ControllerEvent(Internal):
 
 
 class TokensEmitted(Part):
-    """New tokens of one choice; sent before any client gets them."""
+    """New tokens of one choice; sent before any client gets them.
+
+    Attributes:
+        finish_reason: where they are its last ones, and there are other choices.
+        cached_tokens: of the prompts; told with the first tokens.
+    """
 
     type: Literal["tokens"] = "tokens"
     request_id: RequestId
@@ -405,6 +413,8 @@ class TokensEmitted(Part):
     token_ids: list[int]
     text_sent: int
     logprobs_sent: Count = 0
+    finish_reason: FinishReason | None = None
+    cached_tokens: Count | None = None
 
 
 class RequestFinished(Part):
@@ -417,8 +427,12 @@ class RequestFinished(Part):
 
 
 class RequestFailed(Part):
-    """The attempt's bad end. `terminal_sent` tells whether the client was told; where not, no
-    token was sent either, and another worker may serve the request."""
+    """The attempt's bad end.
+
+    Attributes:
+        terminal_sent: the client was told; where not, another worker may go on with the request.
+        suspect: the request may be why an engine ended.
+    """
 
     type: Literal["failed"] = "failed"
     request_id: RequestId
@@ -428,6 +442,7 @@ class RequestFailed(Part):
     message: str
     retry_after_ms: int | None = None
     terminal_sent: bool = True
+    suspect: bool = False
 
 
 RequestEvent = Annotated[

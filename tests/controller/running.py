@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from controller.service import Controller
@@ -116,16 +116,22 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running_controller(
-    nats: Nats, bus: Bus, *, name: ControllerId = CONTROLLER, **sections: dict[str, Any]
+    nats: Nats,
+    bus: Bus,
+    *,
+    name: ControllerId = CONTROLLER,
+    models: Sequence[str] = ("demo",),
+    **sections: dict[str, Any],
 ) -> AsyncIterator[Running]:
     """Run a controller on a connection of its own; end it in haste.
 
     Args:
+        models: of the skill, the best first.
         sections: of the settings of `controller`, instead of those of `PATIENT`.
     """
     controller_settings = {**PATIENT, **sections}
     settings = ClusterSettings.model_validate(
-        {"nats": nats, "controller": controller_settings, "skills": {"chat": ["demo"]}}
+        {"nats": nats, "controller": controller_settings, "skills": {"chat": list(models)}}
     )
     own = await Bus.connect(nats, name="controller", wait_s=5)
     controller = Controller(settings, own, name, LogStore("controller", name))

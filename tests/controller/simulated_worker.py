@@ -89,6 +89,7 @@ class SimulatedWorker:
                 (subjects.worker_control(self.id, "session"), self._on_session),
                 (subjects.worker_control(self.id, "forget"), self._on_forget),
                 (subjects.worker_control(self.id, "kept"), self._on_asked),
+                (f"mlx.worker.{self.id}.*.alive", self._on_probe),
             )
         ]
         await self.say("joined")
@@ -130,10 +131,19 @@ class SimulatedWorker:
         result = DispatchResult(**_origin(dispatch))
         await self._reply(self._unanswered.pop(dispatch.request_id), [result])
 
-    async def emit(self, dispatch: Dispatch, owner: str, index: int, *token_ids: int) -> None:
+    async def emit(
+        self,
+        dispatch: Dispatch,
+        owner: str,
+        index: int,
+        *token_ids: int,
+        choice: int = 0,
+        **fields: Any,
+    ) -> None:
         event = TokensEmitted(
-            **_origin(dispatch), choice=0, index=index, token_ids=list(token_ids), text_sent=0
-        )
+            **_origin(dispatch), choice=choice, index=index, token_ids=list(token_ids),
+            text_sent=0, **fields,
+        )  # fmt: skip
         await self._tell(owner, event)
 
     async def finish(self, dispatch: Dispatch, owner: str) -> None:
@@ -194,12 +204,21 @@ class SimulatedWorker:
         origin = dispatch.request_id, dispatch.attempt, self.id
         await self.send(dispatch, Failed(*origin, error))
 
-    async def fail(self, dispatch: Dispatch, owner: str, *, terminal_sent: bool) -> None:
+    async def fail(
+        self,
+        dispatch: Dispatch,
+        owner: str,
+        *,
+        terminal_sent: bool,
+        code: str = "engine_crashed",
+        suspect: bool = False,
+    ) -> None:
         event = RequestFailed(
             **_origin(dispatch),
-            code="engine_crashed",
+            code=code,
             message="the engine ended",
             terminal_sent=terminal_sent,
+            suspect=suspect,
         )
         await self._tell(owner, event)
 
@@ -223,6 +242,9 @@ class SimulatedWorker:
     async def _reply(self, subject: str, results: Sequence[DispatchResult]) -> None:
         reply = DispatchReply(worker=self.id, boot_id=self.boot, results=list(results))
         await self._bus.publish(subject, encode(reply))
+
+    async def _on_probe(self, message: Message) -> None:
+        await self._bus.publish(message.reply, b"")
 
     async def _on_attach(self, message: Message) -> None:
         self._attached.put_nowait(decode(AttachStream, message.payload))

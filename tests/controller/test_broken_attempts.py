@@ -54,9 +54,9 @@ async def test_a_silent_worker_ends_its_request_as_lost_exactly_once(
         inbox = await cluster.ask(request_id="r")
         accepted(await inbox.next())
         await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 1)
-        end = failed(await inbox.next())
+        end = await inbox.end()
         assert (end.error.code, end.error.retryable) == ("worker_lost", True)
-        assert end.worker == "w1" and "nothing was heard" in end.error.message
+        assert "w1" in end.error.message and "nothing was heard" in end.error.message
         await worker.say("heartbeat")  # it was not dead after all, but then leaves
         await worker.say("left")
         await cluster.settle()
@@ -65,21 +65,19 @@ async def test_a_silent_worker_ends_its_request_as_lost_exactly_once(
         assert (await cluster.query("status", "r")).state == "failed"
 
 
-@pytest.mark.parametrize("how", ["left", "restarted"])
-async def test_a_worker_that_leaves_or_starts_again_ends_its_requests_at_once(
-    cluster: Running, how: str
+@pytest.mark.parametrize("started", [True, False])
+async def test_a_worker_that_leaves_ends_its_requests_at_once_where_nobody_else_is_there(
+    cluster: Running, started: bool
 ) -> None:
     worker = await cluster.worker("w1")
     inbox = await cluster.ask(request_id="r")
     accepted(await inbox.next())
-    await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 1)
+    dispatch = await worker.next_dispatch()
+    if started:
+        await worker.emit(dispatch, CONTROLLER, 0, 1)
     assert (await running_state(cluster, "r")) == "running"
-    if how == "left":
-        await worker.say("left")
-    else:
-        await worker.say("joined", boot_id="b2")
+    await worker.say("left")
     assert (await inbox.end()).error.code == "worker_lost"
-    await worker.say("left", boot_id="b2")
     await cluster.settle()
     assert inbox.rest() == []
 
@@ -166,20 +164,6 @@ async def test_all_workers_are_tried_before_one_is_tried_again(cluster: Running)
         tried.append(worker.id)
         await worker.fail(await worker.next_dispatch(), CONTROLLER, terminal_sent=False)
     assert sorted(tried) == ["w0", "w1", "w2"]
-
-
-async def test_what_was_started_is_not_tried_again_when_its_worker_is_gone(
-    cluster: Running,
-) -> None:
-    first, second = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
-    inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
-    await first.emit(await first.next_dispatch(), CONTROLLER, 0, 1)
-    assert await running_state(cluster, "r") == "running"
-    await first.say("left")
-    assert (await inbox.end()).error.code == "worker_lost"
-    await cluster.settle()
-    assert second.unread == (0, 0)
 
 
 async def test_a_request_that_loses_its_only_worker_hears_of_that(cluster: Running) -> None:

@@ -304,14 +304,31 @@ async def test_a_prompt_whose_worker_dies_before_its_first_token_is_tried_elsewh
     assert stream.tokens == {0: [1, 2], 1: [7]}
 
 
-async def test_a_prompt_whose_worker_dies_later_fails_alone(cluster: Running) -> None:
+async def test_a_prompt_whose_worker_dies_later_goes_on_at_another(cluster: Running) -> None:
+    stream, ((one, first), (other, second)) = await both(cluster)
+    await one.speak(first, CONTROLLER, 0, 1, 2)
+    await stream.has_tokens(2)
+    await cluster.settle()
+    await one.say("left")
+    again = await other.next_dispatch()
+    assert (again.request_id, again.attempt) == (first.request_id, 1)
+    assert again.resume is not None and again.resume.token_ids == {0: [1, 2]}
+    await other.answer_all(second, CONTROLLER, 7)
+    await other.speak(again, CONTROLLER, 1, 2)  # the last one that is known comes again
+    last = spoken(2, 3, finish_reason="stop")
+    await other.end(again, CONTROLLER, last, usage=Usage(5, 1, 3))
+    await stream.done()
+    assert stream.tokens == {0: [1, 2, 3], 1: [7]}
+
+
+async def test_a_prompt_that_nobody_else_can_go_on_with_fails_alone(cluster: Running) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
     await one.speak(first, CONTROLLER, 0, 1)
     await stream.has_tokens(1)
-    await cluster.settle()
-    await one.say("left")
+    error = StreamError.of("request_failed", "the engine could not process it")
+    await one.fail_openly(first, CONTROLLER, error)
     await stream.has_ended(0)
-    assert stream.errors[0].code == "worker_lost" and stream.errors[0].retryable
+    assert stream.errors[0].code == "request_failed"
     await other.answer_all(second, CONTROLLER, 7)
     await stream.done()
     assert stream.tokens == {0: [1], 1: [7]}

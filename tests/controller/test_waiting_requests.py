@@ -43,7 +43,7 @@ Start = Callable[..., "contextlib.AbstractAsyncContextManager[Running]"]
 def start(nats_settings: Nats, bus: Bus) -> Start:
     """A controller in which requests wait."""
 
-    def started(**sections: dict[str, Any]) -> contextlib.AbstractAsyncContextManager[Running]:
+    def started(**sections: Any) -> contextlib.AbstractAsyncContextManager[Running]:
         defaults = {"failover": SETTLES_SOON, "waiting_room": PATIENT_ROOM}
         sections = {**defaults, **sections}
         return running_controller(nats_settings, bus, name=CONTROLLER, **sections)

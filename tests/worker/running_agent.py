@@ -149,7 +149,8 @@ class RunningAgent:
         self.life = life
 
     def dispatch(self, *, model: ModelId = TINY, **fields: Any) -> Dispatch:
-        """One dispatch; `fields` are those of `Dispatch` or else of the request."""
+        """One dispatch; `fields` are those of `Dispatch`, `goes_on` is its `resume`, or else of the
+        request."""
         own: dict[str, Any] = {
             "request_id": RequestId(f"request-{next(_numbers)}"),
             "inboxes": [self.wire.new_inbox()],
@@ -158,6 +159,7 @@ class RunningAgent:
             "elapsed_ms": 0.0,
         }
         own.update({name: fields.pop(name) for name in list(fields) if name in own})
+        own["resume"] = fields.pop("goes_on", None)
         if "messages" not in fields:
             fields.setdefault("prompt", "Hello")
         body = {"max_tokens": 12, "temperature": 0, "logit_bias": ENDLESS, **fields}

@@ -19,7 +19,6 @@ from shared.messages.control import (
     UnloadModel,
 )
 from shared.messages.events import RequestEvent, RequestFailed, TokensEmitted, WorkerReport
-from shared.messages.stream import Failed
 from tests.processes import NatsProcess, RunningNats
 from tests.worker.running_agent import CLIENT, LIMIT_S, OWNER, RunningAgent, running_agent
 
@@ -27,6 +26,12 @@ pytestmark = pytest.mark.anyio
 
 _LONG = 900
 _QUICK = {"restart_delay_ms": 10}
+
+
+def _given_back(agent: RunningAgent) -> list[str]:
+    """The requests that their owner shall take elsewhere, in order."""
+    failed = [event for event in agent.wire.events() if isinstance(event, RequestFailed)]
+    return [event.request_id for event in failed if not event.terminal_sent]
 
 
 def _kill_engine(agent: RunningAgent, index: int = 0) -> int:
@@ -214,7 +219,7 @@ async def test_a_broken_model_fails_its_requests_with_its_path_until_it_is_repai
 # Engines that die.
 
 
-async def test_a_killed_engine_ends_each_of_its_streams_once_and_the_worker_serves_again(
+async def test_of_a_killed_engine_each_stream_goes_back_once_and_the_worker_serves_again(
     nats_server: RunningNats, tiny_model: Path
 ) -> None:
     async with running_agent(
@@ -233,9 +238,9 @@ async def test_a_killed_engine_ends_each_of_its_streams_once_and_the_worker_serv
         )
         killed = _kill_engine(agent)
         for stream in streams:
-            failed = await stream.failed()
-            assert (failed.error.code, failed.error.retryable) == ("engine_crashed", True)
-            assert "signal 9" in failed.error.message
+            failed = await stream.given_back()
+            assert (failed.code, failed.suspect) == ("engine_crashed", True), "all had begun"
+            assert "signal 9" in failed.message
 
         await waiting.done()
         assert waiting.text() == whole.text(), "what waited is served by the next engine"
@@ -243,15 +248,15 @@ async def test_a_killed_engine_ends_each_of_its_streams_once_and_the_worker_serv
         await again.done()
         assert again.text() == whole.text()
         await agent.settle()
-        assert [len(stream.ends) for stream in streams] == [1] * 4
-        assert all(isinstance(stream.messages[-1], Failed) for stream in streams)
+        assert [len(stream.ends) for stream in streams] == [0] * 4, "their owner goes on"
         lost = [e for e in agent.wire.events() if isinstance(e, RequestFailed)]
+        assert len(lost) == 4
         assert {event.request_id for event in lost} == {s.dispatch.request_id for s in streams}
         (engine,) = (await agent.health()).worker.engines
         assert engine.restarts == 1 and engine.pid != killed
 
 
-async def test_of_two_engines_only_the_dead_ones_streams_end(
+async def test_of_two_engines_only_the_dead_ones_streams_go_back(
     nats_server: RunningNats, tiny_model: Path
 ) -> None:
     async with running_agent(
@@ -266,10 +271,10 @@ async def test_of_two_engines_only_the_dead_ones_streams_end(
         for stream in streams:
             await stream.started()
         _kill_engine(agent, 0)
-        await agent.wire.wait(lambda: any(stream.ends for stream in streams))
-        (dead,) = [stream for stream in streams if stream.ends]
-        (alive,) = [stream for stream in streams if not stream.ends]
-        assert (await dead.failed()).error.code == "engine_crashed"
+        await agent.wire.wait(lambda: bool(_given_back(agent)))
+        (dead,) = [s for s in streams if s.dispatch.request_id in _given_back(agent)]
+        (alive,) = [s for s in streams if s is not dead]
+        assert (await dead.given_back()).code == "engine_crashed"
         done = await alive.done()
         assert done.usage.completion_tokens == _LONG
 
@@ -291,7 +296,7 @@ async def test_past_the_restart_limit_a_worker_is_unhealthy_until_an_engine_runs
         await (await agent.start()).done()
 
 
-async def test_an_engine_killed_ten_times_in_a_row_fails_its_streams_at_once_and_comes_back(
+async def test_an_engine_killed_ten_times_in_a_row_gives_its_streams_back_and_comes_back(
     nats_server: RunningNats, tiny_model: Path
 ) -> None:
     async with running_agent(
@@ -305,7 +310,7 @@ async def test_an_engine_killed_ten_times_in_a_row_fails_its_streams_at_once_and
             await stream.started()
             seen = len(agent.reports())
             _kill_engine(agent)
-            assert (await stream.failed()).error.code == "engine_crashed"
+            assert (await stream.given_back()).code == "engine_crashed"
             await agent.until_reported(
                 lambda report, kills=kills: (
                     report.engines[0].restarts == kills  # type: ignore[misc]
@@ -331,16 +336,11 @@ async def test_what_waits_for_an_engine_that_will_not_come_back_goes_back_to_its
         waiting = await agent.start()
         await running.started()
         _kill_engine(agent)
-        assert (await running.failed()).error.code == "engine_crashed"
-
-        def given_back() -> list[RequestFailed]:
-            failed = [e for e in agent.wire.events() if isinstance(e, RequestFailed)]
-            return [event for event in failed if not event.terminal_sent]
-
-        await agent.wire.wait(lambda: bool(given_back()))
+        assert (await running.given_back()).code == "engine_crashed"
+        await waiting.given_back()
         await agent.settle()
-        assert [event.request_id for event in given_back()] == [waiting.dispatch.request_id]
-        assert (len(running.ends), len(waiting.ends)) == (1, 0)
+        assert _given_back(agent) == [s.dispatch.request_id for s in (running, waiting)]
+        assert (len(running.ends), len(waiting.ends)) == (0, 0)
 
 
 # Leaving.
@@ -362,7 +362,7 @@ async def test_a_draining_worker_takes_nothing_new_ends_its_streams_and_leaves(
         assert agent.reports()[-1][1].state == "stopped"
 
 
-async def test_past_its_drain_timeout_a_worker_ends_what_still_runs_with_an_error(
+async def test_past_its_drain_timeout_a_worker_gives_back_what_still_runs(
     nats_server: RunningNats, tiny_model: Path
 ) -> None:
     async with running_agent(nats_server.url, {"tiny": tiny_model}, drain_timeout_ms=1) as agent:
@@ -371,12 +371,12 @@ async def test_past_its_drain_timeout_a_worker_ends_what_still_runs_with_an_erro
         agent.stop.request()
         await agent.life
         await agent.wire.wait(lambda: agent.reports()[-1][0] == "left")
-        failed = await stream.failed()
-        assert (failed.error.code, failed.error.retryable) == ("draining", True)
-        assert len(stream.ends) == 1
+        failed = await stream.given_back()
+        assert (failed.code, failed.suspect) == ("draining", False)
+        assert len(stream.ends) == 0
 
 
-async def test_stopped_in_haste_a_worker_tells_its_clients_stops_its_engines_and_leaves(
+async def test_stopped_in_haste_a_worker_gives_all_back_stops_its_engines_and_leaves(
     nats_server: RunningNats, tiny_model: Path
 ) -> None:
     async with running_agent(nats_server.url, {"tiny": tiny_model}) as agent:
@@ -388,7 +388,7 @@ async def test_stopped_in_haste_a_worker_tells_its_clients_stops_its_engines_and
         agent.stop.request(in_haste=True)
         await agent.life
         assert not engine.is_running()
-        assert (await stream.failed()).error.code == "draining"
+        assert (await stream.given_back()).code == "draining"
         await agent.wire.wait(lambda: agent.reports()[-1][0] == "left")
 
 

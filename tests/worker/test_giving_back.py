@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from shared.ids import BootId
+from shared.messages.dispatch import Continuation
 from shared.messages.events import RequestFailed
-from shared.messages.stream import Failed, StreamError
+from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
 from tests.worker.sessions.books import new_book
@@ -52,10 +53,10 @@ class Scheduled:
             for sequence in self._sequences(request_id):
                 self.scheduler.on_fact(self.engine, SequenceStarted(sequence, 5))
 
-    def generate(self, request_id: str) -> None:
+    def generate(self, request_id: str, index: int = 0, token_id: int = 7) -> None:
         """One token."""
         (sequence,) = self._sequences(request_id)
-        output = Output(sequence, 0, [7], "x")
+        output = Output(sequence, index, [token_id], "x")
         self.scheduler.on_fact(self.engine, StepCompleted([output]))
 
     def die(self, *, for_good: bool = False) -> None:
@@ -64,20 +65,16 @@ class Scheduled:
         self.scheduler.on_engine_lost(self.engine, _CRASH)
 
     @property
-    def told_owner(self) -> dict[str, bool]:
-        """Of each request that failed, whether its client was told."""
+    def given_back(self) -> dict[str, bool]:
+        """The requests that went back to their owner, and nothing else was told to anybody; of
+        each whether it is suspected."""
         events = [event for one in self.outgoing for _, event in one.events]
         failed = [event for event in events if isinstance(event, RequestFailed)]
         assert len(failed) == len(events) == len({event.request_id for event in failed})
         assert all((event.code, event.client) == ("engine_crashed", CLIENT) for event in failed)
-        return {event.request_id: event.terminal_sent for event in failed}
-
-    @property
-    def told_client(self) -> list[str]:
-        """The requests whose client heard of an end."""
-        letters = [letter for one in self.outgoing for letter in one.letters]
-        assert all(isinstance(letter.message, Failed) for letter in letters)
-        return [letter.request.dispatch.request_id for letter in letters]
+        assert not any(event.terminal_sent for event in failed)
+        assert [letter for one in self.outgoing for letter in one.letters] == []
+        return {event.request_id: event.suspect for event in failed}
 
     def _sequences(self, request_id: str) -> list[int]:
         request = self.scheduler.find((CLIENT, dispatched(request_id).request_id))
@@ -86,32 +83,43 @@ class Scheduled:
         return [choice.sequence for choice in request.choices] if admitted else []
 
 
-def test_what_was_started_ends_and_what_was_not_goes_back_to_its_owner(tiny_model: Path) -> None:
+@pytest.mark.parametrize("stream", [True, False])
+def test_when_its_engine_ends_what_was_started_and_what_was_not_goes_back(
+    tiny_model: Path, stream: bool
+) -> None:
     worker = Scheduled(tiny_model)
-    worker.accept("started", "not started")
+    worker.accept("started", "not started", stream=stream)
     worker.generate("started")
     worker.die()
-    assert worker.told_owner == {"started": True, "not started": False}
-    assert worker.told_client == ["started"]
+    assert worker.given_back == {"started": False, "not started": True}
     assert worker.scheduler.idle
 
 
-def test_what_does_not_stream_counts_as_started_once_a_token_was_generated(
-    tiny_model: Path,
-) -> None:
+def test_where_all_had_generated_each_may_be_why_the_engine_ended(tiny_model: Path) -> None:
     worker = Scheduled(tiny_model)
-    worker.accept("started", "not started", stream=False)
+    worker.accept("one", "another")
+    worker.generate("one")
+    worker.generate("another")
+    worker.die()
+    assert worker.given_back == {"one": True, "another": True}
+
+
+def test_what_goes_on_here_is_suspected_until_it_has_generated_here(tiny_model: Path) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("goes on", goes_on=Continuation(token_ids={0: [5, 6]}))
+    worker.accept("started")
+    worker.generate("goes on", 0, 5)
+    worker.generate("goes on", 1, 6)
     worker.generate("started")
     worker.die()
-    assert worker.told_owner == {"started": True, "not started": False}
-    assert worker.told_client == ["started"]
+    assert worker.given_back == {"goes on": True, "started": False}
 
 
 def test_what_waits_goes_on_waiting_for_the_next_engine(tiny_model: Path) -> None:
     worker = Scheduled(tiny_model, batch=1)
     worker.accept("admitted", "waiting")
     worker.die()
-    assert worker.told_owner == {"admitted": False}
+    assert worker.given_back == {"admitted": True}
     assert len(worker.scheduler.admission) == 1
 
 
@@ -120,33 +128,26 @@ def test_what_waits_goes_back_when_no_engine_will_come(tiny_model: Path) -> None
     worker.accept("admitted", "waiting")
     worker.generate("admitted")
     worker.die(for_good=True)
-    assert worker.told_owner == {"admitted": True, "waiting": False}
-    assert worker.told_client == ["admitted"]
+    assert worker.given_back == {"admitted": True, "waiting": False}
     assert worker.scheduler.idle
 
 
-@pytest.mark.parametrize(("request_id", "kept"), [("started", True), ("not started", False)])
-def test_the_end_of_what_was_started_is_kept_and_what_was_given_back_is_forgotten(
-    tiny_model: Path, request_id: str, kept: bool
-) -> None:
+@pytest.mark.parametrize("request_id", ["started", "not started"])
+def test_what_was_given_back_is_forgotten(tiny_model: Path, request_id: str) -> None:
     worker = Scheduled(tiny_model)
     worker.accept("started", "not started")
     worker.generate("started")
     worker.die()
-    found = worker.scheduler.find((CLIENT, dispatched(request_id).request_id))
-    assert (found is not None) is kept
-    if found is not None:
-        assert isinstance(found.end, Failed) and found.end.error == _CRASH
+    assert worker.scheduler.find((CLIENT, dispatched(request_id).request_id)) is None
 
 
-def test_shutting_down_gives_back_what_waits_and_ends_what_runs(tiny_model: Path) -> None:
+def test_shutting_down_gives_back_what_waits_and_what_runs(tiny_model: Path) -> None:
     worker = Scheduled(tiny_model, batch=2)
     worker.accept("started", "not started", "waiting")
     worker.generate("started")
     worker.outgoing.clear()
     worker.scheduler.give_back_all(_CRASH)
-    assert worker.told_owner == {"started": True, "not started": False, "waiting": False}
-    assert worker.told_client == ["started"]
+    assert worker.given_back == {"started": False, "not started": False, "waiting": False}
 
 
 def test_who_waited_too_long_goes_back_to_its_owner_and_is_told_when_to_come_again(

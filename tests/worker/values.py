@@ -3,7 +3,7 @@
 from typing import Any
 
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
-from shared.messages.dispatch import Dispatch
+from shared.messages.dispatch import Continuation, Dispatch
 from shared.messages.request import InferenceRequest
 from worker.active_request import ActiveRequest
 
@@ -13,8 +13,14 @@ MAC = WorkerId("mac")
 TINY = ModelId("tiny")
 
 
-def dispatched(request_id: str = "r", *inboxes: str, attempt: int = 0, **fields: Any) -> Dispatch:
-    """A dispatch; `fields` are those of the request."""
+def dispatched(
+    request_id: str = "r",
+    *inboxes: str,
+    attempt: int = 0,
+    goes_on: Continuation | None = None,
+    **fields: Any,
+) -> Dispatch:
+    """A dispatch; `fields` are those of the request, `goes_on` is its own `resume`."""
     return Dispatch(
         request_id=RequestId(request_id),
         client=CLIENT,
@@ -25,6 +31,7 @@ def dispatched(request_id: str = "r", *inboxes: str, attempt: int = 0, **fields:
         seed=1,
         elapsed_ms=0.0,
         request=InferenceRequest.model_validate({"prompt": "Hello", **fields}),
+        resume=goes_on,
     )
 
 

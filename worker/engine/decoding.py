@@ -62,10 +62,11 @@ class DecodingRow:
 
     def __post_init__(self) -> None:
         prepared = self.pending.prepared
-        resumed_ids = prepared.order.resumed_ids
-        self.answer_ids = list(resumed_ids)
-        self.left = prepared.max_tokens - len(resumed_ids)
-        self.sampled = SampledRow(prepared.order.sampling, prepared.prompt_ids, resumed_ids)
+        self.answer_ids = prepared.order.answer_ids
+        self.left = prepared.max_tokens - len(self.answer_ids)
+        self.sampled = SampledRow(
+            prepared.order.sampling, prepared.prompt_ids, list(self.answer_ids)
+        )
 
     @property
     def id(self) -> int:

@@ -238,9 +238,10 @@ class Engine:
         if order.count_only:
             self._send(StepCompleted([Output(order.sequence, 0, [], "", "stop")]))
             return
-        if (end := sequence.ended_before()) is not None:
-            self._send(StepCompleted([end]))
-            return
+        if said := sequence.replay():
+            self._send(StepCompleted(said))
+            if said[-1].finish_reason is not None:
+                return
         self._rounds.add(sequence, prepared)
 
     def _cancel(self, sequence_id: int) -> None:
@@ -294,4 +295,4 @@ class Engine:
 
 
 def _cancelled(order: Submit) -> Output:
-    return Output(order.sequence, len(order.resumed_ids), [], "", "cancelled")
+    return Output(order.sequence, len(order.answer_ids), [], "", "cancelled")

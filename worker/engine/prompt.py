@@ -32,12 +32,13 @@ class PreparedSequence:
     @property
     def all_ids(self) -> list[int]:
         """Prompt and what an earlier attempt generated: the tokens to prefill."""
-        resumed = self.order.resumed_ids
-        return [*self.prompt_ids, *resumed] if resumed else self.prompt_ids
+        answered = self.order.answer_ids
+        return [*self.prompt_ids, *answered] if answered else self.prompt_ids
 
     def resumed(self, answer_ids: Sequence[int]) -> "PreparedSequence":
         """The same, to go on after an answer that was interrupted here."""
-        return replace(self, order=replace(self.order, resumed_ids=list(answer_ids)))
+        order = replace(self.order, resumed_ids=list(answer_ids), replayed_ids=[])
+        return replace(self, order=order)
 
 
 def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
@@ -77,7 +78,7 @@ def _check_vocabulary(order: Submit, prompt_ids: list[int], size: int) -> None:
         _param(order): prompt_ids,
         "stop_token_ids": order.stop_token_ids,
         "logit_bias": [int(token) for token in order.sampling.logit_bias],
-        "resume.token_ids": order.resumed_ids,
+        "resume.token_ids": order.answer_ids,
     }
     for param, token_ids in given.items():
         if (worst := max(token_ids, default=0)) >= size:
@@ -90,9 +91,10 @@ def _check_vocabulary(order: Submit, prompt_ids: list[int], size: int) -> None:
 def _check_resume(order: Submit, prompt_tokens: int, model: LoadedModel) -> None:
     """Raises RequestError for an answer that cannot have been this model's."""
     param = "resume.token_ids"
-    if order.resumed_ids and prompt_tokens + len(order.resumed_ids) > model.max_context_tokens:
+    answered = len(order.answer_ids)
+    if answered and prompt_tokens + answered > model.max_context_tokens:
         raise RequestError(
-            f"{param}: {len(order.resumed_ids)} tokens after a prompt of {prompt_tokens} exceed "
+            f"{param}: {answered} tokens after a prompt of {prompt_tokens} exceed "
             f"the model's context of {model.max_context_tokens}",
             code="context_length_exceeded",
             param=param,

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from shared.messages.stream import FinishReason
 from worker.engine.decoding import Token, TokenLogprobs
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence
 from worker.engine.text import Decode, TextStream
-from worker.link.messages import FinishReason, Output
+from worker.link.messages import Output
 
 
 class Sequence:
@@ -19,7 +20,9 @@ class Sequence:
         self._decode = model.decode
         self._logprobs = order.sampling.logprobs
         self._index = len(order.resumed_ids)
-        self._left = prepared.max_tokens - len(order.resumed_ids)
+        self._replayed_ids = order.replayed_ids
+        self._ended = order.ended
+        self._left = prepared.max_tokens - len(order.answer_ids)
         self._text = TextStream(
             model.decode,
             prepared.prompt_ids,
@@ -28,14 +31,21 @@ class Sequence:
             text_sent=order.text_sent,
         )
 
-    def ended_before(self) -> Output | None:
-        """The end of a sequence that an earlier attempt brought so far that nothing is left
-        to generate; None where there is."""
-        if self._text.stopped:
-            return self._output([], self._text.finish(), "stop")
-        if self._left <= 0:
-            return self._output([], self._text.finish(), "length")
-        return None
+    def replay(self) -> list[Output]:
+        """What an earlier attempt generated, as it was put out then, one output a token; with the
+        end where nothing is left to generate."""
+        outputs: list[Output] = []
+        reason = "length" if self._left <= 0 else self._ended
+        last = len(self._replayed_ids) - 1
+        for number, token_id in enumerate(self._replayed_ids):
+            at_its_end = "length" if number == last and reason == "length" else None
+            outputs.append(self.advance(Token(self.id, token_id, at_its_end)))
+            if outputs[-1].finish_reason is not None:
+                return outputs
+        if self._text.stopped or reason is not None:
+            rest = self._text.finish()
+            outputs.append(self._output([], rest, "stop" if self._text.stopped else reason))
+        return outputs
 
     def advance(self, token: Token) -> Output:
         """The output of one more token; its `finish_reason` is set when it was the last."""

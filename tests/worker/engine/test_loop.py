@@ -10,7 +10,13 @@ import pytest
 
 from shared.ids import ModelId
 from tests.models import CONTEXT_TOKENS
-from tests.worker.engine.running_engine import TINY, RunningEngine, outputs_of, running_engine
+from tests.worker.engine.running_engine import (
+    TINY,
+    Answer,
+    RunningEngine,
+    outputs_of,
+    running_engine,
+)
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.engine.decoding import DecodeGroup, Drawn
 from worker.link.messages import (
@@ -149,6 +155,61 @@ def test_a_resumed_sequence_goes_on_exactly_as_the_undisturbed_one(
         assert resumed.token_ids == undisturbed.token_ids[cut:]
         assert sent + resumed.text == undisturbed.text
         assert resumed.finish_reason == undisturbed.finish_reason
+
+
+def _said(answer: Answer) -> list[tuple[int, list[int], str]]:
+    return [(output.index, output.token_ids, output.text) for output in answer.outputs]
+
+
+@_WAYS
+@pytest.mark.parametrize("stops", [[], ["no such text", "e"]], ids=["", "stops"])
+def test_what_an_earlier_attempt_generated_is_put_out_again_as_it_was_then(
+    engine: RunningEngine, way: Any, stops: list[str]
+) -> None:
+    undisturbed = engine.generate("你好", max_tokens=40, sampling=way, stop=stops)
+    whole = undisturbed.token_ids
+    for cut in {1, 2, len(whole) // 2, len(whole) - 1, len(whole)}:
+        again = engine.generate(
+            "你好", max_tokens=40, sampling=way, stop=stops, replayed_ids=whole[:cut]
+        )
+        assert _said(again) == _said(undisturbed)
+        assert again.finish_reason == undisturbed.finish_reason
+
+
+def test_after_what_the_client_had_comes_what_another_worker_generated_and_then_new_tokens(
+    engine: RunningEngine,
+) -> None:
+    undisturbed = engine.generate("Go on", max_tokens=40, sampling=SEEDED)
+    whole, sent = undisturbed.token_ids, "".join(each.text for each in undisturbed.outputs[:5])
+    again = engine.generate(
+        "Go on",
+        max_tokens=40,
+        sampling=SEEDED,
+        resumed_ids=whole[:5],
+        text_sent=len(sent),
+        replayed_ids=whole[5:12],
+    )
+    assert _said(again) == _said(undisturbed)[5:]
+
+
+def test_an_answer_that_had_ended_ends_again_and_nothing_is_generated(
+    engine: RunningEngine,
+) -> None:
+    whole = engine.generate(max_tokens=8, sampling=sampling(logit_bias=ENDLESS))
+    again = engine.generate(max_tokens=40, replayed_ids=whole.token_ids, ended="stop")
+    assert (again.token_ids, again.text) == (whole.token_ids, whole.text)
+    assert [output.finish_reason for output in again.outputs] == [None] * 8 + ["stop"]
+
+
+def test_cancelled_before_it_is_put_out_again_an_answer_ends_behind_what_was_said(
+    engine: RunningEngine,
+) -> None:
+    busy = engine.submit("x" * 200_000)  # keeps the preparing thread busy, then is refused
+    sequence = engine.submit(replayed_ids=[64, 65, 66])
+    engine.cancel(sequence)
+    (last,) = engine.answer(sequence).outputs
+    assert (last.index, last.token_ids, last.finish_reason) == (3, [], "cancelled")
+    engine.refusal(busy)
 
 
 def test_the_same_seed_draws_the_same_and_another_draws_otherwise(engine: RunningEngine) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import DecodeError
 from shared.ids import ModelId
+from shared.messages.stream import FinishReason
 from worker.link.frames import (
     HEADER,
     MAX_FRAME_BYTES,
@@ -20,7 +21,6 @@ from worker.link.frames import (
 from worker.link.messages import (
     BatchMeasured,
     Fact,
-    FinishReason,
     KVMemoryMeasured,
     Order,
     Output,
