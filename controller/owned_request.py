@@ -50,6 +50,7 @@ class OwnedRequest:
             of their inboxes yet.
         tokens: what was emitted, by choice, after those of the client's own `resume`: what another
             worker needs to go on.
+        text_sent: how many characters of text they made, those of a client's `resume` too.
         finish_reasons: of choices that ended before others.
         first_token_ms: from acceptance to the first of them.
         cached_tokens: of its prompts, those that were kept where it began.
@@ -82,6 +83,7 @@ class OwnedRequest:
     worker: WorkerId | None = None
     boot_id: BootId | None = None
     tokens: dict[int, list[int]] = field(default_factory=dict)
+    text_sent: dict[int, int] = field(default_factory=dict)
     finish_reasons: dict[int, FinishReason] = field(default_factory=dict)
     first_token_ms: float | None = None
     cached_tokens: int | None = None
@@ -167,6 +169,7 @@ class OwnedRequest:
         before = resumed.token_ids if resumed is not None else []
         return Continuation(
             token_ids={choice: [*before, *ids] for choice, ids in self.tokens.items()},
+            text_sent=self.text_sent,
             finish_reasons=self.finish_reasons,
             first_token_ms=self.first_token_ms,
             cached_tokens=self.cached_tokens,
@@ -234,6 +237,8 @@ class OwnedRequest:
         index = event.index - (len(resumed.token_ids) if resumed is not None else 0)
         if 0 <= index <= len(known):  # after a gap nothing fits any more
             known.extend(event.token_ids[len(known) - index :])
+            if event.token_ids:
+                self.text_sent[event.choice] = event.text_sent
             if event.finish_reason is not None:
                 self.finish_reasons[event.choice] = event.finish_reason
 

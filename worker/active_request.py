@@ -43,6 +43,7 @@ class Choice:
 
     Attributes:
         known_ids: what an earlier attempt generated, and the owner knows.
+        known_text: how many characters that made, where it is known.
         known_end: how it ended there, where it did.
     """
 
@@ -51,6 +52,7 @@ class Choice:
     tokens: int
     text_length: int
     known_ids: Sequence[int] = ()
+    known_text: int | None = None
     known_end: FinishReason | None = None
     finished: bool = False
 
@@ -60,6 +62,14 @@ class Choice:
             return self.known_end is not None
         return 0 < output.index + len(output.token_ids) <= len(self.known_ids)
 
+    def differs(self, output: Output) -> bool:
+        """Whether an output, taken in already, says otherwise what an earlier attempt said."""
+        behind = output.index + len(output.token_ids)
+        if output.token_ids != list(self.known_ids[output.index : behind]):
+            return True
+        at_its_end = behind == len(self.known_ids) and output.finish_reason is None
+        return at_its_end and self.known_text not in (None, self.text_length)
+
 
 class ActiveRequest:
     """State of a request. Methods return the messages to send; they send nothing.
@@ -68,6 +78,7 @@ class ActiveRequest:
         fenced: the stream is another attempt's now; nothing may be sent any more.
         end: the terminal message, once there is one; `ended_at` on the monotonic clock.
         told: the end was sent; what is sent now was said before.
+        differs: it was generated otherwise by an earlier attempt.
     """
 
     def __init__(
@@ -99,14 +110,16 @@ class ActiveRequest:
         self._first_token_at: float | None = None
         self._usage_told = False
         self._cached_told = False
+        self.differs = False
 
     def _choice(self, number: int, sequence: int) -> Choice:
         resume, before = self.dispatch.request.resume, self.dispatch.resume
         known_ids = before.token_ids.get(number, []) if before else []
+        known_text = before.text_sent.get(number) if before else None
         known_end = before.finish_reasons.get(number) if before else None
         tokens = max(len(known_ids), len(resume.token_ids) if resume else 0)
         text_length = resume.text_sent if resume else 0
-        return Choice(number, sequence, tokens, text_length, known_ids, known_end)
+        return Choice(number, sequence, tokens, text_length, known_ids, known_text, known_end)
 
     @property
     def key(self) -> RequestKey:
@@ -281,6 +294,7 @@ class ActiveRequest:
         choice.tokens = max(choice.tokens, behind)
         choice.text_length += len(output.text)
         choice.finished = output.finish_reason is not None
+        self.differs |= known and choice.differs(output)
         part = ChoiceOutput(
             choice=choice.number,
             index=output.index,

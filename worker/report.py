@@ -75,6 +75,7 @@ def build_report(
         tokens_per_s=scheduler.throughput.tokens_per_s(),
         load_balance=scheduler.throughput.balance(range(len(engines))),
         completed_requests=scheduler.completed,
+        differing_requests=scheduler.differing,
         failed_requests=scheduler.failed,
         uptime_s=round(uptime_s, 1),
         tasks=tasks,

@@ -92,6 +92,7 @@ class Scheduler:
         self._status = StreamStatus(self.models.catalogue, put)
         self.completed = 0
         self.failed = 0
+        self.differing = 0
 
     # What others ask.
 
@@ -338,8 +339,14 @@ class Scheduler:
     ) -> None:
         """Put the owner's event and the client's message of one output into `outgoing`."""
         mine = outgoing if outgoing is not None else Outgoing()
-        was_started = request.started
+        was_started, differed = request.started, request.differs
         messages = request.advance(choice, output)
+        if request.differs and not differed:
+            self.differing += 1
+            logger.warning(
+                "goes on otherwise than it began: this worker makes another answer",
+                extra={"request_id": request.dispatch.request_id, "model": request.model},
+            )
         self._learn(request, choice, output, first=request.started and not was_started)
         if (event := request.emitted(choice, output)) is not None:
             mine.events.append((request.owner, event))

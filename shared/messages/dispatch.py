@@ -37,12 +37,15 @@ class Continuation(Part):
 
     Attributes:
         token_ids: what was emitted so far, by choice: with those of the client's own `resume`.
+        text_sent: characters of their text, likewise: an attempt that makes another of the same
+            tokens is not the same model.
         finish_reasons: of the choices that had ended.
         first_token_ms: from acceptance to the first token.
         cached_tokens: of the prompts, those that were kept where the request began.
     """
 
     token_ids: dict[int, list[int]]
+    text_sent: dict[int, int] = {}
     finish_reasons: dict[int, FinishReason] = {}
     first_token_ms: float | None = None
     cached_tokens: int | None = None

@@ -271,6 +271,7 @@ class WorkerReport(Part):
         cpu_cores: how many its processes kept busy, lately.
         load_balance: of the engines, 1 when all generated the same lately, 1 / engines when one
             did it all.
+        differing_requests: that went on here otherwise than they had begun elsewhere.
         uptime_s: since this boot.
         tasks: of the agent's event loop; a number that only grows is a leak.
     """
@@ -299,6 +300,7 @@ class WorkerReport(Part):
     load_balance: float = 1.0
     completed_requests: Count = 0
     failed_requests: Count = 0
+    differing_requests: Count = 0
     uptime_s: float = 0.0
     tasks: Count = 0
 

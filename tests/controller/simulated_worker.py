@@ -138,11 +138,12 @@ class SimulatedWorker:
         index: int,
         *token_ids: int,
         choice: int = 0,
+        text_sent: int = 0,
         **fields: Any,
     ) -> None:
         event = TokensEmitted(
             **_origin(dispatch), choice=choice, index=index, token_ids=list(token_ids),
-            text_sent=0, **fields,
+            text_sent=text_sent, **fields,
         )  # fmt: skip
         await self._tell(owner, event)
 

@@ -31,7 +31,7 @@ async def begun(
     if body.get("stream", True):
         accepted(await inbox.next())
     dispatch = await worker.next_dispatch()
-    await worker.emit(dispatch, CONTROLLER, 0, *token_ids, cached_tokens=3)
+    await worker.emit(dispatch, CONTROLLER, 0, *token_ids, cached_tokens=3, text_sent=9)
     assert await running_state(cluster, "r") == "running"
     return inbox, dispatch
 
@@ -61,6 +61,7 @@ async def test_when_its_worker_leaves_another_one_goes_on_from_its_tokens(
     assert (new.attempt, new.seed, new.request) == (1, old.seed, old.request)
     assert isinstance(new.resume, Continuation) and new.resume.token_ids == {0: [1, 2, 3]}
     assert new.resume.cached_tokens == 3
+    assert new.resume.text_sent == {0: 9}
     assert 0 < (new.resume.first_token_ms or 0) < new.elapsed_ms
     status = await inbox.next()
     assert isinstance(status, Status) and (status.status, status.worker) == ("migrating", None)

@@ -158,6 +158,39 @@ async def test_cancelled_while_it_waits_to_go_on_all_tokens_count(narrow: Runnin
     await narrow.cancel_all(running)
 
 
+@pytest.mark.parametrize("logprobs", [None, 0])
+async def test_an_answer_that_goes_on_as_it_began_is_none_that_differs(
+    agent: RunningAgent, logprobs: int | None
+) -> None:
+    before = (await agent.health()).worker.differing_requests
+    way = {**SEEDED, "logprobs": logprobs}
+    whole = await undisturbed(agent, **way)
+    events = emitted(agent, whole)
+    for known in (1, 10, 20):
+        sent = {0: events[known - 1].text_sent}
+        goes_on = Continuation(token_ids={0: whole.token_ids()[:known]}, text_sent=sent)
+        await (await agent.start(goes_on=goes_on, attempt=1, **way)).done()
+    assert (await agent.health()).worker.differing_requests == before
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "token_ids", "text_sent"),
+    [(None, [64, 65, 66], {0: 7}), (0, [64, 65, 66], {})],
+    ids=["other text", "other tokens"],
+)
+async def test_an_answer_that_this_worker_makes_otherwise_is_counted_once(
+    agent: RunningAgent,
+    logprobs: int | None,
+    token_ids: list[int],
+    text_sent: dict[int, int],
+) -> None:
+    before = (await agent.health()).worker.differing_requests
+    goes_on = Continuation(token_ids={0: token_ids}, text_sent=text_sent)
+    stream = await agent.start(goes_on=goes_on, attempt=1, logprobs=logprobs, **SEEDED)
+    await stream.done()
+    assert (await agent.health()).worker.differing_requests == before + 1
+
+
 def _is_finished(agent: RunningAgent, stream: ClientStream) -> bool:
     events = (event for event in agent.wire.events() if isinstance(event, RequestFinished))
     return stream.dispatch.request_id in {event.request_id for event in events}
