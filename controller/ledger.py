@@ -23,6 +23,12 @@ class Ledger:
     def get(self, key: RequestKey) -> OwnedRequest | None:
         return self._requests.get(key)
 
+    def remove(self, request: OwnedRequest) -> None:
+        """It is another controller's."""
+        for known in (self._requests, self._active):
+            if known.get(request.key) is request:
+                del known[request.key]
+
     @property
     def active(self) -> list[OwnedRequest]:
         self._sort_out()

@@ -50,12 +50,13 @@ class Metrics:
         registry: collects all of them.
         retries: attempts that failed and were followed by another one.
         migrations: of those, the ones that had begun to answer.
+        adoptions: requests that were taken over from controllers that are gone.
         turns: of sessions, by where they went.
     """
 
     def __init__(self, registry: Registry, waiting: Waiting, sent: Sent) -> None:
         self.registry = CollectorRegistry()
-        self.retries = self.migrations = 0
+        self.retries = self.migrations = self.adoptions = 0
         self.turns: PyCounter[str] = PyCounter()
         self.registry.register(_Standing(registry, waiting, sent))
         self._requests = cache(Counter(
@@ -87,6 +88,10 @@ class Metrics:
             "Of the retries, those of requests that had begun to answer.",
             ("worker", "code"), registry=self.registry,
         ).labels)  # fmt: skip
+        self._adoptions = Counter(
+            "mlx_controller_adoptions", "Requests of other controllers that were taken over.",
+            registry=self.registry,
+        )  # fmt: skip
         self._refusals = cache(Counter(
             "mlx_controller_refusals", "Dispatches that a worker did not take.",
             ("worker", "code"), registry=self.registry,
@@ -119,6 +124,10 @@ class Metrics:
         if kept.share:
             self._prompts(*labels, kept.tier).inc(kept.share * need.text_bytes)
         self._prompts(*labels, "no").inc((1 - kept.share) * need.text_bytes)
+
+    def adopted(self) -> None:
+        self.adoptions += 1
+        self._adoptions.inc()
 
     def refused(self, worker: WorkerId, code: str) -> None:
         self._refusals(worker, code).inc()

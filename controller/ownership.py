@@ -7,7 +7,7 @@ the key, the highest wins; when one leaves, only its keys move.
 import hashlib
 from collections.abc import Iterable
 
-from shared.ids import ClientName, ControllerId
+from shared.ids import ClientName, ControllerId, RequestId
 from shared.messages.request import InferenceRequest
 
 
@@ -19,6 +19,13 @@ def meeting_key(client: ClientName, request: InferenceRequest) -> str | None:
     if request.request_id is not None:
         return f"{client}/request/{request.request_id}"
     return None
+
+
+def adoption_key(client: ClientName, request_id: RequestId, session_id: str | None) -> str:
+    """The same of a request that is under way, for who knows no more of it."""
+    if session_id is not None:
+        return f"{client}/session/{session_id}"
+    return f"{client}/request/{request_id}"
 
 
 def rank_owners(key: str, controllers: Iterable[ControllerId]) -> list[ControllerId]:

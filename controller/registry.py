@@ -38,6 +38,7 @@ class Registry:
         self._breaker_limits = breakers
         self._breakers: dict[WorkerId, CircuitBreaker] = {}
         self._controllers: dict[ControllerId, tuple[ControllerReport, float]] = {}
+        self._gone: list[ControllerId] = []
 
     @property
     def workers(self) -> Sequence[WorkerView]:
@@ -108,10 +109,19 @@ class Registry:
         return True
 
     def on_controller_event(self, event: ControllerEvent, now: float) -> None:
+        report = event.controller
+        known, _ = self._controllers.get(report.id, (None, 0.0))
         if event.type == "left":
-            self._controllers.pop(event.controller.id, None)
+            self._controllers.pop(report.id, None)
         else:
-            self._controllers[event.controller.id] = (event.controller, now)
+            self._controllers[report.id] = (report, now)
+        if known is not None and (event.type == "left" or known.boot_id != report.boot_id):
+            self._gone.append(report.id)
+
+    def take_gone_controllers(self) -> list[ControllerId]:
+        """Those that left, were replaced or fell silent since this was asked last."""
+        gone, self._gone = self._gone, []
+        return gone
 
     def forget_silent(self, now: float, *, trusted_since: float) -> Iterable[WorkerGone]:
         """Drop who has said nothing for too long; returns the workers among them.
@@ -122,8 +132,10 @@ class Registry:
         horizon = now - self._silence_limit_s
         if trusted_since > horizon:
             return []
-        for controller in [c for c, (_, seen) in self._controllers.items() if seen < horizon]:
+        controllers = [c for c, (_, seen) in self._controllers.items() if seen < horizon]
+        for controller in controllers:
             del self._controllers[controller]
+        self._gone += controllers
         silent = [view for view in self._workers.values() if view.seen_at < horizon]
         for view in silent:
             self._remove(view)

@@ -1,9 +1,11 @@
 """The requests of a controller: taken, dispatched, followed, ended. One terminal each."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
+from collections.abc import Awaitable, Callable, Iterator
 
 from controller.dispatcher import Dispatcher
 from controller.intake import stream_error
@@ -32,7 +34,14 @@ from shared.errors import (
 from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.codec import decode
 from shared.messages.control import RequestStateName
-from shared.messages.events import RequestEvents, RequestFailed, RequestFinished, TokensEmitted
+from shared.messages.events import (
+    RequestAdopted,
+    RequestEvent,
+    RequestEvents,
+    RequestFailed,
+    RequestFinished,
+    TokensEmitted,
+)
 from shared.messages.routes import Route
 from shared.messages.stream import KEEP_ALIVE_S, Done, Failed, StreamError, StreamMessage
 from shared.messages.stream import encode as encode_stream
@@ -46,6 +55,10 @@ _MOST_CRASHES = 2
 
 _GRACE_S = 5.0
 """A worker ends its requests at their deadline; this much later the controller does."""
+
+
+Arrive = Callable[[OwnedRequest, RequestFailed | None], Awaitable[None]]
+"""Owns a request that another controller owned; with why its worker gave it back, if it did."""
 
 
 class Requests:
@@ -72,6 +85,7 @@ class Requests:
         self._retries = RetrySchedule(settings.controller.retry, random.random)
         self._migration_limit = settings.controller.failover.migration_limit
         self._pauses: dict[OwnedRequest, asyncio.TimerHandle] = {}
+        self._expected: dict[RequestKey, list[tuple[WorkerId, RequestEvent]]] = {}
         self._ledger = Ledger()
         routing = settings.controller.routing
         ttl_s = routing.session_ttl_s if routing.sticky_sessions else None
@@ -196,6 +210,29 @@ class Requests:
             except RequestError as error:  # another has taken its id meanwhile
                 end = again.failed_message(stream_error(error))
                 await self._publish(again, end, again.inboxes[0])
+
+    # Adopting.
+
+    @contextlib.contextmanager
+    def expecting(self, key: RequestKey) -> Iterator[Arrive]:
+        """What is told of a request meanwhile waits until it has arrived, or will not."""
+        events = self._expected.setdefault(key, [])
+
+        async def arrive(request: OwnedRequest, failure: RequestFailed | None) -> None:
+            if self._closed is not None or self._ledger.get(key) is not None:
+                return
+            self._ledger.add(request)
+            self._turns.came(request)
+            logger.info("adopted from %s", request.worker, extra=_about(request))
+            self.metrics.adopted()
+            for worker, event in [*events, *([(request.worker, failure)] if failure else [])]:
+                if worker is not None:
+                    await self._on_event(worker, event)
+
+        try:
+            yield arrive
+        finally:
+            self._expected.pop(key, None)
 
     async def cancel(self, request: OwnedRequest) -> None:
         """End a request as its client asked; also one that is not yet with a worker."""
@@ -348,24 +385,42 @@ class Requests:
             logger.error("events of a worker could not be read: %s", error.message)
             return
         for event in batch.events:
-            request = self._ledger.get((event.client, event.request_id))
-            if request is None or request.ended or event.attempt != request.attempt:
-                continue
-            match event:
-                case TokensEmitted():
-                    if not request.started and request.model is not None:
-                        self.metrics.first_token(request.model, request.elapsed_ms / 1000)
-                        self._kept.expect(batch.worker, request.links)
-                    request.note_tokens(event)
-                case RequestFinished():
-                    await self._end(request, "finished")
-                case RequestFailed(terminal_sent=True):
-                    await self._end(request, "failed", event.code)
-                case RequestFailed():
-                    request.crashes += event.suspect
-                    wait_ms = event.retry_after_ms
-                    failure = StreamError.of(event.code, event.message, retry_after_ms=wait_ms)
-                    await self._retry(request, failure)
+            await self._on_event(batch.worker, event)
+
+    async def _on_event(self, worker: WorkerId, event: RequestEvent) -> None:
+        key = event.client, event.request_id
+        request = self._ledger.get(key)
+        if request is None and key in self._expected:
+            self._expected[key].append((worker, event))
+        if request is None or request.ended or event.attempt != request.attempt:
+            return
+        match event:
+            case TokensEmitted():
+                if not request.started and request.model is not None:
+                    self.metrics.first_token(request.model, request.elapsed_ms / 1000)
+                    self._kept.expect(worker, request.links)
+                request.note_tokens(event)
+            case RequestFinished():
+                await self._end(request, "finished")
+            case RequestFailed(terminal_sent=True):
+                await self._end(request, "failed", event.code)
+            case RequestFailed():
+                await self._dispatcher.cancel(request, silent=True)  # it need not keep it for us
+                request.crashes += event.suspect
+                wait_ms = event.retry_after_ms
+                failure = StreamError.of(event.code, event.message, retry_after_ms=wait_ms)
+                await self._retry(request, failure)
+            case RequestAdopted() if event.owner != self._id:
+                await self._let_go(request, event.owner)
+
+    async def _let_go(self, request: OwnedRequest, owner: ControllerId) -> None:
+        """Another controller answers for it now."""
+        logger.warning("controller %s has adopted it", owner, extra=_about(request))
+        request.finish("failed")
+        self._ledger.remove(request)
+        self._dispatcher.waiting.dismiss(request)
+        self._changes.notify()
+        await self._turns.ended(request)
 
     # Ending.
 

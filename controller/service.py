@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 
+from controller.adoption import Adoption
 from controller.entrance import Entrance
 from controller.kept_prefixes import KeptByWorkers
 from controller.lease import Lease
@@ -69,6 +70,14 @@ class Controller:
             busy=lambda: self._requests.busy_workers,
             on_gone=self._on_worker_gone,
         )
+        self._adoption = Adoption(
+            bus,
+            controller_id,
+            self._registry,
+            self._requests,
+            lambda skill: settings.skills.get(skill, []),
+            settles_s=self._interval_s * failover.missed_heartbeats,
+        )
         self._started_at = time.monotonic()
 
     async def run(self, stop: StopRequest) -> None:
@@ -104,6 +113,7 @@ class Controller:
                 for task in background:
                     task.cancel()
         finally:
+            await self._adoption.close()
             await self._entrance.close()
             await self._requests.close()
 
@@ -121,6 +131,7 @@ class Controller:
             waiting_requests=self._requests.waiting,
             retries=metrics.retries,
             migrations=metrics.migrations,
+            adoptions=metrics.adoptions,
             sticky_turns=metrics.turns["home"],
             moved_turns=metrics.turns["moved"],
             breakers=self._registry.breakers(time.monotonic()),
@@ -209,6 +220,7 @@ class Controller:
                 heard_until = now - self._link.delay_s
                 for gone in self._registry.forget_silent(heard_until, trusted_since=trusted_since):
                     await self._on_worker_gone(gone)
+                self._adopt()
             await self._requests.tick(now)
 
     # Workers and controllers.
@@ -228,6 +240,7 @@ class Controller:
         self._requests.on_worker_event()
         if event.type != "left" and (known is None or gone is not None):
             self._kept.ask(event.worker.id)
+            self._adoption.on_worker_heard(event.worker.id)
 
     async def _on_worker_gone(self, gone: WorkerGone) -> None:
         self._kept.forget(gone.worker, gone.boot_id)
@@ -240,6 +253,14 @@ class Controller:
             logger.error("an event of a controller could not be read: %s", error.message)
             return
         self._registry.on_controller_event(event, time.monotonic())
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Take over from the controllers that are gone."""
+        for controller in self._registry.take_gone_controllers():
+            if controller != self.id:
+                logger.warning("controller %s is gone", controller)
+                self._adoption.on_controller_gone(controller)
 
     # Health.
 

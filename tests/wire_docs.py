@@ -34,6 +34,7 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     control.ListModels,
     control.DrainWorker,
     control.ListRequests,
+    control.AdoptRequest,
     control.ListSessions,
     control.TellSession,
     control.ForgetSession,

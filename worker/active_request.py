@@ -9,8 +9,14 @@ from typing import Any
 from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.inboxes import Inboxes
-from shared.messages.dispatch import Dispatch, choice_seed
-from shared.messages.events import ModelSpeed, RequestFailed, RequestFinished, TokensEmitted
+from shared.messages.dispatch import Continuation, Dispatch, choice_seed
+from shared.messages.events import (
+    ModelSpeed,
+    RequestAdopted,
+    RequestFailed,
+    RequestFinished,
+    TokensEmitted,
+)
 from shared.messages.prefixes import PrefixChain, prefix_chain, prefix_links
 from shared.messages.prompt_rules import cleaned
 from shared.messages.request import PRIORITIES, Priority
@@ -38,10 +44,13 @@ RequestKey = tuple[ClientName, RequestId]
 
 @dataclass(slots=True)
 class Choice:
-    """One answer of a request: one sequence of the engine. `tokens` and `text_length` count
-    earlier attempts too.
+    """One answer of a request: one sequence of the engine.
 
     Attributes:
+        token_ids: of its answer, by earlier attempts too.
+        text_length: in characters, as far as it was put out here.
+        behind: the index up to which it was.
+        finish_reason: how it ended, once it has.
         known_ids: what an earlier attempt generated, and the owner knows.
         known_text: how many characters that made, where it is known.
         known_end: how it ended there, where it did.
@@ -49,12 +58,37 @@ class Choice:
 
     number: int
     sequence: int
-    tokens: int
+    token_ids: list[int]
     text_length: int
+    behind: int = 0
     known_ids: Sequence[int] = ()
     known_text: int | None = None
     known_end: FinishReason | None = None
-    finished: bool = False
+    finish_reason: FinishReason | None = None
+
+    @property
+    def tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    def take(self, output: Output) -> None:
+        """Note what was put out; what is known already is not counted twice."""
+        behind = output.index + len(output.token_ids)
+        self.token_ids += output.token_ids[len(output.token_ids) - max(0, behind - self.tokens) :]
+        self.behind = behind
+        self.text_length += len(output.text)
+        self.finish_reason = output.finish_reason
+
+    @property
+    def text_sent(self) -> int | None:
+        """How many characters its tokens made; None where that is not known, or where there are
+        more of an end that comes without a token."""
+        if self.finished or self.behind < len(self.known_ids):
+            return self.known_text
+        return self.text_length
 
     def is_known(self, output: Output) -> bool:
         """Whether an output of it says nothing but what an earlier attempt said."""
@@ -117,9 +151,17 @@ class ActiveRequest:
         known_ids = before.token_ids.get(number, []) if before else []
         known_text = before.text_sent.get(number) if before else None
         known_end = before.finish_reasons.get(number) if before else None
-        tokens = max(len(known_ids), len(resume.token_ids) if resume else 0)
+        token_ids = list(known_ids or (resume.token_ids if resume else []))
         text_length = resume.text_sent if resume else 0
-        return Choice(number, sequence, tokens, text_length, known_ids, known_text, known_end)
+        return Choice(
+            number,
+            sequence,
+            token_ids,
+            text_length,
+            known_ids=known_ids,
+            known_text=known_text,
+            known_end=known_end,
+        )
 
     @property
     def key(self) -> RequestKey:
@@ -289,11 +331,8 @@ class ActiveRequest:
         if output.token_ids and not known:
             self._first_token_at = self._first_token_at or time.monotonic()
             self.status, self.progress = "running", None
-        behind = output.index + len(output.token_ids)
-        unsaid = not known or behind == len(choice.known_ids)
-        choice.tokens = max(choice.tokens, behind)
-        choice.text_length += len(output.text)
-        choice.finished = output.finish_reason is not None
+        unsaid = not known or output.index + len(output.token_ids) == len(choice.known_ids)
+        choice.take(output)
         self.differs |= known and choice.differs(output)
         part = ChoiceOutput(
             choice=choice.number,
@@ -342,12 +381,54 @@ class ActiveRequest:
             cached_tokens=self._cached_tokens if is_first else None,
         )
 
+    def adopted(self) -> Dispatch:
+        """The request as another owner shall know it: what was emitted is where another attempt
+        would go on."""
+        before = self.dispatch.resume
+        known = {choice.number: choice for choice in self.choices if choice.token_ids}
+        first_ms = before.first_token_ms if before is not None else None
+        if first_ms is None and self._first_token_at is not None:
+            waited_s = self._first_token_at - self.received_at
+            first_ms = waited_s * 1000 + self.dispatch.elapsed_ms
+        resume = Continuation(
+            token_ids={number: choice.token_ids for number, choice in known.items()},
+            text_sent={
+                number: choice.text_sent
+                for number, choice in known.items()
+                if choice.text_sent is not None
+            },
+            finish_reasons={
+                choice.number: choice.finish_reason
+                for choice in self.choices
+                if choice.finish_reason is not None
+            },
+            first_token_ms=first_ms,
+            cached_tokens=self._cached_tokens,
+        )
+        elapsed_ms = self.dispatch.elapsed_ms + (time.monotonic() - self.received_at) * 1000
+        return self.dispatch.model_copy(
+            update={
+                "inboxes": list(self.inboxes),
+                "elapsed_ms": round(elapsed_ms, 3),
+                "resume": resume if known else None,
+            }
+        )
+
     def finished_event(self) -> RequestFinished:
         """What the owner is told of the end."""
         return RequestFinished(
             request_id=self.dispatch.request_id,
             client=self.dispatch.client,
             attempt=self.dispatch.attempt,
+        )
+
+    def adopted_event(self, owner: ControllerId) -> RequestAdopted:
+        """What the one is told that owned it, should it still be there."""
+        return RequestAdopted(
+            request_id=self.dispatch.request_id,
+            client=self.dispatch.client,
+            attempt=self.dispatch.attempt,
+            owner=owner,
         )
 
     def failed_event(

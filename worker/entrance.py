@@ -14,6 +14,7 @@ from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, Wor
 from shared.messages.codec import Internal, Part, decode, encode
 from shared.messages.control import (
     CONTROL_ORDERS,
+    AdoptRequest,
     AttachStream,
     CancelRequest,
     ControlOrder,
@@ -195,6 +196,8 @@ class Entrance:
                 return ControlReply(worker=self._id, ok=True)
             case ListRequests():
                 return self._list(order)
+            case AdoptRequest():
+                return self._adopt(order)
             case ListSessions():
                 sessions = self._scheduler.sessions.listing(order.client)[: order.limit]
                 return ControlReply(worker=self._id, ok=True, sessions=sessions)
@@ -225,6 +228,12 @@ class Entrance:
         self._scheduler.attach(request, order.inbox)
         return ControlReply(worker=self._id, ok=True)
 
+    def _adopt(self, order: AdoptRequest) -> ControlReply:
+        adopted = self._scheduler.adopt((order.client, order.request_id), order.owner)
+        if adopted is None:
+            return self._refuse("unknown_request", f"no request {order.request_id!r} here")
+        return ControlReply(worker=self._id, ok=True, adopted=adopted)
+
     def _about_models(self, one: ModelId | None) -> ControlReply:
         """The state of one model, or of all.
 
@@ -246,9 +255,9 @@ class Entrance:
                 attempt=request.dispatch.attempt,
                 model=request.model,
                 tokens=request.tokens,
+                session_id=request.dispatch.request.session_id,
             )
-            for request in self._scheduler.requests()
-            if order.owner in (None, request.owner)
+            for request in self._scheduler.owned_by(order.owner, given_back=order.given_back)
         ]
         return ControlReply(worker=self._id, ok=True, requests=running)
 

@@ -2,11 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from shared.ids import ModelId
+from shared.messages.events import RequestFailed
 from worker.active_request import ActiveRequest, Choice, RequestKey
 
 _KEPT_AFTER_END_S = 30.0
+
+
+class GivenBack(NamedTuple):
+    """A request that its owner got back, with what it was told, on the monotonic clock."""
+
+    request: ActiveRequest
+    event: RequestFailed
+    at: float
 
 
 class RequestTable:
@@ -17,6 +27,7 @@ class RequestTable:
         self._ended: dict[RequestKey, ActiveRequest] = {}  # in the order of their ends
         self._by_sequence: dict[int, tuple[ActiveRequest, Choice]] = {}
         self._left: dict[int, ActiveRequest] = {}  # those that are in `_ended`
+        self._given_back: dict[RequestKey, GivenBack] = {}  # likewise
 
     def __len__(self) -> int:
         return len(self._present)
@@ -58,8 +69,33 @@ class RequestTable:
         for choice in request.choices:
             self._left.pop(choice.sequence, None)
 
+    # Given back.
+
+    @property
+    def given_back(self) -> list[GivenBack]:
+        """Those that went back to their owner not long ago."""
+        return list(self._given_back.values())
+
+    def give_back(self, request: ActiveRequest, event: RequestFailed, now: float) -> None:
+        """Remember that it went back to its owner: who is gone, perhaps."""
+        self._given_back.pop(request.key, None)
+        self._given_back[request.key] = GivenBack(request, event, now)
+
+    def take_given_back(self, key: RequestKey) -> GivenBack | None:
+        """One of them, which is forgotten then."""
+        return self._given_back.pop(key, None)
+
+    def forget_given_back(self, key: RequestKey, attempt: int) -> None:
+        """Its owner has seen that an attempt, or any if that is -1, came back."""
+        known = self._given_back.get(key)
+        if known is not None and attempt in (-1, known.request.dispatch.attempt):
+            del self._given_back[key]
+
     def forget_old(self, now: float) -> None:
-        """Forget those that ended long ago."""
+        """Forget those that ended, or went back, long ago."""
+        for key, each in list(self._given_back.items()):
+            if now - each.at > _KEPT_AFTER_END_S:
+                del self._given_back[key]
         for request in list(self._ended.values()):
             if now - request.ended_at <= _KEPT_AFTER_END_S:
                 return

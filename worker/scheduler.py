@@ -12,6 +12,7 @@ from shared.changes import Changes
 from shared.clock import awake_or_asleep
 from shared.errors import ClusterError, Unavailable
 from shared.ids import ControllerId, ModelId, WorkerId
+from shared.messages.control import AdoptedRequest
 from shared.messages.dispatch import Dispatch, Refusal
 from shared.messages.events import MEMORY_RETRY_AFTER_MS, ModelStatus
 from shared.messages.request import Priority
@@ -149,6 +150,7 @@ class Scheduler:
             return Refusal(
                 code=error.code, message=error.message, retry_after_ms=error.retry_after_ms
             )
+        self._requests.take_given_back((dispatch.client, dispatch.request_id))
         sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
         request = ActiveRequest(dispatch, owner, self._worker, sequences, self._prompt_rules)
         self._enqueue(request)
@@ -184,6 +186,24 @@ class Scheduler:
         error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
         self._fail(request, error, give_back=True)
 
+    def owned_by(self, owner: ControllerId | None, *, given_back: bool) -> Iterable[ActiveRequest]:
+        """The requests of an owner, or of all: those that are here, and maybe those that were given
+        back not long ago."""
+        back = [each.request for each in self._requests.given_back] if given_back else []
+        return [each for each in (*self._requests, *back) if owner in (None, each.owner)]
+
+    def adopt(self, key: RequestKey, owner: ControllerId) -> AdoptedRequest | None:
+        """Tell a request's new owner of it, and of what comes; None where it is not here."""
+        if (request := self._requests.get(key)) is not None:
+            if request.owner != owner:
+                event = request.adopted_event(owner)
+                self._put(Outgoing([(request.owner, event)]))
+            request.owner = owner
+            return AdoptedRequest(dispatch=request.adopted())
+        if (back := self._requests.take_given_back(key)) is not None:
+            return AdoptedRequest(dispatch=back.request.adopted(), failure=back.event)
+        return None
+
     def cancel(self, key: RequestKey, attempt: int, *, silent: bool) -> bool:
         """End a request as its client asked; False when it is not here.
 
@@ -191,6 +211,8 @@ class Scheduler:
         dropped without a word, because another attempt serves the client.
         """
         request = self._requests.get(key)
+        if request is None:
+            self._requests.forget_given_back(key, attempt)
         if request is None or attempt not in (-1, request.dispatch.attempt):
             return False
         if silent:
@@ -412,7 +434,9 @@ class Scheduler:
     ) -> None:
         event = request.failed_event(error, terminal_sent=not give_back, suspect=suspect)
         outgoing = Outgoing([(request.owner, event)])
-        if not give_back:
+        if give_back:
+            self._requests.give_back(request, event, time.monotonic())
+        else:
             outgoing.letters.append(Letter.to_all(request, request.fail(error)))
         self._end(request, cancel=True)
         self._put(outgoing)

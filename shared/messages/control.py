@@ -6,7 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared.ids import ID_PATTERN, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.codec import Internal, Part
-from shared.messages.events import Count, KeptPrefixes, ModelStatus
+from shared.messages.dispatch import Dispatch
+from shared.messages.events import Count, KeptPrefixes, ModelStatus, RequestFailed
 
 RequestStateName = Literal["accepted", "dispatching", "running", "finished", "failed", "unknown"]
 ResendStateName = Literal["running", "finished", "unknown"]
@@ -106,10 +107,22 @@ class DrainWorker(Internal):
 
 
 class ListRequests(Internal):
-    """Which requests run for an owner: asked by the successor of a dead controller."""
+    """Which requests run for an owner: asked by the successor of a dead controller, which also
+    wants those that were `given_back` to it not long ago."""
 
     verb: Literal["requests"] = "requests"
     owner: ControllerId | None = None
+    given_back: bool = False
+
+
+class AdoptRequest(Internal):
+    """Tells all that is known of a request whose owner is gone; from now on `owner` is told of
+    it."""
+
+    verb: Literal["adopt"] = "adopt"
+    request_id: RequestId
+    client: ClientName
+    owner: ControllerId
 
 
 class ListSessions(Internal):
@@ -161,6 +174,7 @@ ControlOrder = (
     | ListModels
     | DrainWorker
     | ListRequests
+    | AdoptRequest
     | ListSessions
     | TellSession
     | ForgetSession
@@ -176,6 +190,7 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
     "models": ListModels,
     "drain": DrainWorker,
     "requests": ListRequests,
+    "adopt": AdoptRequest,
     "sessions": ListSessions,
     "session": TellSession,
     "forget": ForgetSession,
@@ -186,12 +201,28 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
 
 
 class RunningRequest(Part):
+    """A request that is here, or was given back to its owner."""
+
     request_id: RequestId
     client: ClientName
     owner: ControllerId
     attempt: int
     model: ModelId
     tokens: int
+    session_id: str | None = None
+
+
+class AdoptedRequest(Part):
+    """A request as its worker knows it.
+
+    Attributes:
+        dispatch: as it came, but `inboxes` are those that listen now, `elapsed_ms` counts until
+            now, and `resume` is what was emitted.
+        failure: the request was given back for this reason.
+    """
+
+    dispatch: Dispatch
+    failure: RequestFailed | None = None
 
 
 class SessionStatus(Part):
@@ -225,7 +256,8 @@ class SessionStatus(Part):
 
 
 class ControlReply(Internal):
-    """What became of an order; `requests` answers `ListRequests`, `models` answers orders about
+    """What became of an order; `requests` answers `ListRequests`, `adopted` `AdoptRequest`,
+    `models` answers orders about
     models: all, or the one concerned; `sessions` those about sessions, `said` `TellSession`: all
     messages, or None where they are not known; `kept` `TellKept`."""
 
@@ -234,6 +266,7 @@ class ControlReply(Internal):
     code: str | None = None
     message: str | None = None
     requests: list[RunningRequest] = []
+    adopted: AdoptedRequest | None = None
     models: list[ModelStatus] = []
     sessions: list[SessionStatus] = []
     said: list[dict[str, str]] | None = None

@@ -356,6 +356,7 @@ class ControllerReport(Part):
         waiting_requests: those for which no worker has room; of a list each prompt.
         retries: attempts that failed and were followed by another one.
         migrations: of those, the ones that had begun to answer.
+        adoptions: requests that were taken over from controllers that are gone.
         sticky_turns, moved_turns: turns of sessions that went where the one before was served, and
             elsewhere.
         breakers: of workers that are left alone, or tried again.
@@ -374,6 +375,7 @@ class ControllerReport(Part):
     waiting_requests: Count = 0
     retries: Count = 0
     migrations: Count = 0
+    adoptions: Count = 0
     sticky_turns: Count = 0
     moved_turns: Count = 0
     breakers: dict[WorkerId, Literal["half-open", "open"]] = {}
@@ -447,8 +449,18 @@ class RequestFailed(Part):
     suspect: bool = False
 
 
+class RequestAdopted(Part):
+    """Another controller owns the request now: who owned it was silent for too long."""
+
+    type: Literal["adopted"] = "adopted"
+    request_id: RequestId
+    client: ClientName
+    attempt: int
+    owner: ControllerId
+
+
 RequestEvent = Annotated[
-    TokensEmitted | RequestFinished | RequestFailed, Field(discriminator="type")
+    TokensEmitted | RequestFinished | RequestFailed | RequestAdopted, Field(discriminator="type")
 ]
 
 

@@ -1,18 +1,21 @@
 """A simulated worker: it speaks the wire protocol of a worker, and generates nothing."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
-from shared.ids import BootId, RequestId, WorkerId
+from shared.ids import BootId, ControllerId, RequestId, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import (
+    AdoptedRequest,
+    AdoptRequest,
     AttachStream,
     CancelRequest,
     ControlReply,
     ForgetSession,
+    RunningRequest,
     TellSession,
 )
 from shared.messages.dispatch import (
@@ -57,6 +60,8 @@ class SimulatedWorker:
         results: makes the results of a reply, for workers that answer nonsense.
         kept: what it answers to who asks for all that it keeps.
         said: what it answers to who asks for a session; None: that it does not know it.
+        held: what it tells of requests that others own, by their id, with who does.
+        before_adopted: awaited before it answers that it does no longer.
         keeps: whether it has the streams to which inboxes shall be attached; None: no answer.
     """
 
@@ -67,6 +72,9 @@ class SimulatedWorker:
         self.results: Callable[[list[DispatchResult]], Sequence[DispatchResult]] = list
         self.keeps: bool | None = True
         self.kept: KeptPrefixes | None = None
+        self.held: dict[RequestId, tuple[AdoptedRequest, ControllerId]] = {}
+        self.before_adopted: Callable[[AdoptRequest], Awaitable[None]] | None = None
+        self._adopted: asyncio.Queue[AdoptRequest] = asyncio.Queue()
         self._asked = asyncio.Event()
         self.said: list[dict[str, str]] | None = None
         self._bus = bus
@@ -89,6 +97,8 @@ class SimulatedWorker:
                 (subjects.worker_control(self.id, "session"), self._on_session),
                 (subjects.worker_control(self.id, "forget"), self._on_forget),
                 (subjects.worker_control(self.id, "kept"), self._on_asked),
+                (subjects.worker_control(self.id, "requests"), self._on_list),
+                (subjects.worker_control(self.id, "adopt"), self._on_adopt),
                 (f"mlx.worker.{self.id}.*.alive", self._on_probe),
             )
         ]
@@ -112,6 +122,9 @@ class SimulatedWorker:
 
     async def next_attached(self) -> AttachStream:
         return await asyncio.wait_for(self._attached.get(), WAIT_S)
+
+    async def next_adopted(self) -> AdoptRequest:
+        return await asyncio.wait_for(self._adopted.get(), WAIT_S)
 
     async def next_forgotten(self) -> ForgetSession:
         return await asyncio.wait_for(self._forgotten.get(), WAIT_S)
@@ -243,6 +256,31 @@ class SimulatedWorker:
     async def _reply(self, subject: str, results: Sequence[DispatchResult]) -> None:
         reply = DispatchReply(worker=self.id, boot_id=self.boot, results=list(results))
         await self._bus.publish(subject, encode(reply))
+
+    async def _on_list(self, message: Message) -> None:
+        running = [
+            RunningRequest(
+                request_id=id,
+                client=adopted.dispatch.client,
+                owner=owner,
+                attempt=adopted.dispatch.attempt,
+                model=adopted.dispatch.model,
+                tokens=0,
+                session_id=adopted.dispatch.request.session_id,
+            )
+            for id, (adopted, owner) in self.held.items()
+        ]
+        reply = ControlReply(worker=self.id, ok=True, requests=running)
+        await self._bus.publish(message.reply, encode(reply))
+
+    async def _on_adopt(self, message: Message) -> None:
+        order = decode(AdoptRequest, message.payload)
+        adopted, _ = self.held.pop(order.request_id)
+        if self.before_adopted is not None:
+            await self.before_adopted(order)
+        self._adopted.put_nowait(order)
+        reply = ControlReply(worker=self.id, ok=True, adopted=adopted)
+        await self._bus.publish(message.reply, encode(reply))
 
     async def _on_probe(self, message: Message) -> None:
         await self._bus.publish(message.reply, b"")

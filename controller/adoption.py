@@ -1,0 +1,166 @@
+"""Requests whose controller is gone: its successor takes them over from the workers that have them.
+
+A stream needs no controller while its worker lives. What a controller knew of it the worker knows
+too, so the successor can ask for that, and is told of what comes: when the worker dies as well,
+the stream still goes on elsewhere.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+
+from controller.owned_request import OwnedRequest, RequestKey
+from controller.ownership import adoption_key, rank_owners
+from controller.registry import Registry
+from controller.requests import Requests
+from shared import subjects
+from shared.bus import Bus
+from shared.errors import BusError, DecodeError
+from shared.ids import ControllerId, ModelId, SkillName, WorkerId
+from shared.messages.codec import decode, encode
+from shared.messages.control import (
+    AdoptedRequest,
+    AdoptRequest,
+    ControlReply,
+    ListRequests,
+    RunningRequest,
+)
+from shared.tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 5.0
+
+
+class Adoption:
+    """Takes requests over.
+
+    Args:
+        models: of a skill, in order of preference; none where it is not known here.
+        settles_s: so long after its start a controller knows who else is there.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        controller: ControllerId,
+        registry: Registry,
+        requests: Requests,
+        models: Callable[[SkillName], list[ModelId]],
+        *,
+        settles_s: float,
+    ) -> None:
+        self._bus = bus
+        self._id = controller
+        self._registry = registry
+        self._requests = requests
+        self._models = models
+        self._tasks = Tasks()
+        self._settled_at = time.monotonic() + settles_s
+
+    async def close(self) -> None:
+        await self._tasks.end()
+
+    def on_controller_gone(self, controller: ControllerId) -> None:
+        """Take over what it owned, as far as that falls to us."""
+        workers = [view.id for view in self._registry.workers]
+        self._tasks.start(self._adopt_all(workers, lambda owner: owner == controller))
+
+    def on_worker_heard(self, worker: WorkerId) -> None:
+        """Take over what it serves for nobody who is there: for a controller that ended before we
+        began, or for an earlier boot of ours."""
+        self._tasks.start(self._adopt_orphans(worker))
+
+    async def _adopt_orphans(self, worker: WorkerId) -> None:
+        await asyncio.sleep(max(0.0, self._settled_at - time.monotonic()))
+        await self._adopt_all([worker], self._is_nobody)
+
+    def _is_nobody(self, owner: ControllerId) -> bool:
+        return owner == self._id or owner not in {c.id for c in self._registry.controllers}
+
+    async def _adopt_all(
+        self, workers: Collection[WorkerId], is_gone: Callable[[ControllerId], bool]
+    ) -> None:
+        listings = await asyncio.gather(*(self._list(worker) for worker in workers))
+        for worker, running in _latest(zip(workers, listings, strict=True)):
+            if is_gone(running.owner) and self._is_ours(running):
+                await self._adopt(worker, running)
+
+    def _is_ours(self, running: RunningRequest) -> bool:
+        key = adoption_key(running.client, running.request_id, running.session_id)
+        ready = {*self._registry.ready_controllers, self._id}
+        known = self._requests.find((running.client, running.request_id))
+        return rank_owners(key, ready)[0] == self._id and known is None
+
+    async def _list(self, worker: WorkerId) -> list[RunningRequest]:
+        order = ListRequests(given_back=True)
+        reply = await self._order(worker, order)
+        return reply.requests if reply is not None else []
+
+    async def _adopt(self, worker: WorkerId, running: RunningRequest) -> None:
+        key = running.client, running.request_id
+        with self._requests.expecting(key) as arrive:
+            order = AdoptRequest(
+                request_id=running.request_id, client=running.client, owner=self._id
+            )
+            reply = await self._order(worker, order)
+            view = self._registry.worker(worker)
+            if reply is None or reply.adopted is None or view is None:
+                return  # it has ended meanwhile, or its client will ask again
+            request = _owned(reply.adopted, worker, self._models(reply.adopted.dispatch.skill))
+            request.boot_id = view.report.boot_id
+            await arrive(request, reply.adopted.failure)
+
+    async def _order(
+        self, worker: WorkerId, order: ListRequests | AdoptRequest
+    ) -> ControlReply | None:
+        try:
+            subject = subjects.worker_control(worker, order.verb)
+            answer = await self._bus.request(subject, encode(order), timeout_s=_ANSWER_S)
+            return decode(ControlReply, answer.payload)
+        except (BusError, DecodeError) as error:
+            logger.warning("worker %s does not tell of its requests: %s", worker, error.message)
+            return None
+
+
+def _latest(
+    listings: Iterable[tuple[WorkerId, Iterable[RunningRequest]]],
+) -> Iterable[tuple[WorkerId, RunningRequest]]:
+    """Of each request the highest attempt, and who has it."""
+    latest: dict[RequestKey, tuple[WorkerId, RunningRequest]] = {}
+    for worker, listing in listings:
+        for running in listing:
+            key = running.client, running.request_id
+            if key not in latest or latest[key][1].attempt < running.attempt:
+                latest[key] = worker, running
+    return latest.values()
+
+
+def _owned(adopted: AdoptedRequest, worker: WorkerId, models: list[ModelId]) -> OwnedRequest:
+    """A request that its worker told of, as if it had been ours."""
+    dispatch, known = adopted.dispatch, adopted.dispatch.resume
+    brought = dispatch.request.resume
+    before = len(brought.token_ids) if brought is not None else 0
+    request = OwnedRequest(
+        request_id=dispatch.request_id,
+        client=dispatch.client,
+        skill=dispatch.skill,
+        inboxes=list(dispatch.inboxes),
+        request=dispatch.request,
+        models=models or [dispatch.model],
+        seed=dispatch.seed,
+        elapsed_before_ms=dispatch.elapsed_ms,
+        state="running",
+        attempt=dispatch.attempt,
+        worker=worker,
+        model=dispatch.model,
+        route=dispatch.route,
+    )
+    if known is not None:
+        request.tokens = {choice: ids[before:] for choice, ids in known.token_ids.items()}
+        request.text_sent = dict(known.text_sent)
+        request.finish_reasons = dict(known.finish_reasons)
+        request.first_token_ms = known.first_token_ms
+        request.cached_tokens = known.cached_tokens
+    return request

@@ -1,0 +1,237 @@
+"""Requests of a controller that is gone are taken over by its successor, and by no one else."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from shared.bus import Bus
+from shared.ids import BootId, ClientName, ControllerId, RequestId, SkillName
+from shared.messages.codec import encode
+from shared.messages.control import AdoptedRequest, AdoptRequest
+from shared.messages.dispatch import Continuation, Dispatch
+from shared.messages.events import RequestAdopted, RequestEvents, RequestFailed
+from shared.messages.request import InferenceRequest
+from shared.settings.tree import Nats
+from tests.controller.pair import (
+    DEAD,
+    FIRST,
+    SECOND,
+    Pair,
+    ids_owned_by,
+    running_pair,
+    say_controller,
+)
+from tests.controller.running import CONTROLLER, Running, running_controller, running_state
+from tests.controller.simulated_worker import SimulatedWorker
+from tests.controller.values import DEMO
+
+pytestmark = pytest.mark.anyio
+
+LOCAL = ClientName("local")
+OWNED_BY_SECOND = ids_owned_by(SECOND, FIRST, count=3)
+
+
+@pytest.fixture
+async def pair(nats_settings: Nats, bus: Bus) -> AsyncIterator[Pair]:
+    async with running_pair(nats_settings, bus) as pair:
+        await say_controller(bus, DEAD, "joined")
+        await pair.until_each(lambda one: DEAD in {c.id for c in one._registry.controllers})
+        yield pair
+
+
+def held(
+    request_id: str,
+    *token_ids: int,
+    attempt: int = 0,
+    failure: RequestFailed | None = None,
+    **fields: Any,
+) -> AdoptedRequest:
+    """A request as a worker tells of it that has generated these tokens."""
+    resume = Continuation(token_ids={0: list(token_ids)}, text_sent={0: 5}, first_token_ms=8.0)
+    dispatch = Dispatch(
+        request_id=RequestId(request_id),
+        client=LOCAL,
+        skill=SkillName("chat"),
+        model=DEMO,
+        attempt=attempt,
+        inboxes=["_INBOX.x"],
+        seed=77,
+        elapsed_ms=1000.0,
+        request=InferenceRequest.model_validate({"prompt": "x", **fields}),
+        resume=resume if token_ids else None,
+    )
+    return AdoptedRequest(dispatch=dispatch, failure=failure)
+
+
+def hold(worker: SimulatedWorker, *requests: AdoptedRequest, owner: ControllerId = DEAD) -> None:
+    worker.held |= {each.dispatch.request_id: (each, owner) for each in requests}
+
+
+def given_back(request_id: str, **fields: Any) -> RequestFailed:
+    return RequestFailed(
+        request_id=RequestId(request_id), client=LOCAL, attempt=0, code="engine_crashed",
+        message="the engine ended", terminal_sent=False, **fields,
+    )  # fmt: skip
+
+
+async def die(bus: Bus) -> None:
+    await say_controller(bus, DEAD, "left")
+
+
+async def test_of_two_the_successor_takes_over_and_the_other_does_not(bus: Bus, pair: Pair) -> None:
+    worker, other = await pair.worker("w1"), await pair.worker("w2")
+    name = OWNED_BY_SECOND[0]
+    hold(worker, held(name, 1, 2, 3))
+    await die(bus)
+    assert (await worker.next_adopted()).owner == SECOND
+    await pair.until_each(lambda one: one.id != SECOND or one.report().adoptions == 1)
+    state = await pair.query("status", name)
+    assert (state.state, state.controller, state.worker) == ("running", SECOND, "w1")
+    assert (state.attempt, state.tokens) == (0, 3)
+    await worker.say("left")
+    dispatch = await other.next_dispatch()
+    assert (dispatch.request_id, dispatch.attempt, dispatch.seed) == (name, 1, 77)
+    assert dispatch.resume is not None and dispatch.resume.token_ids == {0: [1, 2, 3]}
+    assert dispatch.resume.first_token_ms == 8.0 and dispatch.elapsed_ms > 1000
+    assert [one.controller.report().adoptions for one in pair.controllers] == [0, 1]
+
+
+async def test_a_session_is_taken_over_by_who_gets_its_next_turn(bus: Bus, pair: Pair) -> None:
+    worker = await pair.worker("w1")
+    hold(worker, *(held(f"turn-{n}", 1, session_id=f"s-{n}") for n in range(8)))
+    await die(bus)
+    for _ in range(8):
+        order = await worker.next_adopted()
+        session = order.request_id.replace("turn", "s")
+        await pair.ask(request_id=f"next of {order.request_id}".replace(" ", "-"),
+                       session_id=session, messages=[{"role": "user", "content": "x"}],
+                       prompt=None, history="sent")  # fmt: skip
+        await pair.settle()
+        state = await pair.query("status", f"next-of-{order.request_id}")
+        assert state.controller == order.owner
+        assert (await pair.query("status", order.request_id)).controller == order.owner
+        assert state.state == "accepted", "it waits for the one before"
+
+
+async def test_what_the_worker_says_after_it_told_is_added_and_its_end_is_the_end(
+    bus: Bus, pair: Pair
+) -> None:
+    worker = await pair.worker("w1")
+    name = OWNED_BY_SECOND[0]
+    adopted = held(name, 1, 2)
+
+    async def speak(order: AdoptRequest) -> None:
+        await worker.emit(adopted.dispatch, order.owner, 2, 3)  # comes before the answer
+
+    worker.before_adopted = speak
+    hold(worker, adopted)
+    await die(bus)
+    await worker.next_adopted()
+    await worker.emit(adopted.dispatch, SECOND, 3, 4)
+    await pair.until_each(lambda one: one.id != SECOND or one.report().adoptions == 1)
+    await pair.settle()
+    assert (await pair.query("status", name)).tokens == 4
+    await worker.finish_unheard(adopted.dispatch, SECOND)
+    await pair.until_each(lambda one: one.id != SECOND or one.report().completed_requests == 1)
+
+
+async def test_what_was_given_back_to_the_dead_goes_on_at_once(bus: Bus, pair: Pair) -> None:
+    worker, other = await pair.worker("w1"), await pair.worker("w2")
+    name = OWNED_BY_SECOND[0]
+    hold(worker, held(name, 1, 2, failure=given_back(name)))
+    await die(bus)
+    dispatch = await other.next_dispatch()
+    assert (dispatch.request_id, dispatch.attempt) == (name, 1)
+    assert dispatch.resume is not None and dispatch.resume.token_ids == {0: [1, 2]}
+
+
+async def test_of_two_workers_that_tell_of_a_request_the_later_attempt_counts(
+    bus: Bus, pair: Pair
+) -> None:
+    first, second = await pair.worker("w1"), await pair.worker("w2")
+    name = OWNED_BY_SECOND[0]
+    hold(first, held(name, 1, failure=given_back(name)))
+    hold(second, held(name, 1, 2, attempt=1))
+    await die(bus)
+    await second.next_adopted()
+    await pair.settle()
+    assert name in first.held
+    state = await pair.query("status", name)
+    assert (state.worker, state.attempt, state.tokens) == ("w2", 1, 2)
+
+
+async def test_requests_of_those_who_live_stay_theirs(bus: Bus, pair: Pair) -> None:
+    worker = await pair.worker("w1")
+    hold(worker, held(OWNED_BY_SECOND[0], 1, 2), owner=FIRST)
+    await die(bus)
+    await pair.settle()
+    await pair.settle()
+    assert len(worker.held) == 1
+    assert [one.controller.report().adoptions for one in pair.controllers] == [0, 0]
+
+
+async def test_who_was_thought_dead_lets_go_without_a_word(cluster: Running, bus: Bus) -> None:
+    worker = await cluster.worker("w1")
+    inbox = await cluster.ask(request_id="r", timeout_ms=60_000)
+    await inbox.next()
+    dispatch = await worker.next_dispatch()
+    assert await running_state(cluster, "r") == "running"
+    event = RequestAdopted(
+        request_id=RequestId("r"), client=LOCAL, attempt=dispatch.attempt, owner=SECOND
+    )
+    body = RequestEvents(worker=worker.id, boot_id=worker.boot, events=[event])
+    await bus.publish(f"mlx.event.request.{CONTROLLER}", encode(body))
+    await cluster.until(lambda: cluster.controller.report().active_requests == 0)
+    assert cluster.controller._requests.find((LOCAL, RequestId("r"))) is None
+    await worker.say("left")
+    await cluster.settle()
+    assert inbox.rest() == []
+    report = cluster.controller.report()
+    assert (report.failed_requests, report.completed_requests) == (0, 0)
+
+
+@pytest.mark.parametrize("owner", [CONTROLLER, DEAD])
+async def test_a_controller_that_starts_takes_over_what_nobody_else_does(
+    nats_settings: Nats, bus: Bus, owner: ControllerId
+) -> None:
+    worker = SimulatedWorker(bus, "w1")
+    hold(worker, held("r", 1, 2), owner=owner)
+    failover = {"heartbeat_interval_ms": 100, "missed_heartbeats": 5}
+    async with running_controller(nats_settings, bus, failover=failover) as cluster:
+        await worker.join()
+        beats = asyncio.create_task(_beat(worker))
+        assert (await worker.next_adopted()).owner == CONTROLLER
+        await cluster.until(lambda: cluster.controller.report().adoptions == 1)
+        assert (await cluster.query("status", "r")).state == "running"
+        beats.cancel()
+
+
+async def test_a_request_that_its_client_asked_for_again_is_ours_already(
+    bus: Bus, pair: Pair
+) -> None:
+    worker = await pair.worker("w1")
+    name = OWNED_BY_SECOND[0]
+    await pair.ask(request_id=name)
+    await worker.next_dispatch()
+    assert (await pair.state(name)).controller == SECOND
+    hold(worker, held(name, 1, 2))
+    await die(bus)
+    await pair.settle()
+    await pair.settle()
+    assert len(worker.held) == 1
+
+
+async def test_a_worker_that_does_not_tell_keeps_nobody_else_from_it(bus: Bus, pair: Pair) -> None:
+    silent, worker = await pair.worker("w1"), await pair.worker("w2")
+    await silent.vanish()
+    hold(worker, held(OWNED_BY_SECOND[0], 1, 2))
+    await die(bus)
+    assert (await worker.next_adopted()).owner == SECOND
+
+
+async def _beat(worker: SimulatedWorker) -> None:
+    while True:
+        await worker.say("heartbeat", boot_id=BootId("b1"))
+        await asyncio.sleep(0.1)
