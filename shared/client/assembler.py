@@ -62,6 +62,19 @@ class Assembler:
         return bool(self._choices)
 
     @property
+    def heard_answer(self) -> tuple[list[int], int] | None:
+        """Of the only answer the tokens that came, and how many characters; None where there are
+        several."""
+        if self._expected_choices > 1:
+            return None
+        choice = self._choices.get(0)
+        return (choice.token_ids, choice.characters) if choice is not None else ([], 0)
+
+    def forget_attempts(self) -> None:
+        """Whoever serves the request from now on counts its attempts from 0."""
+        self._begin(0)
+
+    @property
     def missing_from(self) -> int | None:
         """The index from which tokens of some choice are missing; None where none are known
         to be."""
@@ -161,11 +174,14 @@ class Assembler:
 
 
 class _Choice:
-    """One choice: the index of the token expected next, and what came before its turn."""
+    """One choice: the index of the token expected next, what came, and what came before its
+    turn."""
 
     def __init__(self, first_index: int) -> None:
         self.expected = first_index
         self.finished = False
+        self.token_ids: list[int] = []
+        self.characters = 0
         self.early: dict[int, ChoiceOutput] = {}
 
     def accept(self, output: ChoiceOutput) -> bool:
@@ -184,5 +200,7 @@ class _Choice:
                 code="stream_broken",
             )
         self.expected = end
+        self.token_ids += output.token_ids
+        self.characters += len(output.text)
         self.finished = output.finish_reason is not None
         return True

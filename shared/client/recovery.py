@@ -3,7 +3,7 @@
 Silence is never taken for an end. What is asked, in this order: `status` of the controllers,
 then `resend` of the worker that is known to serve the request; where nobody knows it, or where a
 controller passes the stream on (of a list of prompts), the request is published again under its own
-id.
+id: to go on from what is here, where its worker and its controller ended together.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _STOOD_STILL_S = 2.0
 _NO_CONTROLLER_LIMIT_S = 2.0
 _NO_CONTROLLER_RETRY_S = 0.25
 
-Step = Literal["publish", "ask_status", "ask_resend"]
+Step = Literal["publish", "go_on", "ask_status", "ask_resend"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +144,19 @@ class Recovery:
             wait_s = REPUBLISH_AFTER_S if self._nobody_since is None else _NO_CONTROLLER_RETRY_S
             return "publish" if now - self._published_at >= wait_s else None
         last_asked_at = max(self._asked_at.values(), default=self._began_at)
-        if situation.missing and now - last_asked_at >= _GAP_ASK_AGAIN_S:
+        is_silent = now - self._heard_at >= SILENCE_S
+        may_come = not (self._worker_gone and is_silent)  # from whoever has it
+        if situation.missing and may_come and now - last_asked_at >= _GAP_ASK_AGAIN_S:
             return "ask_resend" if situation.worker_known else "ask_status"
-        if now - self._heard_at < SILENCE_S or now - last_asked_at < _ASK_AGAIN_S:
+        if not is_silent or now - last_asked_at < _ASK_AGAIN_S:
             return None
         if not self._status_unanswered:
             return "ask_status"
         self._status_unanswered = False  # no controller knows it: ask others, then again
         if situation.worker_known and not self._worker_gone:
             return "ask_resend"
-        # What a worker began may go on; what a controller passed on ended with that controller.
-        return "ask_status" if situation.started and situation.worker_known else "publish"
+        # What a controller passed on ended with that controller, and is said again from the start.
+        return "go_on" if situation.started and situation.worker_known else "publish"
 
     def _give_up(self, now: float, situation: Situation) -> None:
         silent_s = now - self._heard_at

@@ -242,6 +242,10 @@ class Stream:
             case "publish":  # the same id and body: a controller knows it, or takes it
                 subject = subjects.infer(self._client, self._skill)
                 query, where = self._payload, "stream"
+            case "go_on":  # who takes it begins to count attempts anew
+                self._assembler.forget_attempts()
+                subject = subjects.infer(self._client, self._skill)
+                query, where = self._rest_payload(), "stream"
             case "ask_status":
                 subject = subjects.request(self._client, "status")
                 query, where = orjson.dumps({"request_id": self.request_id}), "state"
@@ -250,6 +254,22 @@ class Stream:
                 subject = subjects.resend(self._assembler.worker, self._client)
                 query, where = self._resend_query(), "resent"
         await self._bus.publish(subject, query, reply=self._seat.reply(where))
+
+    def _rest_payload(self) -> bytes:
+        """The request with what came of its only answer; as it was where there are several, whose
+        known tokens are dropped as they come again."""
+        heard = self._assembler.heard_answer
+        if heard is None:
+            return self._payload
+        token_ids, characters = heard
+        body = orjson.loads(self._payload)
+        before = body.get("resume") or {"token_ids": [], "text_sent": 0}
+        resume = {
+            "token_ids": before["token_ids"] + token_ids,
+            "text_sent": before.get("text_sent", 0) + characters,
+        }
+        payload = orjson.dumps({**body, "resume": resume})
+        return payload if len(payload) <= self._bus.max_payload // 4 else self._payload
 
     def _resend_query(self) -> bytes:
         return orjson.dumps(

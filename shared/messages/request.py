@@ -226,8 +226,9 @@ class InferenceRequest(Edge):
         return "" if kind == "text" else str(kind)
 
     def fingerprint(self) -> str:
-        """A hash of the body without its id: the same id with another fingerprint conflicts."""
-        body = self.model_dump(exclude={"request_id"}, exclude_defaults=True)
+        """A hash of the body without its id, and without what came of the answer already: the same
+        id with another fingerprint conflicts."""
+        body = self.model_dump(exclude={"request_id", "resume"}, exclude_defaults=True)
         try:
             text = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
         except orjson.JSONEncodeError:  # a number of more than 64 bits

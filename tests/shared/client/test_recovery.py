@@ -209,19 +209,27 @@ def test_a_worker_that_is_gone_before_its_controller_knows_is_not_asked_without_
     assert len(stream.asked) <= 6
 
 
-def test_what_neither_controllers_nor_its_worker_know_is_published_again_unless_it_has_begun() -> (
-    None
-):
+def test_what_neither_controllers_nor_its_worker_know_is_published_again() -> None:
     waiting = Simulated(replace(_WAITING, worker_known=True))
     waiting.answers["ask_resend"] = waiting.recovery.on_no_worker
-    assert "publish" in [step for _, step in waiting.run(7.9)]
+    steps = [step for _, step in waiting.run(7.9)]
+    assert "publish" in steps and "go_on" not in steps
 
+
+def test_what_has_begun_goes_on_where_neither_controllers_nor_its_worker_are_there() -> None:
     begun = Simulated()
     begun.answers["ask_resend"] = begun.recovery.on_no_worker
-    steps = [step for _, step in begun.run(7.9)]
-    assert "publish" not in steps and steps.count("ask_status") >= 4
+    asked = begun.run(5.5)
+    check(asked, (3, "ask_status"), (4, "ask_resend"), (4.5, "ask_status"), (5.5, "go_on"))
+    steps = [step for _, step in begun.run(2.4)]
+    assert "publish" not in steps
     with pytest.raises(StreamSilent):
         begun.run(0.2)
+
+
+def test_what_has_begun_does_not_go_on_while_its_worker_is_there() -> None:
+    begun = Simulated()
+    assert "go_on" not in [step for _, step in begun.run(7.9)]
 
 
 def test_who_stood_still_itself_asks_before_it_gives_up() -> None:

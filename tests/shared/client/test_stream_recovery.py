@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from types import SimpleNamespace
 
 import orjson
@@ -80,6 +81,62 @@ async def test_a_gap_is_repaired_by_the_worker_from_the_first_index_that_is_miss
     await controller.send(request, done(request_id, tokens=4))
     answer = await ended(answering)
     assert (answer.text, answer.token_ids) == ("abcd", [1, 2, 3, 4])
+
+
+async def test_a_stream_whose_controller_and_worker_end_together_goes_on_from_what_came(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello", seed=5))
+    request, request_id = await controller.next_request()
+    ghost = replace(chunk(request_id, 0, "añ", 1, 2, attempt=2), worker=WorkerId("ghost"))
+    late = replace(chunk(request_id, 4, "late", 9, attempt=2), worker=WorkerId("ghost"))
+    await controller.send(request, Status(request_id, 0, None, "accepted", seed=5), ghost, late)
+    again, same_id = await controller.next_request()
+    first, second = orjson.loads(request.payload), orjson.loads(again.payload)
+    assert same_id == request_id and first["seed"] == 5
+    assert second == {**first, "resume": {"token_ids": [1, 2], "text_sent": 2}}
+    await controller.send(
+        again,
+        Status(request_id, 0, None, "accepted", seed=5),
+        chunk(request_id, 2, "c", 3),
+        done(request_id, ChoiceOutput(0, 3, [], "", finish_reason="stop"), tokens=3),
+    )
+    answer = await ended(answering)
+    assert (answer.text, answer.token_ids) == ("añc", [1, 2, 3])
+
+
+async def test_it_goes_on_from_what_was_brought_and_what_came(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    resume = {"token_ids": [7, 8], "text_sent": 5}
+    answering = asyncio.create_task(cluster.generate("hello", resume=resume))
+    request, request_id = await controller.next_request()
+    ghost = replace(chunk(request_id, 2, "xyz", 1), worker=WorkerId("ghost"))
+    await controller.send(request, ghost)
+    again, _ = await controller.next_request()
+    assert orjson.loads(again.payload)["resume"] == {"token_ids": [7, 8, 1], "text_sent": 8}
+    await controller.send(again, done(request_id, tokens=3))
+    assert (await ended(answering)).token_ids == [1]
+
+
+async def test_of_several_answers_all_comes_again_and_what_is_known_is_dropped(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello", n=2))
+    request, request_id = await controller.next_request()
+    ghost = replace(chunk(request_id, 0, "a", 1), worker=WorkerId("ghost"))
+    await controller.send(request, ghost)
+    again, _ = await controller.next_request()
+    assert again.payload == request.payload
+    ends = [ChoiceOutput(each, 1, [], "", finish_reason="stop") for each in (0, 1)]
+    await controller.send(
+        again,
+        chunk(request_id, 0, "a", 1),
+        chunk(request_id, 0, "b", 2, choice=1),
+        done(request_id, *ends, tokens=2),
+    )
+    answer = await ended(answering)
+    assert [(each.text, each.token_ids) for each in answer.choices] == [("a", [1]), ("b", [2])]
 
 
 async def test_a_gap_whose_repair_is_lost_too_is_asked_for_again(
