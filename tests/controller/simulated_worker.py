@@ -75,6 +75,7 @@ class SimulatedWorker:
         self.held: dict[RequestId, tuple[AdoptedRequest, ControllerId]] = {}
         self.before_adopted: Callable[[AdoptRequest], Awaitable[None]] | None = None
         self._adopted: asyncio.Queue[AdoptRequest] = asyncio.Queue()
+        self._given_back: set[tuple[RequestId, int]] = set()
         self._asked = asyncio.Event()
         self.said: list[dict[str, str]] | None = None
         self._bus = bus
@@ -234,6 +235,8 @@ class SimulatedWorker:
             terminal_sent=terminal_sent,
             suspect=suspect,
         )
+        if not terminal_sent:
+            self._given_back.add((dispatch.request_id, dispatch.attempt))
         await self._tell(owner, event)
 
     async def _tell(self, owner: str, event: RequestEvent) -> None:
@@ -316,7 +319,12 @@ class SimulatedWorker:
         self._forgotten.put_nowait(decode(ForgetSession, message.payload))
 
     async def _on_cancel(self, message: Message) -> None:
-        self._cancels.put_nowait(decode(CancelRequest, message.payload))
+        """One of what was given back says that it has come back, and cancels nothing."""
+        order = decode(CancelRequest, message.payload)
+        if order.silent and (order.request_id, order.attempt) in self._given_back:
+            self._given_back.remove((order.request_id, order.attempt))
+        else:
+            self._cancels.put_nowait(order)
 
 
 def spoken(index: int, *token_ids: int, choice: int = 0, **fields: Any) -> ChoiceOutput:

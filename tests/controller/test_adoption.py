@@ -1,6 +1,7 @@
 """Requests of a controller that is gone are taken over by its successor, and by no one else."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -102,14 +103,16 @@ async def test_a_session_is_taken_over_by_who_gets_its_next_turn(bus: Bus, pair:
     worker = await pair.worker("w1")
     hold(worker, *(held(f"turn-{n}", 1, session_id=f"s-{n}") for n in range(8)))
     await die(bus)
-    for _ in range(8):
-        order = await worker.next_adopted()
-        session = order.request_id.replace("turn", "s")
-        await pair.ask(request_id=f"next of {order.request_id}".replace(" ", "-"),
-                       session_id=session, messages=[{"role": "user", "content": "x"}],
-                       prompt=None, history="sent")  # fmt: skip
+    orders = [await worker.next_adopted() for _ in range(8)]
+    counts = Counter(order.owner for order in orders)
+    await pair.until_each(lambda one: one.report().adoptions == counts[one.id])
+    for order in orders:
+        name = f"next-of-{order.request_id}"
+        await pair.ask(request_id=name, session_id=order.request_id.replace("turn", "s"),
+                       messages=[{"role": "user", "content": "x"}], prompt=None,
+                       history="sent")  # fmt: skip
         await pair.settle()
-        state = await pair.query("status", f"next-of-{order.request_id}")
+        state = await pair.query("status", name)
         assert state.controller == order.owner
         assert (await pair.query("status", order.request_id)).controller == order.owner
         assert state.state == "accepted", "it waits for the one before"

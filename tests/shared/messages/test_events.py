@@ -78,6 +78,7 @@ def test_each_control_verb_names_the_order_that_carries_it() -> None:
             "models",
             "drain",
             "requests",
+            "adopt",
             "sessions",
             "session",
             "forget",
