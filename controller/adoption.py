@@ -140,8 +140,7 @@ def _latest(
 def _owned(adopted: AdoptedRequest, worker: WorkerId, models: list[ModelId]) -> OwnedRequest:
     """A request that its worker told of, as if it had been ours."""
     dispatch, known = adopted.dispatch, adopted.dispatch.resume
-    brought = dispatch.request.resume
-    before = len(brought.token_ids) if brought is not None else 0
+    heard = len(dispatch.request.heard_ids)
     request = OwnedRequest(
         request_id=dispatch.request_id,
         client=dispatch.client,
@@ -158,7 +157,7 @@ def _owned(adopted: AdoptedRequest, worker: WorkerId, models: list[ModelId]) -> 
         route=dispatch.route,
     )
     if known is not None:
-        request.tokens = {choice: ids[before:] for choice, ids in known.token_ids.items()}
+        request.tokens = {choice: ids[heard:] for choice, ids in known.token_ids.items()}
         request.text_sent = dict(known.text_sent)
         request.finish_reasons = dict(known.finish_reasons)
         request.first_token_ms = known.first_token_ms

@@ -165,10 +165,9 @@ class OwnedRequest:
         """What the next attempt goes on from; None before the first token."""
         if not self.started:
             return None
-        resumed = self.request.resume
-        before = resumed.token_ids if resumed is not None else []
+        heard = self.request.heard_ids
         return Continuation(
-            token_ids={choice: [*before, *ids] for choice, ids in self.tokens.items()},
+            token_ids={choice: [*heard, *ids] for choice, ids in self.tokens.items()},
             text_sent=self.text_sent,
             finish_reasons=self.finish_reasons,
             first_token_ms=self.first_token_ms,
@@ -233,8 +232,7 @@ class OwnedRequest:
             self.first_token_ms = self.elapsed_ms
             self.cached_tokens = event.cached_tokens
         known = self.tokens.setdefault(event.choice, [])
-        resumed = self.request.resume
-        index = event.index - (len(resumed.token_ids) if resumed is not None else 0)
+        index = event.index - len(self.request.heard_ids)
         if 0 <= index <= len(known):  # after a gap nothing fits any more
             known.extend(event.token_ids[len(known) - index :])
             if event.token_ids:

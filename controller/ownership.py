@@ -14,14 +14,12 @@ from shared.messages.request import InferenceRequest
 def meeting_key(client: ClientName, request: InferenceRequest) -> str | None:
     """What decides the owner: the session, else the id that the client chose; None where any
     controller will do."""
-    if request.session_id is not None:
-        return f"{client}/session/{request.session_id}"
-    if request.request_id is not None:
-        return f"{client}/request/{request.request_id}"
-    return None
+    if request.session_id is None and request.request_id is None:
+        return None
+    return adoption_key(client, request.request_id, request.session_id)
 
 
-def adoption_key(client: ClientName, request_id: RequestId, session_id: str | None) -> str:
+def adoption_key(client: ClientName, request_id: RequestId | None, session_id: str | None) -> str:
     """The same of a request that is under way, for who knows no more of it."""
     if session_id is not None:
         return f"{client}/session/{session_id}"

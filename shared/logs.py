@@ -72,7 +72,7 @@ class LogStore(logging.Handler):
 
     def _write_soon(self, level: int) -> None:
         """At once what is no routine, and what no event loop logs; else all that the loop logs
-        before it waits again in one go: one write for each line was a third of what a line costs.
+        before it waits again in one go: one write for each line was a fifth of what a line costs.
         """
         if level < logging.WARNING:
             try:

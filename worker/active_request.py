@@ -151,7 +151,7 @@ class ActiveRequest:
         known_ids = before.token_ids.get(number, []) if before else []
         known_text = before.text_sent.get(number) if before else None
         known_end = before.finish_reasons.get(number) if before else None
-        token_ids = list(known_ids or (resume.token_ids if resume else []))
+        token_ids = list(known_ids or self.dispatch.request.heard_ids)
         text_length = resume.text_sent if resume else 0
         return Choice(
             number,
@@ -267,7 +267,6 @@ class ActiveRequest:
         """What an engine is told to generate for one choice."""
         body = self.dispatch.request
         prompt = body.prompts[choice.number // body.n] if body.prompts else None
-        heard_ids = body.resume.token_ids if body.resume else []
         # What the tokens were likely to be is only known to who generates them: all over again.
         replays = body.logprobs is None
         return Submit(
@@ -292,9 +291,9 @@ class ActiveRequest:
                 logprobs=body.logprobs,
             ),
             priority=PRIORITIES.index(self.level),
-            resumed_ids=heard_ids,
+            resumed_ids=body.heard_ids,
             text_sent=body.resume.text_sent if body.resume else 0,
-            replayed_ids=list(choice.known_ids[len(heard_ids) :]) if replays else [],
+            replayed_ids=list(choice.known_ids[len(body.heard_ids) :]) if replays else [],
             ended=choice.known_end if replays else None,
             count_only=body.count_only,
             session=body.session_id,
@@ -384,12 +383,7 @@ class ActiveRequest:
     def adopted(self) -> Dispatch:
         """The request as another owner shall know it: what was emitted is where another attempt
         would go on."""
-        before = self.dispatch.resume
         known = {choice.number: choice for choice in self.choices if choice.token_ids}
-        first_ms = before.first_token_ms if before is not None else None
-        if first_ms is None and self._first_token_at is not None:
-            waited_s = self._first_token_at - self.received_at
-            first_ms = waited_s * 1000 + self.dispatch.elapsed_ms
         resume = Continuation(
             token_ids={number: choice.token_ids for number, choice in known.items()},
             text_sent={
@@ -402,14 +396,13 @@ class ActiveRequest:
                 for choice in self.choices
                 if choice.finish_reason is not None
             },
-            first_token_ms=first_ms,
+            first_token_ms=self._first_token_ms,
             cached_tokens=self._cached_tokens,
         )
-        elapsed_ms = self.dispatch.elapsed_ms + (time.monotonic() - self.received_at) * 1000
         return self.dispatch.model_copy(
             update={
                 "inboxes": list(self.inboxes),
-                "elapsed_ms": round(elapsed_ms, 3),
+                "elapsed_ms": round(self._ms_at(time.monotonic()), 3),
                 "resume": resume if known else None,
             }
         )
@@ -496,6 +489,18 @@ class ActiveRequest:
             return before.cached_tokens
         return sum(prompt.cached_tokens for prompt in self.prompts)
 
+    @property
+    def _first_token_ms(self) -> float | None:
+        """From acceptance to its first token, whichever attempt that was."""
+        before = self.dispatch.resume
+        if before is not None and before.first_token_ms is not None:
+            return before.first_token_ms
+        return self._ms_at(self._first_token_at) if self._first_token_at is not None else None
+
+    def _ms_at(self, moment: float) -> float:
+        """From acceptance to a moment on the clock of `time.monotonic`."""
+        return (moment - self.received_at) * 1000 + self.dispatch.elapsed_ms
+
     def _timings(self) -> Timings:
         """Of an attempt that went on with another's answer: when that had its first token, and
         how long this one waited and prefilled."""
@@ -503,13 +508,11 @@ class ActiveRequest:
         admitted = self._admitted_at or now
         first = self._first_token_at or now
         before = self.dispatch.resume
-        first_ms = before.first_token_ms if before is not None else None
-        before_ms = self.dispatch.elapsed_ms
-        taken_ms = (now - self.received_at) * 1000 + before_ms
-        ttft_ms = (first - self.received_at) * 1000 + before_ms if first_ms is None else first_ms
-        queue_ms = (admitted - self.received_at) * 1000
+        goes_on = before is not None and before.first_token_ms is not None
+        first_ms, taken_ms = self._first_token_ms, self._ms_at(now)
+        ttft_ms = taken_ms if first_ms is None else first_ms
         return Timings(
-            queue_ms=round(queue_ms if first_ms is not None else queue_ms + before_ms, 2),
+            queue_ms=round(self._ms_at(admitted) - goes_on * self.dispatch.elapsed_ms, 2),
             prefill_ms=round((first - admitted) * 1000, 2),
             ttft_ms=round(ttft_ms, 2),
             decode_ms=round(taken_ms - ttft_ms, 2),

@@ -112,7 +112,7 @@ class Cluster:
             request_id,
             payload,
             choices=request.choices,
-            first_index=len(request.resume.token_ids) if request.resume else 0,
+            first_index=len(request.heard_ids),
         )
 
     async def generate(

@@ -205,6 +205,11 @@ class InferenceRequest(Edge):
                 return self.prompt  # type: ignore[return-value]
 
     @property
+    def heard_ids(self) -> list[int]:
+        """The tokens of its answer that its client has already."""
+        return self.resume.token_ids if self.resume is not None else []
+
+    @property
     def choices(self) -> int:
         """How many answers are asked for: `n` for each prompt."""
         return self.n * max(1, len(self.prompts))
