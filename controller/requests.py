@@ -306,6 +306,9 @@ class Requests:
             code = "request_crashes_engine"
             await self._fail(request, StreamError.of(code, ERROR_CODES[code].meaning))
             return
+        if request.elapsed_ms > request.request.timeout_ms:
+            await self._fail(request, _deadline_exceeded(request))
+            return
         delay_s = self._delay_s(request, error)
         if delay_s is None or time.monotonic() + delay_s >= request.deadline:
             await self._fail(request, error)
@@ -371,10 +374,7 @@ class Requests:
         if await self._lists.attend(request, now):
             return
         if request.elapsed_ms > request.request.timeout_ms + _GRACE_S * 1000:
-            timeout_ms = request.request.timeout_ms
-            await self.give_up(
-                request, StreamError.of("deadline_exceeded", f"timeout_ms of {timeout_ms} passed")
-            )
+            await self.give_up(request, _deadline_exceeded(request))
         elif request.state != "running" and now - request.last_sent_at >= KEEP_ALIVE_S:
             await self._send(request, request.waiting_message())
 
@@ -485,6 +485,11 @@ class Requests:
             # Those are still to hear what its worker said.
             self._tasks.start(self._dispatch(request))
         await self._turns.ended(request)
+
+
+def _deadline_exceeded(request: OwnedRequest) -> StreamError:
+    message = f"timeout_ms of {request.request.timeout_ms} passed"
+    return StreamError.of("deadline_exceeded", message)
 
 
 def _about(request: OwnedRequest) -> dict[str, object]:

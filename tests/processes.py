@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -179,14 +179,21 @@ def wait_until_gone(processes: list[psutil.Process], limit_s: float = 20) -> lis
     return left
 
 
-def wait_for(condition: Any, what: str, limit_s: float = 20) -> Any:
-    """Poll until `condition()` is truthy and return that; for states of other processes only."""
+def wait_for(
+    condition: Any, what: str, limit_s: float = 20, explain: Callable[[], object] | None = None
+) -> Any:
+    """Poll until `condition()` is truthy and return that; for states of other processes only.
+
+    Args:
+        explain: says what is the case instead, when it takes too long.
+    """
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if value := condition():
             return value
         time.sleep(0.02)
-    raise AssertionError(f"not within {limit_s} s: {what}")
+    instead = f"; {explain()}" if explain else ""
+    raise AssertionError(f"not within {limit_s} s: {what}{instead}")
 
 
 def _listening_port(ports: Path) -> int | None:

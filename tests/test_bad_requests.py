@@ -160,6 +160,7 @@ def test_good_requests_beside_and_behind_the_bad_ones_get_their_answers(outcome:
 
 
 def test_no_process_ended_and_no_request_is_left(outcome: Outcome) -> None:
+    assert [log["message"] for log in outcome.logs if " ended: " in log["message"]] == []
     before, after = outcome.processes
     assert before == after
     assert {report["state"] for report in outcome.reports} == {"ready"}

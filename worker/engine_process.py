@@ -22,7 +22,9 @@ logger = logging.getLogger(__name__)
 
 EngineState = Literal["starting", "running", "restarting", "failed", "stopped"]
 _RESTART_WINDOW_S = 600
-_KEPT_STDERR_LINES = 20
+_KEPT_STDERR_LINES = 200
+_CRASH = "Fatal Python error"
+"""How faulthandler begins; the stacks of all threads follow."""
 _STDERR_LINE_BYTES = 1024 * 1024
 _WATCH_S = 0.5
 _NOTHING = EngineMeasured(0, 0, 0, 0, 0, 0, 0.0)
@@ -139,6 +141,7 @@ class EngineProcess:
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._hung = None
+        self._last_lines.clear()
         with contextlib.closing(self._writer):
             async with asyncio.TaskGroup() as tasks:
                 watchdogs = [
@@ -213,7 +216,9 @@ class EngineProcess:
 
     def _describe(self, status: int) -> str:
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        last = next((line for line in reversed(self._last_lines) if line.strip()), "")
+        lines = [line for line in self._last_lines if line.strip()]
+        crashes = [line for line in lines if line.startswith(_CRASH)]
+        last = (crashes or lines or [""])[-1]
         return f"{how}{': ' + last if last else ''}"
 
 

@@ -1,5 +1,6 @@
 """A request that had begun to be answered goes on at another worker."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -163,6 +164,16 @@ async def test_what_cannot_be_better_elsewhere_ends(cluster: Running, pair: Pair
     inbox, old = await begun(cluster, first, 1)
     await first.fail(old, CONTROLLER, terminal_sent=False, code="request_failed")
     assert (await inbox.end()).error.code == "request_failed"
+    assert second.unread == (0, 0)
+
+
+async def test_whose_time_is_over_does_not_go_on(cluster: Running, pair: Pair) -> None:
+    first, second = pair
+    inbox, old = await begun(cluster, first, 1, timeout_ms=200)
+    await asyncio.sleep(0.2)
+    await first.fail(old, CONTROLLER, terminal_sent=False)
+    error = (await inbox.end()).error
+    assert (error.code, error.message) == ("deadline_exceeded", "timeout_ms of 200 passed")
     assert second.unread == (0, 0)
 
 

@@ -111,6 +111,15 @@ async def test_orders_to_an_engine_that_dies_or_was_stopped_are_lost_without_a_w
         await stopping
 
 
+async def test_an_engine_that_crashes_in_native_code_says_so() -> None:
+    async with owned_engine() as owner:
+        await owner.wait_fact(EngineStarted)
+        assert owner.process.pid is not None
+        psutil.Process(owner.process.pid).send_signal(signal.SIGFPE)
+        await owner.wait(lambda: len(owner.losses) == 1)
+        assert owner.losses == ["signal 8: Fatal Python error: Floating point exception"]
+
+
 async def test_past_its_restart_limit_an_engine_has_failed_until_the_next_attempt() -> None:
     async with owned_engine(
         max_restarts=0, restart_delay_ms=10, retry_after_failure_s=0.05

@@ -151,14 +151,16 @@ async def test_streams_go_on_while_another_model_is_loaded(
         await _load(agent, "heavy")
         await _until(agent, "heavy", "warm")
         await agent.cancel_all(stream)
-        chunks = 0
+        chunks, told = 0, set()
         for message in agent.wire.log:
             if message.subject == subjects.worker_event(agent.id):
                 models_then = decode(WorkerEvent, message.payload).worker.models
                 loading = models_then[1].state == "loading" and models_then[1].progress
+                told |= {loading} - {0.0, None}
             elif message.subject == stream.dispatch.inboxes[0] and loading:
                 chunks += 1
-        assert chunks > 5
+        # How many there are depends on the disk; tokens come between one part and the next.
+        assert told and chunks > len(told) / 2
 
 
 # By themselves.

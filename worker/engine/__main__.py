@@ -1,6 +1,7 @@
 """Entry of the engine process: `python -m worker.engine --fd N ...`, started by the agent."""
 
 import argparse
+import faulthandler
 import os
 import signal
 import socket
@@ -20,6 +21,8 @@ def main() -> None:
     settings = Worker.model_validate_json(arguments.settings)
     batching = settings.continuous_batching
     adapts = batching.enabled and settings.adaptive_batching.enabled
+
+    faulthandler.enable()  # a crash in native code tells where it happened
 
     # The agent decides when we end: by an order, by closing the socket, or by killing us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -250,7 +250,7 @@ class BatchCache:
         """
         order = _order_without(len(self.rows), set(places))
         targets = [place for place, source in enumerate(order) if source != place]
-        if targets:
+        if targets and self.rows.longest:  # MLX divides by the width of what is written: not by 0
             sources = [order[place] for place in targets]
             copies = [leaf.copies(sources) for leaf in self._growing]
             mx.async_eval(copies)  # before the writes, which happen in place only when alone

@@ -9,7 +9,7 @@ import httpx
 
 from tests.asking import Asker
 from tests.controller.gateway.gateway_process import GatewayProcess
-from tests.processes import ClusterProcess
+from tests.processes import ClusterProcess, wait_for
 
 CHAT = "/v1/chat/completions"
 _END_TOKEN_ID = 257
@@ -48,12 +48,22 @@ def streaming(
 
 def active(cluster: ClusterProcess) -> int:
     """Requests that the workers have now, waiting or running."""
+    return sum(r["active_requests"] + r["queued_requests"] for r in _workers(cluster))
 
-    async def ask() -> int:
+
+def until_active(cluster: ClusterProcess, count: int) -> None:
+    """Return once the workers have so many requests."""
+
+    def explain() -> list[tuple[object, ...]]:
+        told = ("id", "state", "active_requests", "queued_requests", "choices", "engines")
+        return [tuple(report.get(each) for each in told) for report in _workers(cluster)]
+
+    wait_for(lambda: active(cluster) == count, f"the workers have {count}", explain=explain)
+
+
+def _workers(cluster: ClusterProcess) -> list[dict[str, Any]]:
+    async def ask() -> list[dict[str, Any]]:
         async with Asker.connect(cluster) as asker:
-            reports = await asker.reports()
-        return sum(
-            r["active_requests"] + r["queued_requests"] for r in reports if "queued_requests" in r
-        )
+            return await asker.reports()
 
-    return asyncio.run(ask())
+    return [report for report in asyncio.run(ask()) if "queued_requests" in report]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
-from tests.controller.gateway.long_answers import CHAT, LONG, active, streaming
+from tests.controller.gateway.long_answers import CHAT, LONG, active, streaming, until_active
 from tests.processes import ClusterProcess, wait_for
 
 _AT_ONCE_STATUS = 130
@@ -22,7 +22,7 @@ _WHOLE = {"stream": False}
 @pytest.fixture
 def leaving(tiny_cluster: ClusterProcess) -> Iterator[GatewayProcess]:
     """A gateway of the test's own, in front of a cluster that has nothing to do."""
-    wait_for(lambda: active(tiny_cluster) == 0, "the cluster has nothing to do")
+    until_active(tiny_cluster, 0)
     with gateway_process(tiny_cluster.url) as process:
         yield process
 
@@ -69,7 +69,7 @@ def test_what_runs_goes_on_to_its_end(
     whole = _ask_whole(threads, leaving, LONG)
     with streaming(leaving, LONG | {"n": 4}) as stream:
         stream.until("data: ")
-        wait_for(lambda: active(tiny_cluster) == 2, "both are running")
+        until_active(tiny_cluster, 2)
         leaving.process.send_signal(signal.SIGTERM)
         rest = list(stream.lines)
     assert rest[-2:] == ["data: [DONE]", ""]
@@ -121,7 +121,7 @@ def test_a_second_signal_ends_it_at_once_and_no_stream_looks_whole(
     whole = _ask_whole(threads, leaving, _TOO_LONG)
     with streaming(leaving, _TOO_LONG) as stream:
         stream.until("data: ")
-        wait_for(lambda: active(tiny_cluster) == 2, "both are running")
+        until_active(tiny_cluster, 2)
         leaving.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not _listens(leaving), "it has heard the first")
         leaving.process.send_signal(signal.SIGTERM)
@@ -131,7 +131,7 @@ def test_a_second_signal_ends_it_at_once_and_no_stream_looks_whole(
     with pytest.raises(httpx.TransportError):
         whole.result()
     assert leaving.process.wait(timeout=30) == _AT_ONCE_STATUS
-    wait_for(lambda: active(tiny_cluster) == 0, "nothing is left in the cluster")
+    until_active(tiny_cluster, 0)
 
 
 def test_who_takes_too_long_is_told_and_cancelled(
@@ -143,7 +143,7 @@ def test_who_takes_too_long_is_told_and_cancelled(
         half, _ = _half_a_request(leaving)
         with half, streaming(leaving, _TOO_LONG) as stream:
             stream.until("data: ")
-            wait_for(lambda: active(tiny_cluster) == 2, "both are running")
+            until_active(tiny_cluster, 2)
             leaving.process.send_signal(signal.SIGTERM)
             last = ""
             with pytest.raises(httpx.TransportError):
@@ -154,4 +154,4 @@ def test_who_takes_too_long_is_told_and_cancelled(
             assert json.loads(answer)["error"]["code"] == "draining"
         assert (whole.result().status_code, whole.result().headers["retry-after"]) == (503, "1")
         assert leaving.process.wait(timeout=30) == 0
-    wait_for(lambda: active(tiny_cluster) == 0, "nothing is left in the cluster")
+    until_active(tiny_cluster, 0)

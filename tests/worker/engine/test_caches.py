@@ -267,6 +267,16 @@ def test_those_who_stay_keep_their_places_and_only_the_last_ones_move(
     assert held.rows.lengths == [7, 4, 8, 6]
 
 
+def test_rows_that_hold_nothing_yet_can_leave(model: LoadedModel, network: WatchedNetwork) -> None:
+    prompts = [random_ids(1, i) for i in range(4)]
+    cache = _batch(network.real, model.layout, prompts)
+    rows = [list(prompts[place]) for place in cache.remove([0, 1])]
+    assert [row[0] for row in rows] == [prompts[2][0], prompts[3][0]]
+    _steps(network.real, cache, rows, 4)
+    for row in rows:
+        assert row[1:] == greedy_with_cache(network.real, row[:1], 4)
+
+
 def test_a_cache_without_rows_takes_others_again(
     model: LoadedModel, network: WatchedNetwork
 ) -> None:
