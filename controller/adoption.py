@@ -1,8 +1,10 @@
-"""Requests whose controller is gone: its successor takes them over from the workers that have them.
+"""What workers tell of requests when they are asked: of those whose controller is gone, and of our
+own where we may have missed it.
 
 A stream needs no controller while its worker lives. What a controller knew of it the worker knows
-too, so the successor can ask for that, and is told of what comes: when the worker dies as well,
-the stream still goes on elsewhere.
+too, so a successor can ask for that, and is told of what comes: when the worker dies as well,
+the stream still goes on elsewhere. And as NATS delivers at most once, what a worker said while one
+of us had no connection is lost: that a request ended, or came back.
 """
 
 import asyncio
@@ -34,7 +36,7 @@ _ANSWER_S = 5.0
 
 
 class Adoption:
-    """Takes requests over.
+    """Takes requests over, and catches up with our own.
 
     Args:
         models: of a skill, in order of preference; none where it is not known here.
@@ -57,6 +59,7 @@ class Adoption:
         self._requests = requests
         self._models = models
         self._tasks = Tasks()
+        self._catching_up: set[WorkerId] = set()
         self._settled_at = time.monotonic() + settles_s
 
     async def close(self) -> None:
@@ -72,6 +75,48 @@ class Adoption:
         began, or for an earlier boot of ours."""
         self._tasks.start(self._adopt_orphans(worker))
 
+    def catch_up(self, workers: Iterable[WorkerId]) -> None:
+        """Learn what came of our own requests at workers of which we may have missed something."""
+        for worker in workers:
+            if worker not in self._catching_up:
+                self._catching_up.add(worker)
+                self._tasks.start(self._catch_up(worker))
+
+    async def _catch_up(self, worker: WorkerId) -> None:
+        try:
+            known = [(one, one.boot_id, one.attempt) for one in self._requests.running_on(worker)]
+            for request, _, _ in known:
+                request.heard_at = time.monotonic()
+            reply = await self._order(worker, ListRequests(owner=self._id, given_back=True))
+            if reply is None:
+                return
+            told = {(each.client, each.request_id, each.attempt): each for each in reply.requests}
+            for request, boot_id, attempt in known:
+                if (request.state, request.boot_id, request.attempt) == (
+                    "running",
+                    boot_id,
+                    attempt,
+                ):
+                    if boot_id == reply.boot_id:  # else it is known soon that the other is gone
+                        await self._learn(worker, request, told.get((*request.key, attempt)))
+        finally:
+            self._catching_up.discard(worker)
+
+    async def _learn(
+        self, worker: WorkerId, request: OwnedRequest, told: RunningRequest | None
+    ) -> None:
+        if told is None:
+            await self._requests.note_end(request, "finished")
+        elif told.given_back:
+            order = AdoptRequest(request_id=told.request_id, client=told.client, owner=self._id)
+            reply = await self._order(worker, order)
+            if (
+                reply is not None
+                and reply.adopted is not None
+                and reply.adopted.failure is not None
+            ):
+                await self._requests.on_event(worker, reply.adopted.failure)
+
     async def _adopt_orphans(self, worker: WorkerId) -> None:
         await asyncio.sleep(max(0.0, self._settled_at - time.monotonic()))
         await self._adopt_all([worker], self._is_nobody)
@@ -82,10 +127,11 @@ class Adoption:
     async def _adopt_all(
         self, workers: Collection[WorkerId], is_gone: Callable[[ControllerId], bool]
     ) -> None:
-        listings = await asyncio.gather(*(self._list(worker) for worker in workers))
-        for worker, running in _latest(zip(workers, listings, strict=True)):
-            if is_gone(running.owner) and self._is_ours(running):
-                await self._adopt(worker, running)
+        with self._requests.holding_turns():
+            listings = await asyncio.gather(*(self._list(worker) for worker in workers))
+            for worker, running in _latest(zip(workers, listings, strict=True)):
+                if is_gone(running.owner) and self._is_ours(running):
+                    await self._adopt(worker, running)
 
     def _is_ours(self, running: RunningRequest) -> bool:
         key = adoption_key(running.client, running.request_id, running.session_id)

@@ -62,6 +62,7 @@ class OwnedRequest:
         end: the terminal message, where this controller sent it.
         said: messages of its session that come before its own.
         body: the request as its client wrote it; None where it came another way, or has ended.
+        heard_at: when its worker last said something of it, by itself or when asked.
         placement, model: of the present attempt.
         links: of its prompt, for that model.
         route: how its worker was chosen, where its client wants to know.
@@ -106,6 +107,7 @@ class OwnedRequest:
     accepted_at: float = field(default_factory=lambda: time.monotonic())
     ended_at: float | None = None
     last_sent_at: float = field(default_factory=lambda: time.monotonic())
+    heard_at: float = field(default_factory=lambda: time.monotonic())
     _has_begun: bool = False
     _fingerprint: str | None = None
 
@@ -196,6 +198,7 @@ class OwnedRequest:
     def acknowledge(self, attempt: int, boot_id: BootId) -> None:
         """The worker has it: under this attempt, in this boot."""
         self.state, self.boot_id = "running", boot_id
+        self.heard_at = time.monotonic()
         self.attempt = max(self.attempt, attempt)
         if self.placement is not None:
             self.placement.taken()

@@ -1,7 +1,7 @@
-"""Finds out within a moment that a worker process is gone: nobody answers where it listened.
+"""Finds out within a moment that a process is gone: nobody answers where it listened.
 
 The server says so itself: what is published for a subject without a subscriber comes back as its
-503. A worker that is only slow, hung or cut off beyond the server keeps its subscription: its
+503. A process that is only slow, hung or cut off beyond the server keeps its subscription: its
 heartbeats stay out instead.
 """
 
@@ -13,46 +13,49 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 
 from controller.link_watch import LinkWatch
-from controller.registry import Registry, WorkerGone
-from shared import subjects
 from shared.bus import Bus, Message
 from shared.errors import BusError
-from shared.ids import BootId, WorkerId
+from shared.ids import BootId
 
 logger = logging.getLogger(__name__)
 
 _CALM_S = 1.0
-"""After a restart of NATS, or of our own connection, workers are back within this time."""
+"""After a restart of NATS, or of our own connection, the others are back within this time."""
 
 _MOST_AT_ONCE = 100
 """So many are probed in an interval, in turn: 1,000 each time would take a fifth of a core."""
 
-Boot = tuple[WorkerId, BootId]
+Boot = tuple[str, BootId]
+"""A process by its name, and one life of it."""
 
 
 class Probing:
-    """Asks the workers that have work of ours whether they are there.
+    """Asks processes of one kind whether they are there.
 
     Args:
-        busy: those.
-        on_gone: awaited for each that is not; it is out of the registry then.
+        everyone: all that are known.
+        busy: those of them that matter now.
+        subject: where one listens.
+        on_gone: awaited for each that does not; it is to be out of `everyone` then.
     """
 
     def __init__(
         self,
         bus: Bus,
-        registry: Registry,
         link: LinkWatch,
         *,
         interval_s: float,
+        everyone: Callable[[], Collection[Boot]],
         busy: Callable[[], Collection[Boot]],
-        on_gone: Callable[[WorkerGone], Awaitable[None]],
+        subject: Callable[[Boot], str],
+        on_gone: Callable[[Boot], Awaitable[None]],
     ) -> None:
         self._bus = bus
-        self._registry = registry
         self._link = link
         self._interval_s = interval_s
+        self._everyone = everyone
         self._busy = busy
+        self._subject = subject
         self._on_gone = on_gone
         self._inbox = bus.new_inbox()
         self._asked: dict[int, Boot] = {}
@@ -78,16 +81,16 @@ class Probing:
         asked = self._next() | self._missing.keys()
         missing = await self._ask(asked)
         if missing:  # of one alone nobody can tell whether it is NATS that began anew
-            everyone = {(view.id, view.report.boot_id) for view in self._registry.workers}
+            everyone = set(self._everyone())
             missing |= await self._ask(everyone - asked)
             await self._judge(missing, everyone)
-        still = {boot for boot in missing if self._is_known(boot)}
+        still = missing & set(self._everyone())
         self._missing = {boot: since for boot, since in self._missing.items() if boot in still}
 
     def _next(self) -> set[Boot]:
         """Those whose turn it is."""
         if not self._turns:
-            self._turns.extend(boot for boot in self._busy() if self._is_known(boot))
+            self._turns.extend(set(self._busy()) & set(self._everyone()))
         return {self._turns.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._turns)))}
 
     async def _judge(self, missing: set[Boot], everyone: set[Boot]) -> None:
@@ -99,9 +102,8 @@ class Probing:
             since = self._missing.setdefault(boot, now)
             if trusted_since is None or not ((calm and few) or now - since >= _CALM_S):
                 continue
-            worker, boot_id = boot
-            if self._registry.remove(worker, boot_id):
-                await self._on_gone(WorkerGone(worker, boot_id, "nobody listens there any more"))
+            if boot in self._everyone():
+                await self._on_gone(boot)
 
     async def _ask(self, boots: Collection[Boot]) -> set[Boot]:
         """Those of them that the server has no subscription of.
@@ -112,11 +114,11 @@ class Probing:
         if not boots:
             return set()
         self._absent = set()
-        for worker, boot_id in boots:
+        for boot in boots:
             self._numbers += 1
-            self._asked[self._numbers] = worker, boot_id
-            subject = subjects.worker_alive(worker, boot_id)
-            await self._bus.publish(subject, b"", reply=f"{self._inbox}.{self._numbers}")
+            self._asked[self._numbers] = boot
+            reply = f"{self._inbox}.{self._numbers}"
+            await self._bus.publish(self._subject(boot), b"", reply=reply)
         try:
             await self._bus.flush(timeout_s=_CALM_S)  # its own answers come before this
             return self._absent
@@ -127,7 +129,3 @@ class Probing:
         boot = self._asked.get(int(message.subject.rpartition(".")[2]))
         if boot is not None and message.no_responders:
             self._absent.add(boot)
-
-    def _is_known(self, boot: Boot) -> bool:
-        view = self._registry.worker(boot[0])
-        return view is not None and view.report.boot_id == boot[1]

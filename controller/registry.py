@@ -108,6 +108,13 @@ class Registry:
         self._remove(view)
         return True
 
+    def remove_controller(self, controller: ControllerId, boot_id: BootId) -> None:
+        """Drop one boot of a controller, if it is there."""
+        known, _ = self._controllers.get(controller, (None, 0.0))
+        if known is not None and known.boot_id == boot_id:
+            del self._controllers[controller]
+            self._gone.append(controller)
+
     def on_controller_event(self, event: ControllerEvent, now: float) -> None:
         report = event.controller
         known, _ = self._controllers.get(report.id, (None, 0.0))

@@ -53,6 +53,9 @@ logger = logging.getLogger(__name__)
 _MOST_CRASHES = 2
 """So many engines may end over a request."""
 
+_QUIET_S = 3.0
+"""A stream that runs has tokens more often than that, but for a long prefill."""
+
 _GRACE_S = 5.0
 """A worker ends its requests at their deadline; this much later the controller does."""
 
@@ -213,6 +216,10 @@ class Requests:
 
     # Adopting.
 
+    def holding_turns(self) -> contextlib.AbstractContextManager[None]:
+        """No turn of a session begins meanwhile."""
+        return self._turns.held()
+
     @contextlib.contextmanager
     def expecting(self, key: RequestKey) -> Iterator[Arrive]:
         """What is told of a request meanwhile waits until it has arrived, or will not."""
@@ -222,12 +229,12 @@ class Requests:
             if self._closed is not None or self._ledger.get(key) is not None:
                 return
             self._ledger.add(request)
-            self._turns.came(request)
+            self._turns.came_running(request)
             logger.info("adopted from %s", request.worker, extra=_about(request))
             self.metrics.adopted()
             for worker, event in [*events, *([(request.worker, failure)] if failure else [])]:
                 if worker is not None:
-                    await self._on_event(worker, event)
+                    await self.on_event(worker, event)
 
         try:
             yield arrive
@@ -343,6 +350,18 @@ class Requests:
 
     # Following.
 
+    def running_on(self, worker: WorkerId) -> list[OwnedRequest]:
+        """What a worker has taken and not ended, as far as we heard."""
+        return [each for each in self._ledger.on_worker(worker) if each.state == "running"]
+
+    def quiet_workers(self, now: float) -> set[WorkerId]:
+        """Those that have said nothing of a request for a while: maybe we missed it."""
+        return {
+            request.worker
+            for request in self._ledger.active
+            if request.state == "running" and request.worker and now - request.heard_at > _QUIET_S
+        }
+
     async def on_worker_gone(self, gone: WorkerGone) -> None:
         logger.warning("worker %s is gone: %s", gone.worker, gone.reason)
         self._dispatcher.on_worker_gone(gone.worker, gone.boot_id)
@@ -385,15 +404,17 @@ class Requests:
             logger.error("events of a worker could not be read: %s", error.message)
             return
         for event in batch.events:
-            await self._on_event(batch.worker, event)
+            await self.on_event(batch.worker, event)
 
-    async def _on_event(self, worker: WorkerId, event: RequestEvent) -> None:
+    async def on_event(self, worker: WorkerId, event: RequestEvent) -> None:
+        """What a worker tells of a request, by itself or when asked."""
         key = event.client, event.request_id
         request = self._ledger.get(key)
         if request is None and key in self._expected:
             self._expected[key].append((worker, event))
         if request is None or request.ended or event.attempt != request.attempt:
             return
+        request.heard_at = time.monotonic()
         match event:
             case TokensEmitted():
                 if not request.started and request.model is not None:

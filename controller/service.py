@@ -11,13 +11,13 @@ from controller.kept_prefixes import KeptByWorkers
 from controller.lease import Lease
 from controller.link_watch import LinkWatch
 from controller.metrics_server import serving_metrics
-from controller.probing import Probing
+from controller.probing import Boot, Probing
 from controller.registry import Registry, WorkerGone
 from controller.requests import Requests
 from shared import subjects
 from shared.bus import Bus, Endpoint, Message, Service
 from shared.errors import BusError, DecodeError
-from shared.ids import BootId, ControllerId, new_boot_id
+from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import decode, encode
 from shared.messages.events import (
@@ -34,6 +34,7 @@ from shared.version import VERSION
 
 logger = logging.getLogger(__name__)
 
+_ABSENT = "nobody listens there any more"
 _TICK_S = 0.25
 _STOPPED_S = 1.0
 """A tick so late means that the process stood still, and so did its view of the workers."""
@@ -62,13 +63,24 @@ class Controller:
         self._kept = KeptByWorkers(bus, self._registry)
         self._requests = Requests(settings, bus, controller_id, self._registry, self._kept)
         self._entrance = Entrance(settings, bus, controller_id, self._registry, self._requests)
+        probe_interval_s = failover.probe_interval_ms / 1000
         self._probing = Probing(
             bus,
-            self._registry,
             self._link,
-            interval_s=failover.probe_interval_ms / 1000,
+            interval_s=probe_interval_s,
+            everyone=lambda: [(view.id, view.report.boot_id) for view in self._registry.workers],
             busy=lambda: self._requests.busy_workers,
-            on_gone=self._on_worker_gone,
+            subject=lambda boot: subjects.worker_alive(WorkerId(boot[0]), boot[1]),
+            on_gone=self._on_worker_absent,
+        )
+        self._probing_controllers = Probing(
+            bus,
+            self._link,
+            interval_s=probe_interval_s,
+            everyone=self._other_controllers,
+            busy=self._other_controllers,
+            subject=lambda boot: subjects.controller_health(ControllerId(boot[0])),
+            on_gone=self._on_controller_absent,
         )
         self._adoption = Adoption(
             bus,
@@ -101,6 +113,7 @@ class Controller:
                     tasks.create_task(self._lease.run()),
                     tasks.create_task(self._kept.run()),
                     tasks.create_task(self._probing.run()),
+                    tasks.create_task(self._probing_controllers.run()),
                     tasks.create_task(self._heartbeat()),
                     tasks.create_task(self._tick()),
                     tasks.create_task(self._logs.run(self._bus)),
@@ -152,6 +165,7 @@ class Controller:
         await bus.subscribe(subjects.CONTROLLER_EVENT_ALL, self._on_controller_event)
         await self._kept.open()
         await self._probing.open()
+        await self._probing_controllers.open()
         await self._requests.open()
         await self._entrance.open()
         own_health = subjects.controller_health(self.id)
@@ -198,6 +212,7 @@ class Controller:
 
     async def _on_reconnect(self) -> None:
         self._link.distrust()
+        self._adoption.catch_up(view.id for view in self._registry.workers)
 
     async def _heartbeat(self) -> None:
         while True:
@@ -221,6 +236,7 @@ class Controller:
                 for gone in self._registry.forget_silent(heard_until, trusted_since=trusted_since):
                     await self._on_worker_gone(gone)
                 self._adopt()
+                self._adoption.catch_up(self._requests.quiet_workers(now))
             await self._requests.tick(now)
 
     # Workers and controllers.
@@ -242,6 +258,11 @@ class Controller:
             self._kept.ask(event.worker.id)
             self._adoption.on_worker_heard(event.worker.id)
 
+    async def _on_worker_absent(self, boot: Boot) -> None:
+        worker, boot_id = WorkerId(boot[0]), boot[1]
+        if self._registry.remove(worker, boot_id):
+            await self._on_worker_gone(WorkerGone(worker, boot_id, _ABSENT))
+
     async def _on_worker_gone(self, gone: WorkerGone) -> None:
         self._kept.forget(gone.worker, gone.boot_id)
         await self._requests.on_worker_gone(gone)
@@ -253,6 +274,13 @@ class Controller:
             logger.error("an event of a controller could not be read: %s", error.message)
             return
         self._registry.on_controller_event(event, time.monotonic())
+        self._adopt()
+
+    def _other_controllers(self) -> list[Boot]:
+        return [(one.id, one.boot_id) for one in self._registry.controllers if one.id != self.id]
+
+    async def _on_controller_absent(self, boot: Boot) -> None:
+        self._registry.remove_controller(ControllerId(boot[0]), boot[1])
         self._adopt()
 
     def _adopt(self) -> None:

@@ -6,14 +6,16 @@ can serve it, and another one can go on.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from controller.owned_request import OwnedRequest
 from controller.session_homes import SessionHomes
 from shared import subjects
 from shared.bus import Bus
+from shared.changes import Changes
 from shared.errors import BusError, DecodeError, RequestError
 from shared.ids import SessionKey, WorkerId
 from shared.messages.codec import decode, encode
@@ -37,15 +39,35 @@ class SessionTurns:
         self._timeout_s = timeout_s
         self._turns: dict[SessionKey, deque[OwnedRequest]] = {}
         self._waiting: dict[OwnedRequest, asyncio.Event] = {}
+        self._holders = 0
+        self._released = Changes()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """No turn begins meanwhile: one that began elsewhere may be on its way here."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._released.notify()
 
     def came(self, request: OwnedRequest) -> None:
         """A request is the last of its session now."""
         if request.session is not None:
             self._turns.setdefault(request.session, deque()).append(request)
 
+    def came_running(self, request: OwnedRequest) -> None:
+        """A turn that has begun came: it is before all that wait."""
+        if request.session is not None:
+            self._turns.setdefault(request.session, deque()).appendleft(request)
+
     async def wait(self, request: OwnedRequest) -> None:
         """Return when it is a request's turn, or it needs none any more."""
         if request.session is None or request.ended:
+            return
+        await self._released.wait_until(lambda: not self._holders)
+        if request.ended:
             return
         if self._turns[request.session][0] is request:
             return

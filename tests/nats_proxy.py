@@ -1,7 +1,7 @@
-"""A bad line between a NATS client and its server.
+"""A bad line between a NATS client and its server, or servers.
 
 It loses, doubles and reorders messages towards the client, never protocol lines, and can cut,
-refuse and stall connections. What it did is counted, so that a test can tell that faults
+refuse, slow and stall connections. What it did is counted, so that a test can tell that faults
 really happened.
 """
 
@@ -120,7 +120,7 @@ class Disturber:
 
 
 class NatsProxy:
-    """Listens on a port of its own and passes everything on to `server_url`.
+    """Listens on a port of its own and passes everything on to the first server that is there.
 
     Use it as `async with`; leaving cuts what is connected, and fails if the server sent
     something that is no NATS protocol.
@@ -128,14 +128,14 @@ class NatsProxy:
     Attributes:
         disturbance: what happens to messages from now on; may be changed at any time.
         refusing: new connections are reset.
+        delay_s: what passes waits for so long, in both directions; 64 kB at once at most.
     """
 
-    def __init__(self, server_url: str, disturbance: Disturbance | None = None, *, seed: int = 0):
-        address = urlsplit(server_url)
-        assert address.hostname is not None and address.port is not None
-        self.server = address.hostname, address.port
+    def __init__(self, *server_urls: str, disturbance: Disturbance | None = None, seed: int = 0):
+        self.servers = [_address(url) for url in server_urls]
         self.disturbance = disturbance or Disturbance()
         self.refusing = False
+        self.delay_s = 0.0
         self.counters = Counters()
         self.problems: list[str] = []
         self.chance = random.Random(seed)
@@ -204,9 +204,7 @@ class NatsProxy:
             self.counters.refused += 1
             _close(writer, reset=True)
             return
-        try:
-            upstream = await asyncio.open_connection(*self.server)
-        except OSError:
+        if (upstream := await self._connect()) is None:
             _close(writer, reset=True)
             return
         self.counters.connections += 1
@@ -217,6 +215,18 @@ class NatsProxy:
         finally:
             self._links.discard(link)
             link.closed.set()
+
+    async def _connect(self) -> "_Streams | None":
+        for server in self.servers:
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection(*server)
+        return None
+
+    async def let_pass(self) -> None:
+        """Return once what has come may go on."""
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        await self.flowing.wait()
 
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -259,7 +269,7 @@ class _Link:
     async def _upwards(self) -> None:
         with contextlib.suppress(OSError):
             while segment := await self._from_client.read(_SEGMENT_BYTES):
-                await self._proxy.flowing.wait()
+                await self._proxy.let_pass()
                 self._to_server.write(segment)
                 await self._to_server.drain()
 
@@ -267,7 +277,7 @@ class _Link:
         frames = FrameReader()
         with contextlib.suppress(OSError):
             while segment := await self._from_server.read(_SEGMENT_BYTES):
-                await self._proxy.flowing.wait()
+                await self._proxy.let_pass()
                 try:
                     arrived = frames.feed(segment)
                 except ProtocolBroken as problem:
@@ -293,6 +303,12 @@ class _Link:
             self._on_held(frame)
         elif not self._to_client.transport.is_closing():
             self._to_client.write(b"".join(self._disturber.release(frame)))
+
+
+def _address(url: str) -> tuple[str, int]:
+    address = urlsplit(url)
+    assert address.hostname is not None and address.port is not None
+    return address.hostname, address.port
 
 
 def _close(writer: asyncio.StreamWriter, *, reset: bool) -> None:

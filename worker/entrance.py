@@ -37,6 +37,7 @@ from shared.messages.control import (
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import WorkerState
 from shared.version import VERSION
+from worker.active_request import ActiveRequest
 from worker.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -247,22 +248,27 @@ class Entrance:
         return ControlReply(worker=self._id, ok=True, models=models)
 
     def _list(self, order: ListRequests) -> ControlReply:
-        running = [
-            RunningRequest(
-                request_id=request.dispatch.request_id,
-                client=request.dispatch.client,
-                owner=request.owner,
-                attempt=request.dispatch.attempt,
-                model=request.model,
-                tokens=request.tokens,
-                session_id=request.dispatch.request.session_id,
-            )
-            for request in self._scheduler.owned_by(order.owner, given_back=order.given_back)
-        ]
-        return ControlReply(worker=self._id, ok=True, requests=running)
+        running = [_running(request) for request in self._scheduler.owned_by(order.owner)]
+        if order.given_back:
+            back = self._scheduler.given_back_to(order.owner)
+            running += [_running(request, given_back=True) for request in back]
+        return ControlReply(worker=self._id, boot_id=self._boot_id, ok=True, requests=running)
 
     def _refuse(self, code: str, message: str) -> ControlReply:
         return ControlReply(worker=self._id, ok=False, code=code, message=message)
+
+
+def _running(request: ActiveRequest, *, given_back: bool = False) -> RunningRequest:
+    return RunningRequest(
+        request_id=request.dispatch.request_id,
+        client=request.dispatch.client,
+        owner=request.owner,
+        attempt=request.dispatch.attempt,
+        model=request.model,
+        tokens=request.tokens,
+        session_id=request.dispatch.request.session_id,
+        given_back=given_back,
+    )
 
 
 def _read(payload: bytes) -> DispatchBatch | _ReadBatch | None:

@@ -186,11 +186,14 @@ class Scheduler:
         error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
         self._fail(request, error, give_back=True)
 
-    def owned_by(self, owner: ControllerId | None, *, given_back: bool) -> Iterable[ActiveRequest]:
-        """The requests of an owner, or of all: those that are here, and maybe those that were given
-        back not long ago."""
-        back = [each.request for each in self._requests.given_back] if given_back else []
-        return [each for each in (*self._requests, *back) if owner in (None, each.owner)]
+    def owned_by(self, owner: ControllerId | None) -> Iterable[ActiveRequest]:
+        """The requests of an owner, or of all, that are here."""
+        return [each for each in self._requests if owner in (None, each.owner)]
+
+    def given_back_to(self, owner: ControllerId | None) -> Iterable[ActiveRequest]:
+        """Those that went back to an owner, or to any, not long ago."""
+        back = [each.request for each in self._requests.given_back]
+        return [each for each in back if owner in (None, each.owner)]
 
     def adopt(self, key: RequestKey, owner: ControllerId) -> AdoptedRequest | None:
         """Tell a request's new owner of it, and of what comes; None where it is not here."""

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -76,6 +77,7 @@ class Cluster:
         self.bus = bus
         self.client = client
         self._inbox = inbox if inbox is not None else OwnInbox(bus)
+        self._turns: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # the last by session
 
     def stream(
         self, content: Content | None = None, *, skill: str = "chat", **fields: Any
@@ -104,7 +106,8 @@ class Cluster:
                 code="payload_too_large",
             )
         request = parse_request(payload)
-        return Stream(
+        session = request.turn_of
+        stream = Stream(
             self.bus,
             self._inbox,
             self.client,
@@ -113,7 +116,11 @@ class Cluster:
             payload,
             choices=request.choices,
             first_index=len(request.heard_ids),
+            before=self._turns.get(session) if session is not None else None,
         )
+        if session is not None:
+            self._turns[session] = stream
+        return stream
 
     async def generate(
         self, content: Content | None = None, *, skill: str = "chat", **fields: Any

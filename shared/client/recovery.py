@@ -19,6 +19,7 @@ DISCONNECTED_LIMIT_S = 5.0
 _ASK_AGAIN_S = 1.0
 _GAP_ASK_AGAIN_S = 0.5
 _STOOD_STILL_S = 2.0
+_LOST_LIMIT_S = 2.0
 _NO_CONTROLLER_LIMIT_S = 2.0
 _NO_CONTROLLER_RETRY_S = 0.25
 
@@ -35,6 +36,7 @@ class Situation:
         started: some of the answer.
         worker_known: some worker serves it, or did.
         missing: tokens are known to be missing.
+        behind: the turn before of its session is lost too, and has to come first again.
     """
 
     connected: bool
@@ -43,6 +45,7 @@ class Situation:
     started: bool
     worker_known: bool
     missing: bool
+    behind: bool = False
 
 
 class Recovery:
@@ -63,6 +66,10 @@ class Recovery:
     @property
     def _published_at(self) -> float:
         return self._asked_at.get("publish", self._began_at)
+
+    def is_lost(self, now: float) -> bool:
+        """Nothing was heard for a while, but not for so long that nobody cares any more."""
+        return SILENCE_S <= now - self._heard_at < SILENCE_S + _LOST_LIMIT_S
 
     def on_message(self, now: float) -> None:
         """Something of the stream came."""
@@ -115,7 +122,7 @@ class Recovery:
         if not situation.connected:
             return None
         step = self._due(now, situation)
-        if step is None:
+        if step is None or (step in ("publish", "go_on") and situation.behind):
             return None
         self._planned = None
         self._asked_at[step] = now
@@ -125,7 +132,8 @@ class Recovery:
 
     def wait_s(self, now: float, situation: Situation) -> float:
         """How long to wait for a message before the next look at the rules."""
-        if self._nobody_since is not None or self._planned is not None or situation.missing:
+        hurried = self._nobody_since is not None or self._planned is not None
+        if hurried or situation.missing or situation.behind:
             return _NO_CONTROLLER_RETRY_S
         if not situation.heard:
             return max(0.05, self._published_at + REPUBLISH_AFTER_S - now)

@@ -70,6 +70,7 @@ class Stream:
         *,
         choices: int = 1,
         first_index: int = 0,
+        before: "Stream | None" = None,
     ) -> None:
         self._bus = bus
         self._inbox = inbox
@@ -78,6 +79,8 @@ class Stream:
         self._payload = payload
         self._assembler = Assembler(request_id, choices=choices, first_index=first_index)
         self._recovery = Recovery(time.monotonic(), bus.connections)
+        self._before = before
+        self._ended = False
         self._seen = self._situation  # when the rules were last looked at
         self._mailbox = Mailbox()
         self._failure: StreamFailed | None = None
@@ -196,6 +199,8 @@ class Stream:
 
     @property
     def _situation(self) -> Situation:
+        if self._before is not None and self._before._ended:
+            self._before = None
         return Situation(
             connected=self._bus.connected,
             connections=self._bus.connections,
@@ -203,6 +208,7 @@ class Stream:
             started=self._assembler.started,
             worker_known=self._assembler.worker is not None,
             missing=self._assembler.missing_from is not None,
+            behind=self._before is not None and self._before._recovery.is_lost(time.monotonic()),
         )
 
     def _take(self, arrival: Arrival) -> list[ChoiceOutput]:
@@ -277,6 +283,7 @@ class Stream:
         )
 
     async def _leave(self) -> None:
+        self._ended = True
         if self._seat is not None:
             await self._seat.leave()
         if not self._assembler.done and self._bus.connected:

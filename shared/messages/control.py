@@ -4,7 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.ids import ID_PATTERN, ClientName, ControllerId, ModelId, RequestId, WorkerId
+from shared.ids import (
+    ID_PATTERN,
+    BootId,
+    ClientName,
+    ControllerId,
+    ModelId,
+    RequestId,
+    WorkerId,
+)
 from shared.messages.codec import Internal, Part
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import Count, KeptPrefixes, ModelStatus, RequestFailed
@@ -107,8 +115,9 @@ class DrainWorker(Internal):
 
 
 class ListRequests(Internal):
-    """Which requests run for an owner: asked by the successor of a dead controller, which also
-    wants those that were `given_back` to it not long ago."""
+    """Which requests run for an owner, and if asked which were `given_back` to it not long ago:
+    for the successor of a dead controller, and for an owner that may have missed what it was
+    told."""
 
     verb: Literal["requests"] = "requests"
     owner: ControllerId | None = None
@@ -210,6 +219,7 @@ class RunningRequest(Part):
     model: ModelId
     tokens: int
     session_id: str | None = None
+    given_back: bool = False
 
 
 class AdoptedRequest(Part):
@@ -256,12 +266,13 @@ class SessionStatus(Part):
 
 
 class ControlReply(Internal):
-    """What became of an order; `requests` answers `ListRequests`, `adopted` `AdoptRequest`,
-    `models` answers orders about
-    models: all, or the one concerned; `sessions` those about sessions, `said` `TellSession`: all
-    messages, or None where they are not known; `kept` `TellKept`."""
+    """What became of an order; `requests` answers `ListRequests`, with the worker's `boot_id`;
+    `adopted` `AdoptRequest`; `models` answers orders about models: all, or the one concerned;
+    `sessions` those about sessions, `said` `TellSession`: all messages, or None where they are
+    not known; `kept` `TellKept`."""
 
     worker: WorkerId
+    boot_id: BootId | None = None
     ok: bool
     code: str | None = None
     message: str | None = None

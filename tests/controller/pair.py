@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from controller.ownership import rank_owners
 from controller.service import Controller
 from shared import subjects
-from shared.bus import Bus
+from shared.bus import Bus, Message, Subscription
 from shared.ids import BootId, ControllerId
 from shared.messages.codec import encode
 from shared.messages.control import RequestState
@@ -18,6 +18,7 @@ from tests.controller.simulated_worker import SimulatedWorker
 
 FIRST, SECOND = ControllerId("c-1"), ControllerId("c-2")
 DEAD = ControllerId("c-dead")
+_listening: dict[tuple[Bus, ControllerId], Subscription] = {}
 _QUICKLY_KNOWN = {"heartbeat_interval_ms": 100, "missed_heartbeats": 100}
 
 
@@ -82,10 +83,23 @@ async def until_known(running: Running, *controllers: ControllerId) -> None:
 async def say_controller(
     bus: Bus, name: ControllerId, kind: EventType = "heartbeat", *, state: ControllerState = "ready"
 ) -> None:
-    """What a controller of that name would say."""
+    """What a controller of that name would say. Until `stop_listening` it is there for who probes
+    it, and takes no requests."""
     report = ControllerReport(id=name, boot_id=BootId("b"), version="0.1.0", state=state)
     event = ControllerEvent(type=kind, controller=report)
+    if (bus, name) not in _listening:
+        subject = subjects.controller_health(name)
+        _listening[bus, name] = await bus.subscribe(subject, _say_nothing)
     await bus.publish(subjects.controller_event(name), encode(event))
+
+
+async def stop_listening(bus: Bus, name: ControllerId) -> None:
+    """Its process has ended."""
+    await _listening.pop((bus, name)).unsubscribe()
+
+
+async def _say_nothing(_: Message) -> None:
+    pass
 
 
 def ids_owned_by(*ranks: ControllerId, count: int) -> list[str]:

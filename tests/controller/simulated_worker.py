@@ -60,6 +60,7 @@ class SimulatedWorker:
         results: makes the results of a reply, for workers that answer nonsense.
         kept: what it answers to who asks for all that it keeps.
         said: what it answers to who asks for a session; None: that it does not know it.
+        tells_all: what it `held` is all that it has: it says of which boot.
         held: what it tells of requests that others own, by their id, with who does.
         before_adopted: awaited before it answers that it does no longer.
         keeps: whether it has the streams to which inboxes shall be attached; None: no answer.
@@ -72,6 +73,7 @@ class SimulatedWorker:
         self.results: Callable[[list[DispatchResult]], Sequence[DispatchResult]] = list
         self.keeps: bool | None = True
         self.kept: KeptPrefixes | None = None
+        self.tells_all = False
         self.held: dict[RequestId, tuple[AdoptedRequest, ControllerId]] = {}
         self.before_adopted: Callable[[AdoptRequest], Awaitable[None]] | None = None
         self._adopted: asyncio.Queue[AdoptRequest] = asyncio.Queue()
@@ -270,10 +272,12 @@ class SimulatedWorker:
                 model=adopted.dispatch.model,
                 tokens=0,
                 session_id=adopted.dispatch.request.session_id,
+                given_back=adopted.failure is not None,
             )
             for id, (adopted, owner) in self.held.items()
         ]
-        reply = ControlReply(worker=self.id, ok=True, requests=running)
+        boot_id = self.boot if self.tells_all else None
+        reply = ControlReply(worker=self.id, boot_id=boot_id, ok=True, requests=running)
         await self._bus.publish(message.reply, encode(reply))
 
     async def _on_adopt(self, message: Message) -> None:

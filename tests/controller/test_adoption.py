@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controller.ownership import rank_owners
 from shared.bus import Bus
 from shared.ids import BootId, ClientName, ControllerId, RequestId, SkillName
 from shared.messages.codec import encode
@@ -23,14 +24,22 @@ from tests.controller.pair import (
     ids_owned_by,
     running_pair,
     say_controller,
+    stop_listening,
 )
-from tests.controller.running import CONTROLLER, Running, running_controller, running_state
+from tests.controller.running import (
+    CONTROLLER,
+    Running,
+    accepted,
+    running_controller,
+    running_state,
+)
 from tests.controller.simulated_worker import SimulatedWorker
 from tests.controller.values import DEMO
 
 pytestmark = pytest.mark.anyio
 
 LOCAL = ClientName("local")
+QUIET_S = 0.5
 OWNED_BY_SECOND = ids_owned_by(SECOND, FIRST, count=3)
 
 
@@ -238,3 +247,102 @@ async def _beat(worker: SimulatedWorker) -> None:
     while True:
         await worker.say("heartbeat", boot_id=BootId("b1"))
         await asyncio.sleep(0.1)
+
+
+# Found out.
+
+
+async def test_who_nobody_hears_of_any_more_is_adopted_before_it_has_been_silent_for_long(
+    bus: Bus, pair: Pair
+) -> None:
+    """In this pair silence would be noticed after 10 s."""
+    worker = await pair.worker("w1")
+    name = OWNED_BY_SECOND[0]
+    hold(worker, held(name, 1, 2, 3))
+    await stop_listening(bus, DEAD)
+    assert (await worker.next_adopted()).owner == SECOND
+    await pair.until_each(lambda one: DEAD not in {c.id for c in one._registry.controllers})
+
+
+# Turns of sessions.
+
+
+async def test_a_turn_that_comes_during_an_adoption_waits_for_the_turn_that_is_adopted(
+    bus: Bus, pair: Pair
+) -> None:
+    worker = await pair.worker("w1")
+    session = next(
+        name for name in map(str, range(100))
+        if rank_owners(f"local/session/{name}", [FIRST, SECOND])[0] == SECOND
+    )  # fmt: skip
+    before = held("before", 1, session_id=session)
+    hold(worker, before)
+    arrived = asyncio.Event()
+
+    async def wait(_: AdoptRequest) -> None:
+        inbox = await pair.ask(request_id="next", session_id=session)
+        accepted(await inbox.next())
+        arrived.set()
+
+    worker.before_adopted = wait
+    await die(bus)
+    await worker.next_adopted()
+    await arrived.wait()
+    await pair.settle()
+    assert worker.unread == (0, 0)
+    await worker.finish(before.dispatch, SECOND)
+    assert (await worker.next_dispatch()).request_id == "next"
+
+
+# Our own, of which we missed something.
+
+
+@pytest.fixture
+async def own(
+    cluster: Running, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Running, SimulatedWorker, Dispatch]:
+    """A request that runs at a worker."""
+    monkeypatch.setattr("controller.requests._QUIET_S", QUIET_S)
+    worker = await cluster.worker("w1")
+    worker.tells_all = True
+    await cluster.ask(request_id="r")
+    dispatch = await worker.next_dispatch()
+    assert await running_state(cluster, "r") == "running"
+    return cluster, worker, dispatch
+
+
+async def test_that_a_request_has_ended_is_learned_when_the_worker_has_it_no_more(
+    own: tuple[Running, SimulatedWorker, Dispatch],
+) -> None:
+    cluster, _, _ = own
+    await cluster.until(lambda: cluster.controller.report().completed_requests == 1)
+    assert (await cluster.query("status", "r")).state == "finished"
+
+
+async def test_what_the_worker_has_goes_on(
+    own: tuple[Running, SimulatedWorker, Dispatch],
+) -> None:
+    cluster, worker, dispatch = own
+    hold(worker, AdoptedRequest(dispatch=dispatch), owner=CONTROLLER)
+    await asyncio.sleep(2 * QUIET_S)
+    assert await running_state(cluster, "r") == "running"
+    await worker.finish(dispatch, CONTROLLER)
+    await cluster.until(lambda: cluster.controller.report().completed_requests == 1)
+
+
+async def test_another_boot_of_its_worker_says_nothing_of_it(
+    own: tuple[Running, SimulatedWorker, Dispatch],
+) -> None:
+    cluster, worker, _ = own
+    worker.boot = BootId("another")
+    await asyncio.sleep(2 * QUIET_S)
+    assert await running_state(cluster, "r") == "running"
+
+
+async def test_what_came_back_unheard_is_tried_again(
+    own: tuple[Running, SimulatedWorker, Dispatch],
+) -> None:
+    _, worker, dispatch = own
+    hold(worker, AdoptedRequest(dispatch=dispatch, failure=given_back("r")), owner=CONTROLLER)
+    again = await worker.next_dispatch()
+    assert (again.request_id, again.attempt) == ("r", 1)

@@ -11,7 +11,7 @@ import pytest
 
 from controller.link_watch import LinkWatch
 from controller.probing import Boot, Probing
-from controller.registry import Registry, WorkerGone
+from controller.registry import Registry
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.changes import Changes
@@ -39,7 +39,7 @@ class Probed:
     def __init__(self, bus: Bus, workers: Bus) -> None:
         self.link = Link()
         self.busy: set[Boot] = {(WorkerId(name), BOOT) for name in NAMES}
-        self.gone: asyncio.Queue[WorkerGone] = asyncio.Queue()
+        self.gone: asyncio.Queue[Boot] = asyncio.Queue()
         self.probes: list[str] = []
         self._changes = Changes()
         self._workers = workers
@@ -49,9 +49,18 @@ class Probed:
             registry.on_worker_event(WorkerEvent(type="joined", worker=report(name)), 0.0)
         self.registry = registry
         self.probing = Probing(
-            bus, registry, cast(LinkWatch, self.link), interval_s=0.02,
-            busy=lambda: self.busy, on_gone=self.gone.put,
-        )  # fmt: skip
+            bus,
+            cast(LinkWatch, self.link),
+            interval_s=0.02,
+            everyone=lambda: {(view.id, view.report.boot_id) for view in registry.workers},
+            busy=lambda: self.busy,
+            subject=lambda boot: subjects.worker_alive(WorkerId(boot[0]), boot[1]),
+            on_gone=self._on_gone,
+        )
+
+    async def _on_gone(self, boot: Boot) -> None:
+        assert self.registry.remove(WorkerId(boot[0]), boot[1])
+        self.gone.put_nowait(boot)
 
     async def begin(self, *names: str) -> None:
         """They listen."""
@@ -66,7 +75,7 @@ class Probed:
         await self._workers.flush()
 
     async def next_gone(self) -> str:
-        return (await asyncio.wait_for(self.gone.get(), 10)).worker
+        return (await asyncio.wait_for(self.gone.get(), 10))[0]
 
     async def rounds(self, count: int = 5) -> None:
         """So many more probes come to a worker that listens."""
@@ -105,8 +114,7 @@ async def test_who_listens_is_there(probed: Probed) -> None:
 async def test_who_does_not_listen_is_gone_once(probed: Probed) -> None:
     await probed.rounds(1)
     await probed.end("w2")
-    gone = await asyncio.wait_for(probed.gone.get(), 10)
-    assert (gone.worker, gone.boot_id) == ("w2", BOOT)
+    assert await asyncio.wait_for(probed.gone.get(), 10) == ("w2", BOOT)
     assert probed.registry.worker(WorkerId("w2")) is None
     await probed.rounds()
     assert probed.gone.empty() and len(probed.registry.workers) == 3

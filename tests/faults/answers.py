@@ -33,6 +33,7 @@ class Record:
     """One stream from its start to its end.
 
     Attributes:
+        accepted: whether its client knows that it will be answered.
         end: `done` or the code of an error; None while it goes on.
         broken: the rules that were broken, in words.
     """
@@ -41,6 +42,7 @@ class Record:
     started_at: float = field(default_factory=time.monotonic)
     pieces: list[Piece] = field(default_factory=list)
     heard_at: list[float] = field(default_factory=list)
+    accepted: bool = False
     end: str | None = None
     retryable: bool = False
     broken: list[str] = field(default_factory=list)

@@ -41,6 +41,12 @@ class Load:
             lambda: self.tokens >= count or all(record.end for record in self.records)
         )
 
+    async def until_accepted(self) -> None:
+        """Return when all were accepted, or have ended."""
+        await self._changes.wait_until(
+            lambda: all(record.accepted or record.end or record.broken for record in self.records)
+        )
+
     async def run(self, cluster: Cluster) -> list[Record]:
         """Run all of them to their ends, which are recorded and never raised."""
         async with asyncio.TaskGroup() as tasks:
@@ -62,16 +68,18 @@ class Load:
         stream = cluster.stream(**ask.fields)
         try:
             async with stream:
-                async for chunk in stream:
-                    record.take(
-                        Piece(
-                            chunk.choice,
-                            chunk.index,
-                            chunk.token_ids,
-                            chunk.text,
-                            chunk.finish_reason,
+                async for chunks in stream.updates():
+                    record.accepted = record.accepted or stream.status is not None
+                    for chunk in chunks:
+                        record.take(
+                            Piece(
+                                chunk.choice,
+                                chunk.index,
+                                chunk.token_ids,
+                                chunk.text,
+                                chunk.finish_reason,
+                            )
                         )
-                    )
                     self._changes.notify()
         except ClusterError as error:
             record.finish(error.code, retryable=error.retryable)

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -124,7 +124,7 @@ async def test_engines_that_are_killed_in_the_middle_of_files_do_no_harm(
             engine, before = engine_of(cluster), set(whole(folder))
             async with asyncio.TaskGroup() as group:
                 group.create_task(_ask_in_vain(client, seed))
-                await _writing(folder, after_s=chance.uniform(0.0, _LATEST_S))
+                await _writing(folder, before, after_s=chance.uniform(0.0, _LATEST_S))
                 engine.kill()
                 engine.wait()
                 in_a_file += bool(unfinished(folder))
@@ -148,18 +148,18 @@ async def _ask_in_vain(client: Cluster, seed: int) -> None:
         await _ask(client, seed)
 
 
-async def _writing(folder: Path, after_s: float) -> None:
+async def _writing(folder: Path, before: set[Path], after_s: float) -> None:
     """Return so long after the first file has begun; in the middle of another one, if any comes
     soon."""
-    assert await _seen_unfinished(folder, _LIMIT_S)
+    assert await _seen(lambda: unfinished(folder) or set(whole(folder)) - before, _LIMIT_S)
     await asyncio.sleep(after_s)
-    await _seen_unfinished(folder, _LATEST_S)
+    await _seen(lambda: unfinished(folder), _LATEST_S)
 
 
-async def _seen_unfinished(folder: Path, limit_s: float) -> bool:
+async def _seen(condition: Callable[[], object], limit_s: float) -> bool:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        if unfinished(folder):
+        if condition():
             return True
         await asyncio.sleep(_LOOKS_S)
     return False

@@ -49,7 +49,7 @@ async def test_lost_doubled_and_reordered_messages_change_no_answer(
     seed = 100 * request.config.getoption("--fault-seed") + number
     async with (
         asyncio.timeout(LIMIT_S),
-        NatsProxy(tiny_cluster.url, LOSSY, seed=seed) as proxy,
+        NatsProxy(tiny_cluster.url, disturbance=LOSSY, seed=seed) as proxy,
         connect(proxy.url) as cluster,
     ):
         records = await Load(short_asks).run(cluster)

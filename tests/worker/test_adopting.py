@@ -121,8 +121,11 @@ def heir_of(worker: Scheduled, request_id: str) -> AdoptedRequest | None:
 
 
 def listed(worker: Scheduled, *, given_back: bool = True) -> set[str]:
-    found = worker.scheduler.owned_by(FIRST, given_back=given_back)
-    return {request.dispatch.request_id for request in found}
+    found: set[str] = {request.dispatch.request_id for request in worker.scheduler.owned_by(FIRST)}
+    if given_back:
+        back = worker.scheduler.given_back_to(FIRST)
+        found |= {request.dispatch.request_id for request in back}
+    return found
 
 
 def test_what_was_given_back_is_told_to_the_heir_with_why_and_once(tiny_model: Path) -> None:
@@ -175,7 +178,7 @@ def test_what_was_given_back_is_forgotten_after_a_while(
     worker = Scheduled(tiny_model)
     worker.accept("r")
     worker.die()
-    later = [request.received_at for request in worker.scheduler.owned_by(None, given_back=True)]
+    later = [request.received_at for request in worker.scheduler.given_back_to(None)]
     monkeypatch.setattr("time.monotonic", lambda: later[0] + 40)
     worker.scheduler.tick()
     assert listed(worker) == set()

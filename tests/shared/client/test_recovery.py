@@ -323,3 +323,23 @@ def test_what_was_planned_while_the_connection_was_gone_is_asked_when_it_is_back
     assert stream.look() is None
     stream.situation = replace(_CALM, connections=2)
     assert stream.look() == "publish"
+
+
+# Turns of a session.
+
+
+def test_behind_a_lost_turn_nothing_is_published_again_until_that_is_heard_of() -> None:
+    stream = Simulated(replace(_WAITING, behind=True))
+    asked = [step for _, step in stream.run(6)]
+    assert "publish" not in asked and "ask_status" in asked
+    stream.situation = _WAITING
+    assert "publish" in [step for _, step in stream.run(1.5)]
+
+
+def test_a_stream_is_lost_when_it_was_silent_and_for_two_seconds() -> None:
+    stream = Simulated()
+    at = [stream.recovery.is_lost(_START + seconds) for seconds in (0.0, 2.9, 3.0, 4.9, 5.0, 60.0)]
+    assert at == [False, False, True, True, False, False]
+    stream.now = _START + 4
+    stream.hear()
+    assert not stream.recovery.is_lost(_START + 4.5)

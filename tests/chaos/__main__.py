@@ -1,0 +1,119 @@
+"""`python -m tests.chaos`: a cluster of its own under load and random faults, judged."""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
+
+import click
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.campaign import Campaign, Plan, Report, summary
+from tests.chaos.faults import BY_NAME, FAULTS
+from tests.chaos.fleet import Fleet
+from tests.chaos.plants import PLANTS
+
+
+@click.command()
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="How long.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of all that is drawn.")
+@click.option(
+    "--fault",
+    "names",
+    multiple=True,
+    type=click.Choice(sorted(BY_NAME)),
+    help="Only these kinds; may be given several times.",
+)
+@click.option(
+    "--pause",
+    nargs=2,
+    type=float,
+    default=(1.0, 8.0),
+    show_default=True,
+    help="Seconds between two faults, at least and at most.",
+)
+@click.option("--workers", type=click.IntRange(2), default=3, show_default=True)
+@click.option("--controllers", type=click.IntRange(1), default=2, show_default=True)
+@click.option(
+    "--servers",
+    type=click.Choice(["1", "3"]),
+    default="1",
+    show_default=True,
+    help="NATS servers; three are a cluster.",
+)
+@click.option("--plant", type=click.Choice(sorted(PLANTS)), help="A bug that must be found.")
+@click.option("--folder", type=click.Path(path_type=Path), help="For logs; kept.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
+def main(
+    seconds: float, seed: int, names: tuple[str, ...], pause: tuple[float, float], workers: int,
+    controllers: int, servers: str, plant: str | None, folder: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a cluster of real processes under load, have random faults happen to it, and check that
+    every promise of docs/wire.md was kept. Exit status 1: one was not.
+
+    The same seed draws the same faults and questions; what they hit depends on the machine.
+    """
+    console = Console(stderr=True, soft_wrap=True)
+    faults = [BY_NAME[name] for name in names] or list(FAULTS)
+    if servers == "1":
+        faults = [fault for fault in faults if fault.name != "a server is a lame duck"]
+    plan = Plan(seed=seed, seconds=seconds, faults=faults, pause_s=pause)
+
+    async def work(place: Path) -> Report:
+        from tests.models import make_tiny_model
+
+        model = place / "tiny"
+        if not model.exists():
+            make_tiny_model(model, context_tokens=4096)
+        fleet = Fleet(
+            place,
+            model,
+            workers=workers,
+            controllers=controllers,
+            servers=int(servers),
+            plant=plant,
+        )
+        async with fleet.running():
+            return await Campaign(
+                fleet, plan, lambda line: console.print(line, highlight=False)
+            ).run()
+
+    with tempfile.TemporaryDirectory() as temporary:
+        place = folder or Path(temporary)
+        place.mkdir(parents=True, exist_ok=True)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            report = runner.run(work(place))
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        show(report, Console(soft_wrap=True))
+    sys.exit(1 if report.violations else 0)
+
+
+def show(report: Report, console: Console) -> None:
+    """For people."""
+    table = Table("fault", "times", "resumed elsewhere: p50", "p95", "max (s)")
+    for kind, times in sorted(report.faults.items()):
+        took = summary(report.resumed_s.get(kind, []))
+        figures = [f"{took[name]:.3f}" if name in took else "" for name in ("p50", "p95", "max")]
+        table.add_row(kind, str(times), *figures)
+    console.print(table)
+    pauses = summary(report.pauses_s)
+    console.print(
+        f"{report.requests} requests, {report.tokens} tokens in {report.seconds:.0f} s; ends "
+        f"{report.ends}; longest pause of a stream {pauses}; {report.figures}"
+    )
+    for violation in report.violations:
+        console.print(f"[red]{violation}", highlight=False)
+    told = "no promise was broken" if not report.violations else "promises were broken"
+    console.print(f"{sum(report.faults.values())} faults, seed {report.seed}: {told}")
+
+
+if __name__ == "__main__":
+    main()

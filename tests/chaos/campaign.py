@@ -1,0 +1,268 @@
+"""A campaign: a baseline, load and faults for a while, recovery, and the judgement."""
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import psutil
+
+from shared.client import Cluster, connect
+from tests.chaos.asks import Conversation, next_turn, varied_asks
+from tests.chaos.checker import (
+    Strike,
+    Violation,
+    judge_order,
+    judge_stream,
+    judge_wire,
+    stale_messages,
+)
+from tests.chaos.faults import FAULTS, Fault, Mischief
+from tests.chaos.fleet import Fleet
+from tests.chaos.users import Asked, Users
+from tests.faults.answers import DONE, Answer
+from tests.faults.asks import Ask
+from tests.faults.footprint import Footprint, footprints
+from tests.faults.load import Load
+from tests.nats_proxy import NatsProxy
+
+_WHOLE_AGAIN_S = 60.0
+_SETTLES_S = 40.0
+_WIRE_SLACK_S = 6.0
+_SPARE_TASKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do.
+
+    Attributes:
+        pause_s: between two faults, drawn from this range.
+        users: of the client library, by hand, and conversations.
+        tokens: the longest answer.
+    """
+
+    seed: int = 1
+    seconds: float = 60.0
+    faults: Sequence[Fault] = FAULTS
+    most_faults: int | None = None
+    pause_s: tuple[float, float] = (1.0, 8.0)
+    users: tuple[int, int, int] = (6, 4, 3)
+    tokens: int = 400
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of it."""
+
+    seed: int
+    seconds: float = 0.0
+    faults: dict[str, int] = field(default_factory=dict)
+    requests: int = 0
+    tokens: int = 0
+    ends: dict[str, int] = field(default_factory=dict)
+    pauses_s: list[float] = field(default_factory=list)
+    resumed_s: dict[str, list[float]] = field(default_factory=dict)
+    figures: dict[str, int] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Without each single pause."""
+        whole = asdict(self)
+        whole["pauses_s"] = summary(self.pauses_s)
+        whole["resumed_s"] = {kind: summary(each) for kind, each in self.resumed_s.items()}
+        return whole
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Count, median, 95th percentile and the most."""
+    if not values:
+        return {"count": 0}
+    cuts = quantiles(values, n=20, method="inclusive") if len(values) > 1 else [values[0]] * 19
+    return {
+        "count": len(values), "p50": round(cuts[9], 3), "p95": round(cuts[18], 3),
+        "max": round(max(values), 3),
+    }  # fmt: skip
+
+
+class Campaign:
+    """Runs a plan against a fleet that is running.
+
+    Args:
+        say: told of what happens, a line at a time.
+    """
+
+    def __init__(self, fleet: Fleet, plan: Plan, say: Callable[[str], None]) -> None:
+        self._fleet = fleet
+        self._plan = plan
+        self._say = say
+        self._chance = random.Random(plan.seed)
+        self.report = Report(plan.seed)
+        self.truths: dict[str, Answer] = {}
+
+    async def run(self) -> Report:
+        plan, fleet = self._plan, self._fleet
+        asks = varied_asks(24, shortest=20, longest=plan.tokens, seed=plan.seed)
+        async with (
+            NatsProxy(*fleet.urls) as line,
+            connect(line.url) as cluster,
+            fleet.client() as plain,
+        ):
+            self._say("asking each question once, with nothing else going on")
+            await self._learn(cluster, asks)
+            conversations = await self._converse(cluster)
+            before, tasks = footprints(self._everyone()), await self._tasks()
+            users = Users(cluster, plain, asks, conversations, self.truths, self._chance)
+            mischief = Mischief(fleet, random.Random(plan.seed + 1), plan.faults)
+            library, by_hand, talkers = plan.users
+            asking = asyncio.create_task(
+                users.run(library=library, by_hand=by_hand, talkers=talkers)
+            )
+            began = time.monotonic()
+            await self._strike(mischief, began)
+            await mischief.finish()
+            users.stop()
+            self._say("no more faults; waiting for the last answers")
+            await asking
+            self.report.seconds = time.monotonic() - began
+            await self._settle(before, tasks)
+        self._judge(users.asked, mischief)
+        return self.report
+
+    async def _learn(self, cluster: Cluster, asks: Sequence[Ask]) -> None:
+        for ask in asks:
+            self.truths[ask.name] = await _answer(cluster, ask)
+
+    async def _converse(self, cluster: Cluster) -> list[Conversation]:
+        conversations = []
+        for number in range(4):
+            said: list[dict[str, Any]] = []
+            turns = []
+            for place in range(4):
+                name = f"conversation {number}"
+                turn = next_turn(name, said, place, self._plan.seed, self._plan.tokens // 2)
+                self.truths[turn.name] = await _answer(cluster, turn)
+                answer = {"role": "assistant", "content": self.truths[turn.name].text[0]}
+                said = [*turn.fields["messages"], answer]
+                turns.append(turn)
+            conversations.append(Conversation(name, turns))
+        return conversations
+
+    async def _strike(self, mischief: Mischief, began: float) -> None:
+        plan, chance = self._plan, random.Random(self._plan.seed + 2)
+        while time.monotonic() - began < plan.seconds:
+            await asyncio.sleep(chance.uniform(*plan.pause_s))
+            if plan.most_faults is not None and len(mischief.strikes) >= plan.most_faults:
+                return
+            if (drawn := mischief.draw()) is None:
+                continue
+            fault, victims = drawn
+            at = time.monotonic() - began
+            self._say(f"{at:7.1f} s  {fault.name}: {', '.join(v.name for v in victims)}")
+            mischief.start(fault, victims)
+
+    def _everyone(self) -> dict[str, psutil.Process]:
+        return {"the harness": psutil.Process(), **self._fleet.processes()}
+
+    async def _tasks(self) -> dict[str, int]:
+        return {name: report["tasks"] for name, report in (await self._fleet.health()).items()}
+
+    async def _settle(self, before: dict[str, Footprint], tasks: dict[str, int]) -> None:
+        """Wait until all is as it was; what is not is a violation."""
+        try:
+            await self._fleet.until_whole(_WHOLE_AGAIN_S)
+        except AssertionError as problem:
+            self.report.violations.append(Violation("recovery", "the cluster", str(problem)))
+            return
+        deadline = time.monotonic() + _SETTLES_S
+        while True:
+            health = await self._fleet.health()
+            left = self._left_over(health, before, tasks)
+            if not left:
+                break
+            if time.monotonic() > deadline:
+                self.report.violations += [Violation("leak", *each) for each in left]
+                break
+            await asyncio.sleep(0.5)
+        for name in ("migrations", "adoptions", "differing_requests"):
+            found = [int(report.get(name, 0)) for report in health.values()]
+            self.report.figures[name] = sum(found)
+
+    def _left_over(
+        self, health: dict[str, Any], before: dict[str, Footprint], tasks: dict[str, int]
+    ) -> list[tuple[str, str]]:
+        left = []
+        for name, report in health.items():
+            counted = ("active_requests", "queued_requests")
+            left += [(name, f"{what} is {report[what]}") for what in counted if report.get(what)]
+            if report["tasks"] > tasks[name] + _SPARE_TASKS:
+                left.append((name, f"asyncio tasks from {tasks[name]} to {report['tasks']}"))
+        now = footprints(self._everyone())
+        left += [(name, "it is not there") for name in before if name not in now]
+        left += [
+            (name, grown)
+            for name, held in before.items()
+            if name in now and name != "the harness"
+            for grown in now[name].grown_beyond(held)
+        ]
+        return left
+
+    def _judge(self, asked: Asked, mischief: Mischief) -> None:
+        report, strikes = self.report, mischief.strikes
+        report.faults = dict(Counter(strike.kind for strike in strikes))
+        report.requests = len(asked.streams) + len(asked.wire)
+        report.tokens = asked.tokens
+        ends = [record.end or "none" for record, _ in asked.streams]
+        ends += [_end_of(record.ends) for record, _ in asked.wire]
+        report.ends = dict(Counter(ends))
+        report.pauses_s = [record.longest_wait_s for record, _ in asked.streams]
+        report.resumed_s = resumed(asked, strikes)
+        report.figures["stale messages"] = sum(stale_messages(wire) for wire, _ in asked.wire)
+        found = report.violations
+        for record, truth in asked.streams:
+            found += judge_stream(record, truth)
+        for wire, truth in asked.wire:
+            found += judge_wire(wire, truth, strikes, _WIRE_SLACK_S)
+        for turns in asked.sessions:
+            found += judge_order(turns)
+        found += [Violation("recovery", "a victim", problem) for problem in mischief.problems]
+
+
+def resumed(asked: Asked, strikes: Sequence[Strike]) -> dict[str, list[float]]:
+    """By kind of fault: from a strike at a worker to the first message of its successor, of each
+    request that was written by hand and that this worker was answering."""
+    found: dict[str, list[float]] = {}
+    for strike in strikes:
+        for record, _ in asked.wire:
+            before = [m for at, m in record.messages if at <= strike.at and m.get("worker")]
+            after = [(at, m) for at, m in record.messages if at > strike.at and m.get("worker")]
+            if not before or before[-1]["worker"] not in strike.victims or before[-1].get("done"):
+                continue
+            for at, message in after:
+                if message["attempt"] > before[-1]["attempt"]:
+                    found.setdefault(strike.kind, []).append(at - strike.at)
+                    break
+    return found
+
+
+def _end_of(ends: Sequence[Any]) -> str:
+    if not ends:
+        return "none"
+    return str(ends[0]["error"]["code"]) if "error" in ends[0] else DONE
+
+
+async def _answer(cluster: Cluster, ask: Ask) -> Answer:
+    (record,) = await Load([ask]).run(cluster)
+    assert record.end == DONE and not record.broken, record
+    return record.answer()
+
+
+def write(report: Report, file: Path) -> None:
+    """The report, for programs."""
+    file.write_text(json.dumps(report.as_json(), indent=1, default=str))

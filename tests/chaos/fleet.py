@@ -1,0 +1,329 @@
+"""The cluster that is struck: NATS servers, controllers and workers as processes of their own, each
+behind a line of its own, started again by a supervisor whenever it ends."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import nats
+import psutil
+from nats.aio.client import Client
+
+from tests.chaos.child import new_clock, set_clock
+from tests.nats_proxy import NatsProxy
+from tests.processes import MAX_PAYLOAD_BYTES, SCRIPTS
+
+Kind = Literal["nats", "controller", "worker"]
+PARENT_VARIABLE = "CLUSTER_PARENT_PIPE"
+_ROOT = Path(__file__).parents[2]
+_START_LIMIT_S = 60.0
+_END_LIMIT_S = 10.0
+_RESTART_DELAY_S = 0.5
+_LAME_DUCK_S = 30  # the least that the server allows
+
+
+@dataclass(slots=True)
+class Member:
+    """One process that is always wanted.
+
+    Attributes:
+        line: between it and the servers; None for a server.
+        busy: something happens to it, or it is not yet over it.
+    """
+
+    kind: Kind
+    name: str
+    command: list[str]
+    log: Path
+    environment: Mapping[str, str]
+    line: NatsProxy | None = None
+    clock: Path | None = None
+    busy: bool = False
+    _process: asyncio.subprocess.Process | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._process is not None
+
+    @property
+    def process(self) -> psutil.Process:
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
+
+    @property
+    def engines(self) -> list[psutil.Process]:
+        """Of a worker, those that run."""
+        with contextlib.suppress(psutil.Error):
+            return [p for p in self.process.children() if "worker.engine" in p.cmdline()]
+        return []
+
+    async def supervise(self) -> None:
+        """Start it, and again half a second after it has ended, until cancelled."""
+        while True:
+            with self.log.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    cwd=_ROOT,
+                    env={**os.environ, **self.environment, PARENT_VARIABLE: "1"},
+                    start_new_session=True,
+                )
+            await self._process.wait()
+            await asyncio.sleep(_RESTART_DELAY_S)
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def ended(self, limit_s: float) -> bool:
+        """Whether the present process ends within the limit."""
+        assert self._process is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._process.wait()
+                return True
+        return False
+
+    def last_line(self) -> str:
+        """Of its log."""
+        with contextlib.suppress(OSError):
+            return self.log.read_text(errors="replace").rstrip().rpartition("\n")[2]
+        return ""
+
+    def jump(self, seconds: float) -> None:
+        """Have its clock be so wrong."""
+        assert self.clock is not None
+        set_clock(self.clock, seconds)
+
+
+class Fleet:
+    """All members, and what they say of themselves.
+
+    Args:
+        folder: for logs, stores and clocks.
+        plant: the name of a bug that each process gets.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        model: Path,
+        *,
+        workers: int = 3,
+        controllers: int = 2,
+        servers: int = 1,
+        plant: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._plant = plant
+        self._settings = {
+            "CLUSTER__LOGGING__FORMAT": "json",
+            "CLUSTER__SKILLS": json.dumps({"chat": ["tiny"]}),
+            "CLUSTER__MODELS": json.dumps({"tiny": {"path": str(model.absolute())}}),
+            "CLUSTER__WORKER__MODELS": json.dumps(["tiny"]),
+            "CLUSTER__WORKER__ENGINES__THREADS": "1",
+            "CLUSTER__WORKER__ENGINES__MAX_RESTARTS": "1000",
+            "CLUSTER__WORKER__ENGINES__RESTART_DELAY_MS": "200",
+            "CLUSTER__WORKER__KV_CACHE__DISK_MB": "64",
+            **(settings or {}),
+        }
+        ports = _free_ports(2 * servers)
+        routes = [f"nats://127.0.0.1:{port}" for port in ports[servers:]]
+        self.servers = [
+            self._server(number, ports[number], routes if servers > 1 else [])
+            for number in range(servers)
+        ]
+        self.urls = [f"nats://127.0.0.1:{port}" for port in ports[:servers]]
+        self.controllers = [self._member("controller", n) for n in range(1, controllers + 1)]
+        self.workers = [self._member("worker", n) for n in range(1, workers + 1)]
+
+    @property
+    def members(self) -> list[Member]:
+        return [*self.servers, *self.controllers, *self.workers]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Meanwhile all of it runs; returns from the start when all are ready.
+
+        Raises:
+            AssertionError: that took too long.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            supervisors: list[asyncio.Task[None]] = []
+            stack.push_async_callback(self._end, supervisors)
+            supervisors += [asyncio.create_task(one.supervise()) for one in self.servers]
+            for member in [*self.controllers, *self.workers]:
+                assert member.line is not None
+                member.line.servers = NatsProxy(*self.urls).servers
+                await stack.enter_async_context(member.line)
+                member.command += ["--nats", member.line.url]
+            await self._until_served()
+            others = [*self.controllers, *self.workers]
+            supervisors += [asyncio.create_task(one.supervise()) for one in others]
+            await self.until_whole(_START_LIMIT_S)
+            yield
+
+    async def _end(self, supervisors: list[asyncio.Task[None]]) -> None:
+        for supervisor in supervisors:
+            supervisor.cancel()
+        await asyncio.gather(*supervisors, return_exceptions=True)
+        for kinds in (self.workers, self.controllers, self.servers):
+            for member in kinds:
+                if member.started:
+                    member.send(signal.SIGCONT)
+                    member.send(signal.SIGTERM)
+            for member in kinds:
+                if member.started and not await member.ended(_END_LIMIT_S):
+                    member.send(signal.SIGKILL)
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A plain connection that nothing is done to."""
+
+        async def ignore(_: Exception) -> None:
+            pass
+
+        client = await nats.connect(
+            self.urls, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=ignore,
+            allow_reconnect=True, connect_timeout=2,
+        )  # fmt: skip
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def health(self) -> dict[str, Any]:
+        """What every controller and worker says of itself, by name; who is silent is absent."""
+        found: dict[str, Any] = {}
+        try:
+            async with self.client() as client:
+                for kind, members in (("controller", self.controllers), ("worker", self.workers)):
+                    for member in members:
+                        with contextlib.suppress(nats.errors.Error):
+                            subject = f"mlx.health.{kind}.{member.name}"
+                            answer = await client.request(subject, timeout=1)
+                            found[member.name] = json.loads(answer.data)[kind]
+        except (nats.errors.Error, OSError):
+            pass
+        return found
+
+    async def until_whole(self, limit_s: float) -> None:
+        """Return once all that is wanted is there and ready.
+
+        Raises:
+            AssertionError: not within the limit; says what is missing.
+        """
+        await self.until_well([m.name for m in [*self.controllers, *self.workers]], limit_s)
+
+    async def until_well(self, names: Sequence[str], limit_s: float) -> None:
+        """Return once these are there and ready.
+
+        Raises:
+            AssertionError: not within the limit; says what is missing.
+        """
+        deadline = time.monotonic() + limit_s
+        while missing := [
+            words for name, words in self._missing(await self.health()) if name in names
+        ]:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not well within {limit_s:g} s: {missing}")
+            await asyncio.sleep(0.2)
+
+    def _missing(self, health: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Who is not well, and in what way."""
+        members = [*self.controllers, *self.workers]
+        missing = [
+            (m.name, f"{m.name} is silent ({m.last_line()})")
+            for m in members
+            if m.name not in health
+        ]
+        for worker in self.workers:
+            if (report := health.get(worker.name)) is None:
+                continue
+            alive = {engine.pid for engine in worker.engines}
+            engines = {e["pid"] for e in report["engines"] if e["state"] == "running"}
+            if report["state"] != "ready" or not engines or not engines <= alive:
+                missing.append((worker.name, f"{worker.name} is {report['state']}"))
+        return missing
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """All that run, by names that survive a replacement."""
+        named: dict[str, psutil.Process] = {}
+        for member in self.members:
+            with contextlib.suppress(psutil.Error):
+                named[member.name] = member.process
+            for engine in member.engines if member.kind == "worker" else []:
+                named[f"engine of {member.name}"] = engine
+        return named
+
+    async def _until_served(self) -> None:
+        deadline = time.monotonic() + _START_LIMIT_S
+        while True:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                async with self.client() as client:
+                    if len(self.servers) == 1 or len(client.servers) >= len(self.servers):
+                        return
+            assert time.monotonic() < deadline, "the NATS servers did not start"
+            await asyncio.sleep(0.1)
+
+    def _server(self, number: int, port: int, routes: list[str]) -> Member:
+        name = f"nats-{number + 1}"
+        settings: dict[str, Any] = {
+            "server_name": name,
+            "host": "127.0.0.1",
+            "port": port,
+            "max_payload": MAX_PAYLOAD_BYTES,
+            "jetstream": {"store_dir": str(self._folder / name)},
+            "lame_duck_duration": f"{_LAME_DUCK_S}s",
+            "lame_duck_grace_period": "1s",
+        }
+        if routes:
+            own = int(routes[number].rsplit(":", 1)[1])
+            settings["cluster"] = {
+                "name": "chaos", "host": "127.0.0.1", "port": own, "routes": routes,
+            }  # fmt: skip
+        config = self._folder / f"{name}.json"
+        config.write_text(json.dumps(settings))
+        command = [str(SCRIPTS / "nats-server"), "--config", str(config)]
+        return Member("nats", name, command, self._folder / f"{name}.log", {})
+
+    def _member(self, kind: Literal["controller", "worker"], number: int) -> Member:
+        name = f"{kind}-{number}"
+        clock = self._folder / f"{name}.clock"
+        new_clock(clock)
+        command = [sys.executable, "-m", "tests.chaos.child", "--clock", str(clock)]
+        command += [*(["--plant", self._plant] if self._plant else []), kind, "--id", name]
+        log = self._folder / f"{name}.log"
+        kept = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self._folder / f"{name}.kv")}
+        settings = {**kept, **self._settings}
+        return Member(kind, name, command, log, settings, line=NatsProxy(), clock=clock)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            each = stack.enter_context(socket.socket())
+            each.bind(("127.0.0.1", 0))
+            found.append(int(each.getsockname()[1]))
+    return found
+
+
+def descendants(process: psutil.Process) -> Iterator[psutil.Process]:
+    """A process and all below it."""
+    with contextlib.suppress(psutil.Error):
+        yield process
+        yield from process.children(recursive=True)

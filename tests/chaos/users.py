@@ -1,0 +1,167 @@
+"""Those who ask meanwhile: users of the Python client, users who write NATS messages by hand, and
+conversations. Each asks again as soon as it has its answer."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from shared.client import Cluster
+from tests.chaos.asks import Conversation
+from tests.chaos.checker import WireRecord
+from tests.faults.answers import Answer, Record
+from tests.faults.asks import Ask
+from tests.faults.load import Load
+
+ANSWER_LIMIT_S = 90.0
+_HEARD_NOTHING_S = 1.0
+_WIRE_LIMIT_S = 60.0
+_THINKS_S = 0.2
+_LINGERS_S = 0.2
+_LISTENS_ON_S = 5.0
+
+
+@dataclass(slots=True)
+class Asked:
+    """All that was asked and heard.
+
+    Attributes:
+        streams: through the client library, each with its true answer.
+        wire: by hand, likewise.
+        sessions: the turns of each conversation, in the order in which they were sent.
+    """
+
+    streams: list[tuple[Record, Answer]] = field(default_factory=list)
+    wire: list[tuple[WireRecord, Answer]] = field(default_factory=list)
+    sessions: list[list[Record]] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return sum(record.tokens for record, _ in self.streams)
+
+
+class Users:
+    """Ask until they are told to stop.
+
+    Args:
+        truths: the true answer to each ask, by its name.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        plain: Client,
+        asks: Sequence[Ask],
+        conversations: Sequence[Conversation],
+        truths: Mapping[str, Answer],
+        chance: random.Random,
+    ) -> None:
+        self.asked = Asked()
+        self._cluster = cluster
+        self._plain = plain
+        self._asks = asks
+        self._conversations = conversations
+        self._truths = truths
+        self._chance = chance
+        self._stopping = False
+        self._listening: set[asyncio.Task[None]] = set()
+
+    async def run(self, *, library: int, by_hand: int, talkers: int) -> None:
+        """So many of each kind; returns once all have stopped and have their last answers."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(library):
+                tasks.create_task(self._use_library())
+            for _ in range(by_hand):
+                tasks.create_task(self._write_by_hand())
+            for _ in range(talkers):
+                tasks.create_task(self._talk())
+        if self._listening:
+            await asyncio.wait(self._listening)
+
+    def stop(self) -> None:
+        """Ask nothing new."""
+        self._stopping = True
+
+    async def _use_library(self) -> None:
+        while not self._stopping:
+            await self._load(self._chance.choice(self._asks)).run(self._cluster)
+
+    def _load(self, ask: Ask) -> Load:
+        request_id = f"used-{uuid4().hex[:16]}"
+        named = Ask(f"{ask.name} ({request_id})", ask.fields | {"request_id": request_id})
+        load = Load([named], limit_s=ANSWER_LIMIT_S)
+        self.asked.streams.append((load.records[0], self._truths[ask.name]))
+        return load
+
+    async def _talk(self) -> None:
+        """A conversation after another, some turns sent before the one before was answered."""
+        while not self._stopping:
+            conversation = self._chance.choice(self._conversations)
+            session_id = f"chaos-{uuid4().hex[:12]}"
+            records: list[Record] = []
+            self.asked.sessions.append(records)
+            async with asyncio.TaskGroup() as tasks:
+                for turn in conversation.turns:
+                    if self._stopping:
+                        break
+                    load = self._load(Ask(turn.name, turn.fields | {"session_id": session_id}))
+                    records += load.records
+                    task = tasks.create_task(load.run(self._cluster))
+                    await load.until_accepted()  # until then their order is nobody's promise
+                    if self._chance.random() < 0.5:
+                        await task
+                        await asyncio.sleep(self._chance.uniform(0, _THINKS_S))
+
+    # By hand.
+
+    async def _write_by_hand(self) -> None:
+        while not self._stopping:
+            await self._listen(self._chance.choice(self._asks))
+
+    async def _listen(self, ask: Ask) -> None:
+        """Publish it, again while nothing is heard, and note all that comes until a while after
+        its end."""
+        record = WireRecord(ask.name, f"hand-{uuid4().hex}", time.monotonic())
+        self.asked.wire.append((record, self._truths[ask.name]))
+        heard = asyncio.Event()
+
+        async def take(msg: Msg) -> None:
+            if msg.data:  # else nobody takes requests now
+                record.messages.append((time.monotonic(), json.loads(msg.data)))
+                heard.set()
+
+        inbox = self._plain.new_inbox()
+        subscription = await self._plain.subscribe(inbox, cb=take)
+        body = json.dumps({**ask.fields, "request_id": record.request_id}).encode()
+        deadline = time.monotonic() + _WIRE_LIMIT_S
+        while not record.messages and time.monotonic() < deadline:
+            record.published += 1
+            await self._plain.publish("mlx.infer.local.chat", body, reply=inbox)
+            try:
+                async with asyncio.timeout(_HEARD_NOTHING_S):
+                    await heard.wait()
+            except TimeoutError:
+                continue
+        while not record.ends and time.monotonic() < deadline:
+            heard.clear()
+            try:
+                async with asyncio.timeout(_HEARD_NOTHING_S):
+                    await heard.wait()
+            except TimeoutError:
+                continue
+        listening = asyncio.create_task(self._listen_on(subscription))
+        self._listening.add(listening)
+        listening.add_done_callback(self._listening.discard)
+        await asyncio.sleep(_LINGERS_S)
+
+    async def _listen_on(self, subscription: Subscription) -> None:
+        """A second end comes by then, or never."""
+        await asyncio.sleep(_LISTENS_ON_S)
+        await subscription.unsubscribe()
