@@ -10,7 +10,7 @@ PROGRAMS_VENVS := .venv-programs
 DEMO_QUESTION := What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs bench lock clean
+.PHONY: help setup demo chaos test check format docs bench lock clean
 
 help: ## show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -19,6 +19,9 @@ setup: $(STAMP)/python $(STAMP)/demo-model ## install everything: virtual enviro
 
 demo: setup ## a real model's answer, streamed through NATS, a controller and a worker
 	@$(BIN)/cluster up --nats-port 0 --workers 1 -- $(BIN)/cluster run --temperature 0 "$(DEMO_QUESTION)"
+
+chaos: setup ## a cluster under load and random faults, judged: SECONDS=1800 SEED=1 (docs/chaos.md)
+	@$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1)
 
 test: setup $(STAMP)/node $(STAMP)/programs check ## all checks and all tests
 	@$(BIN)/python -m pytest

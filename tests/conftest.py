@@ -47,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fault-seed", type=int, default=1, help="the seed of victims, moments and losses"
     )
     parser.addoption(
+        "--all-plants",
+        action="store_true",
+        help="find all planted bugs of tests/chaos, not just one for each promise",
+    )
+    parser.addoption(
         "--fidelity-clients",
         type=int,
         default=24,

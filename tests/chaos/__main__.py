@@ -1,6 +1,7 @@
 """`python -m tests.chaos`: a cluster of its own under load and random faults, judged."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -14,9 +15,11 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from shared.client import connect
 from tests.chaos.campaign import Campaign, Plan, Report, summary
 from tests.chaos.faults import BY_NAME, FAULTS
 from tests.chaos.fleet import Fleet
+from tests.chaos.known import learn
 from tests.chaos.plants import PLANTS
 
 
@@ -65,6 +68,9 @@ def main(
         faults = [fault for fault in faults if fault.name != "a server is a lame duck"]
     plan = Plan(seed=seed, seconds=seconds, faults=faults, pause_s=pause)
 
+    def say(line: str) -> None:
+        console.print(line, highlight=False)
+
     async def work(place: Path) -> Report:
         from tests.models import make_tiny_model
 
@@ -80,9 +86,12 @@ def main(
             plant=plant,
         )
         async with fleet.running():
-            return await Campaign(
-                fleet, plan, lambda line: console.print(line, highlight=False)
-            ).run()
+            say("asking each question alone and in crowds, with nothing else going on")
+            async with connect(fleet.urls) as cluster:
+                known = await learn(cluster, seed=seed, asks=24, conversations=4, tokens=400)
+            bug = PLANTS[plant].planted() if plant and PLANTS[plant].where == "client" else None
+            with bug or contextlib.nullcontext():
+                return await Campaign(fleet, plan, known, say).run()
 
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)

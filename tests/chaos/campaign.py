@@ -7,14 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 import psutil
 
-from shared.client import Cluster, connect
-from tests.chaos.asks import Conversation, next_turn, varied_asks
+from shared.client import connect
 from tests.chaos.checker import (
     Strike,
     Violation,
@@ -25,15 +25,12 @@ from tests.chaos.checker import (
 )
 from tests.chaos.faults import FAULTS, Fault, Mischief
 from tests.chaos.fleet import Fleet
+from tests.chaos.known import Known
 from tests.chaos.users import Asked, Users
-from tests.faults.answers import DONE, Answer
-from tests.faults.asks import Ask
+from tests.faults.answers import DONE, Record
 from tests.faults.footprint import Footprint, footprints
-from tests.faults.load import Load
 from tests.nats_proxy import NatsProxy
 
-_WHOLE_AGAIN_S = 60.0
-_SETTLES_S = 40.0
 _WIRE_SLACK_S = 6.0
 _SPARE_TASKS = 5
 
@@ -45,7 +42,8 @@ class Plan:
     Attributes:
         pause_s: between two faults, drawn from this range.
         users: of the client library, by hand, and conversations.
-        tokens: the longest answer.
+        answered_within_s: what takes longer hangs.
+        settles_s: in which all is well again after a fault, and as it was after the last one.
     """
 
     seed: int = 1
@@ -54,7 +52,8 @@ class Plan:
     most_faults: int | None = None
     pause_s: tuple[float, float] = (1.0, 8.0)
     users: tuple[int, int, int] = (6, 4, 3)
-    tokens: int = 400
+    answered_within_s: float = 90.0
+    settles_s: float = 40.0
 
 
 @dataclass(slots=True)
@@ -95,31 +94,31 @@ class Campaign:
     """Runs a plan against a fleet that is running.
 
     Args:
+        known: what is asked, and the true answers.
         say: told of what happens, a line at a time.
     """
 
-    def __init__(self, fleet: Fleet, plan: Plan, say: Callable[[str], None]) -> None:
+    def __init__(self, fleet: Fleet, plan: Plan, known: Known, say: Callable[[str], None]) -> None:
         self._fleet = fleet
+        self._known = known
         self._plan = plan
         self._say = say
         self._chance = random.Random(plan.seed)
         self.report = Report(plan.seed)
-        self.truths: dict[str, Answer] = {}
+        self.report.figures["ties left out"] = known.ties
 
     async def run(self) -> Report:
         plan, fleet = self._plan, self._fleet
-        asks = varied_asks(24, shortest=20, longest=plan.tokens, seed=plan.seed)
         async with (
             NatsProxy(*fleet.urls) as line,
             connect(line.url) as cluster,
             fleet.client() as plain,
         ):
-            self._say("asking each question once, with nothing else going on")
-            await self._learn(cluster, asks)
-            conversations = await self._converse(cluster)
             before, tasks = footprints(self._everyone()), await self._tasks()
-            users = Users(cluster, plain, asks, conversations, self.truths, self._chance)
-            mischief = Mischief(fleet, random.Random(plan.seed + 1), plan.faults)
+            users = Users(cluster, plain, self._known, self._chance, limit_s=plan.answered_within_s)
+            mischief = Mischief(
+                fleet, random.Random(plan.seed + 1), plan.faults, well_within_s=plan.settles_s
+            )
             library, by_hand, talkers = plan.users
             asking = asyncio.create_task(
                 users.run(library=library, by_hand=by_hand, talkers=talkers)
@@ -134,25 +133,6 @@ class Campaign:
             await self._settle(before, tasks)
         self._judge(users.asked, mischief)
         return self.report
-
-    async def _learn(self, cluster: Cluster, asks: Sequence[Ask]) -> None:
-        for ask in asks:
-            self.truths[ask.name] = await _answer(cluster, ask)
-
-    async def _converse(self, cluster: Cluster) -> list[Conversation]:
-        conversations = []
-        for number in range(4):
-            said: list[dict[str, Any]] = []
-            turns = []
-            for place in range(4):
-                name = f"conversation {number}"
-                turn = next_turn(name, said, place, self._plan.seed, self._plan.tokens // 2)
-                self.truths[turn.name] = await _answer(cluster, turn)
-                answer = {"role": "assistant", "content": self.truths[turn.name].text[0]}
-                said = [*turn.fields["messages"], answer]
-                turns.append(turn)
-            conversations.append(Conversation(name, turns))
-        return conversations
 
     async def _strike(self, mischief: Mischief, began: float) -> None:
         plan, chance = self._plan, random.Random(self._plan.seed + 2)
@@ -176,11 +156,11 @@ class Campaign:
     async def _settle(self, before: dict[str, Footprint], tasks: dict[str, int]) -> None:
         """Wait until all is as it was; what is not is a violation."""
         try:
-            await self._fleet.until_whole(_WHOLE_AGAIN_S)
+            await self._fleet.until_whole(self._plan.settles_s)
         except AssertionError as problem:
             self.report.violations.append(Violation("recovery", "the cluster", str(problem)))
             return
-        deadline = time.monotonic() + _SETTLES_S
+        deadline = time.monotonic() + self._plan.settles_s
         while True:
             health = await self._fleet.health()
             left = self._left_over(health, before, tasks)
@@ -221,7 +201,7 @@ class Campaign:
         ends = [record.end or "none" for record, _ in asked.streams]
         ends += [_end_of(record.ends) for record, _ in asked.wire]
         report.ends = dict(Counter(ends))
-        report.pauses_s = [record.longest_wait_s for record, _ in asked.streams]
+        report.pauses_s = [longest_pause_s(record) for record, _ in asked.streams]
         report.resumed_s = resumed(asked, strikes)
         report.figures["stale messages"] = sum(stale_messages(wire) for wire, _ in asked.wire)
         found = report.violations
@@ -251,16 +231,15 @@ def resumed(asked: Asked, strikes: Sequence[Strike]) -> dict[str, list[float]]:
     return found
 
 
+def longest_pause_s(record: Record) -> float:
+    """Between two pieces of an answer, or the last one and its end."""
+    return max((late - early for early, late in pairwise(record.heard_at)), default=0.0)
+
+
 def _end_of(ends: Sequence[Any]) -> str:
     if not ends:
         return "none"
     return str(ends[0]["error"]["code"]) if "error" in ends[0] else DONE
-
-
-async def _answer(cluster: Cluster, ask: Ask) -> Answer:
-    (record,) = await Load([ask]).run(cluster)
-    assert record.end == DONE and not record.broken, record
-    return record.answer()
 
 
 def write(report: Report, file: Path) -> None:

@@ -6,6 +6,7 @@
 """
 
 import argparse
+import contextlib
 import mmap
 import struct
 import time
@@ -59,9 +60,10 @@ def main() -> None:
     ours, theirs = parser.parse_known_args()
     if ours.clock is not None:
         _follow(ours.clock)
-    if ours.plant is not None:
-        PLANTS[ours.plant].plant(ours.command)
-    _command(ours.command)(theirs, prog_name=ours.command)
+    with contextlib.ExitStack() as stack:
+        if ours.plant is not None and PLANTS[ours.plant].where == ours.command:
+            stack.enter_context(PLANTS[ours.plant].planted())
+        _command(ours.command)(theirs, prog_name=ours.command)
 
 
 if __name__ == "__main__":

@@ -168,7 +168,10 @@ class Mischief:
         strikes: all of them, in the order in which they began.
     """
 
-    def __init__(self, fleet: Fleet, chance: random.Random, faults: Sequence[Fault]) -> None:
+    def __init__(
+        self, fleet: Fleet, chance: random.Random, faults: Sequence[Fault], *, well_within_s: float
+    ) -> None:
+        self._well_within_s = well_within_s
         self._fleet = fleet
         self._chance = chance
         self._faults = faults
@@ -229,6 +232,7 @@ class Mischief:
     async def _until_well(self, victims: Sequence[Member]) -> None:
         await asyncio.sleep(0.5)  # a supervisor sees a death no sooner
         if victims[0].kind == "nats":
-            await self._fleet.until_whole(60)
+            await self._fleet.until_whole(self._well_within_s)
         else:
-            await self._fleet.until_well([victim.name for victim in victims], 60)
+            names = [victim.name for victim in victims]
+            await self._fleet.until_well(names, self._well_within_s)

@@ -130,6 +130,7 @@ class Fleet:
         self._folder = folder
         self._plant = plant
         self._settings = {
+            "CHAOS_FOLDER": str(folder.absolute()),
             "CLUSTER__LOGGING__FORMAT": "json",
             "CLUSTER__SKILLS": json.dumps({"chat": ["tiny"]}),
             "CLUSTER__MODELS": json.dumps({"tiny": {"path": str(model.absolute())}}),
@@ -180,14 +181,10 @@ class Fleet:
         for supervisor in supervisors:
             supervisor.cancel()
         await asyncio.gather(*supervisors, return_exceptions=True)
-        for kinds in (self.workers, self.controllers, self.servers):
-            for member in kinds:
-                if member.started:
-                    member.send(signal.SIGCONT)
-                    member.send(signal.SIGTERM)
-            for member in kinds:
-                if member.started and not await member.ended(_END_LIMIT_S):
-                    member.send(signal.SIGKILL)
+        for member in reversed(self.members):
+            if member.started:  # engines end with their workers
+                member.send(signal.SIGKILL)
+                await member.ended(_END_LIMIT_S)
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

@@ -5,7 +5,6 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -14,15 +13,13 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from shared.client import Cluster
-from tests.chaos.asks import Conversation
 from tests.chaos.checker import WireRecord
+from tests.chaos.known import Known
 from tests.faults.answers import Answer, Record
 from tests.faults.asks import Ask
 from tests.faults.load import Load
 
-ANSWER_LIMIT_S = 90.0
 _HEARD_NOTHING_S = 1.0
-_WIRE_LIMIT_S = 60.0
 _THINKS_S = 0.2
 _LINGERS_S = 0.2
 _LISTENS_ON_S = 5.0
@@ -51,24 +48,24 @@ class Users:
     """Ask until they are told to stop.
 
     Args:
-        truths: the true answer to each ask, by its name.
+        limit_s: an answer that takes longer hangs.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         plain: Client,
-        asks: Sequence[Ask],
-        conversations: Sequence[Conversation],
-        truths: Mapping[str, Answer],
+        known: Known,
         chance: random.Random,
+        *,
+        limit_s: float,
     ) -> None:
+        self._limit_s = limit_s
         self.asked = Asked()
         self._cluster = cluster
         self._plain = plain
-        self._asks = asks
-        self._conversations = conversations
-        self._truths = truths
+        self._asks, self._conversations = known.asks, known.conversations
+        self._truths = known.truths
         self._chance = chance
         self._stopping = False
         self._listening: set[asyncio.Task[None]] = set()
@@ -96,7 +93,7 @@ class Users:
     def _load(self, ask: Ask) -> Load:
         request_id = f"used-{uuid4().hex[:16]}"
         named = Ask(f"{ask.name} ({request_id})", ask.fields | {"request_id": request_id})
-        load = Load([named], limit_s=ANSWER_LIMIT_S)
+        load = Load([named], limit_s=self._limit_s)
         self.asked.streams.append((load.records[0], self._truths[ask.name]))
         return load
 
@@ -140,7 +137,7 @@ class Users:
         inbox = self._plain.new_inbox()
         subscription = await self._plain.subscribe(inbox, cb=take)
         body = json.dumps({**ask.fields, "request_id": record.request_id}).encode()
-        deadline = time.monotonic() + _WIRE_LIMIT_S
+        deadline = time.monotonic() + self._limit_s
         while not record.messages and time.monotonic() < deadline:
             record.published += 1
             await self._plain.publish("mlx.infer.local.chat", body, reply=inbox)

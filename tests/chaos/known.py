@@ -1,0 +1,88 @@
+"""What is asked under faults, and the true answers: those that a cluster gives in peace."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.client import Cluster
+from tests.chaos.asks import Conversation, next_turn, varied_asks
+from tests.faults.answers import DONE, Answer
+from tests.faults.asks import Ask
+from tests.faults.load import Load
+
+_TURNS = 4
+_CROWDS = (40, 12, 8, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Questions and answers.
+
+    Attributes:
+        truths: by the names of asks and turns.
+        ties: how many questions were left out because their answer depends on who else is served:
+            somewhere in it two tokens are as good as equal, and the last bits of a sum decide.
+    """
+
+    asks: Sequence[Ask]
+    conversations: Sequence[Conversation]
+    truths: dict[str, Answer]
+    ties: int
+
+
+async def learn(
+    cluster: Cluster, *, seed: int, asks: int, conversations: int, tokens: int
+) -> Known:
+    """Ask each question alone, and in crowds of several sizes.
+
+    Args:
+        tokens: of the longest answer.
+    """
+    truths: dict[str, Answer] = {}
+    single = varied_asks(asks, shortest=20, longest=tokens, seed=seed)
+    for ask in single:
+        truths[ask.name] = await _answer(cluster, ask)
+    talks = [
+        await _converse(cluster, f"conversation {number}", seed, tokens // 2, truths)
+        for number in range(conversations)
+    ]
+    ties = await _ties(cluster, [*single, *(turn for talk in talks for turn in talk.turns)], truths)
+    known = Known(
+        [ask for ask in single if ask.name not in ties],
+        [talk for talk in talks if ties.isdisjoint(turn.name for turn in talk.turns)],
+        truths,
+        len(ties),
+    )
+    assert known.asks and known.conversations, f"these depend on who else is served: {ties}"
+    return known
+
+
+async def _converse(
+    cluster: Cluster, name: str, seed: int, tokens: int, truths: dict[str, Answer]
+) -> Conversation:
+    said: list[dict[str, Any]] = []
+    turns = []
+    for place in range(_TURNS):
+        turn = next_turn(name, said, place, seed, tokens)
+        truths[turn.name] = await _answer(cluster, turn)
+        answer = {"role": "assistant", "content": truths[turn.name].text[0]}
+        said = [*turn.fields["messages"], answer]
+        turns.append(turn)
+    return Conversation(name, turns)
+
+
+async def _ties(cluster: Cluster, asks: Sequence[Ask], truths: dict[str, Answer]) -> set[str]:
+    found: set[str] = set()
+    for size in _CROWDS:
+        for first in range(0, len(asks), size):
+            crowd = asks[first : first + size]
+            for ask, record in zip(crowd, await Load(crowd).run(cluster), strict=True):
+                if record.end != DONE or record.answer() != truths[ask.name]:
+                    found.add(ask.name)
+    return found
+
+
+async def _answer(cluster: Cluster, ask: Ask) -> Answer:
+    (record,) = await Load([ask]).run(cluster)
+    assert record.end == DONE and not record.broken, record
+    return record.answer()
