@@ -92,13 +92,10 @@ class Adoption:
                 return
             told = {(each.client, each.request_id, each.attempt): each for each in reply.requests}
             for request, boot_id, attempt in known:
-                if (request.state, request.boot_id, request.attempt) == (
-                    "running",
-                    boot_id,
-                    attempt,
-                ):
-                    if boot_id == reply.boot_id:  # else it is known soon that the other is gone
-                        await self._learn(worker, request, told.get((*request.key, attempt)))
+                present = request.state, request.boot_id, request.attempt
+                # Of another boot of the worker it will be known soon that this one is gone.
+                if boot_id == reply.boot_id and present == ("running", boot_id, attempt):
+                    await self._learn(worker, request, told.get((*request.key, attempt)))
         finally:
             self._catching_up.discard(worker)
 
@@ -110,12 +107,9 @@ class Adoption:
         elif told.given_back:
             order = AdoptRequest(request_id=told.request_id, client=told.client, owner=self._id)
             reply = await self._order(worker, order)
-            if (
-                reply is not None
-                and reply.adopted is not None
-                and reply.adopted.failure is not None
-            ):
-                await self._requests.on_event(worker, reply.adopted.failure)
+            adopted = reply.adopted if reply is not None else None
+            if adopted is not None and adopted.failure is not None:
+                await self._requests.on_event(worker, adopted.failure)
 
     async def _adopt_orphans(self, worker: WorkerId) -> None:
         await asyncio.sleep(max(0.0, self._settled_at - time.monotonic()))

@@ -125,7 +125,9 @@ async def test_streams_survive_the_end_of_their_controller_and_then_of_their_wor
 ) -> None:
     """Some are adopted by the other controller, some by the one that is started instead."""
     async with streaming(process, truths, others=1) as (cluster, load):
-        before = await until(cluster, lambda health: owned(health) == STREAMS)
+        before = await until(
+            cluster, lambda health: is_whole(health, 2) and owned(health) == STREAMS
+        )  # as one says it who knows the other
         (first,) = [one for one in before.controllers if one.id == "controller-1"]
         orphans = first.active_requests
         roles(process)["controller-1"].kill()
