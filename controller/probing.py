@@ -84,8 +84,8 @@ class Probing:
             everyone = set(self._everyone())
             missing |= await self._ask(everyone - asked)
             await self._judge(missing, everyone)
-        still = missing & set(self._everyone())
-        self._missing = {boot: since for boot, since in self._missing.items() if boot in still}
+            missing &= set(self._everyone())
+        self._missing = {boot: since for boot, since in self._missing.items() if boot in missing}
 
     def _next(self) -> set[Boot]:
         """Those whose turn it is."""

@@ -1,14 +1,12 @@
 """A campaign: a baseline, load and faults for a while, recovery, and the judgement."""
 
 import asyncio
-import json
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
@@ -240,8 +238,3 @@ def _end_of(ends: Sequence[Any]) -> str:
     if not ends:
         return "none"
     return str(ends[0]["error"]["code"]) if "error" in ends[0] else DONE
-
-
-def write(report: Report, file: Path) -> None:
-    """The report, for programs."""
-    file.write_text(json.dumps(report.as_json(), indent=1, default=str))

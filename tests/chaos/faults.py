@@ -17,6 +17,7 @@ import psutil
 
 from tests.chaos.checker import Strike
 from tests.chaos.fleet import Fleet, Kind, Member, descendants
+from tests.nats_proxy import NatsProxy
 
 MOST_WORKERS = 2
 _PAUSE_S = (0.3, 8.0)
@@ -77,37 +78,35 @@ async def _sleep(victims: Sequence[Member], chance: random.Random) -> None:
             each.send_signal(signal.SIGCONT)
 
 
+def _line(victims: Sequence[Member]) -> NatsProxy:
+    """Of the only one."""
+    (victim,) = victims
+    assert victim.line is not None
+    return victim.line
+
+
 async def _partition(victims: Sequence[Member], chance: random.Random) -> None:
     """Nothing passes for a while, and then all of it."""
-    for victim in victims:
-        assert victim.line is not None
-        victim.line.stall()
+    line = _line(victims)
+    line.stall()
     await asyncio.sleep(chance.uniform(*_PAUSE_S))
-    for victim in victims:
-        assert victim.line is not None
-        victim.line.resume()
+    line.resume()
 
 
 async def _cut(victims: Sequence[Member], chance: random.Random) -> None:
     """The connection ends, and new ones are refused for a moment."""
-    for victim in victims:
-        assert victim.line is not None
-        victim.line.refusing = True
-        await victim.line.cut(chance.choice(["reset", "end"]))
+    line = _line(victims)
+    line.refusing = True
+    await line.cut(chance.choice(["reset", "end"]))
     await asyncio.sleep(chance.uniform(0.0, 2.0))
-    for victim in victims:
-        assert victim.line is not None
-        victim.line.refusing = False
+    line.refusing = False
 
 
 async def _slow(victims: Sequence[Member], chance: random.Random) -> None:
-    for victim in victims:
-        assert victim.line is not None
-        victim.line.delay_s = chance.uniform(*_SLOW_S)
+    line = _line(victims)
+    line.delay_s = chance.uniform(*_SLOW_S)
     await asyncio.sleep(chance.uniform(*_SLOW_FOR_S))
-    for victim in victims:
-        assert victim.line is not None
-        victim.line.delay_s = 0.0
+    line.delay_s = 0.0
 
 
 async def _jump(victims: Sequence[Member], chance: random.Random) -> None:

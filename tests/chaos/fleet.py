@@ -18,12 +18,12 @@ import nats
 import psutil
 from nats.aio.client import Client
 
+from shared.service import PARENT_VARIABLE
 from tests.chaos.child import new_clock, set_clock
 from tests.nats_proxy import NatsProxy
 from tests.processes import MAX_PAYLOAD_BYTES, SCRIPTS
 
 Kind = Literal["nats", "controller", "worker"]
-PARENT_VARIABLE = "CLUSTER_PARENT_PIPE"
 _ROOT = Path(__file__).parents[2]
 _START_LIMIT_S = 60.0
 _END_LIMIT_S = 10.0
@@ -125,7 +125,6 @@ class Fleet:
         controllers: int = 2,
         servers: int = 1,
         plant: str | None = None,
-        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
         self._plant = plant
@@ -139,7 +138,6 @@ class Fleet:
             "CLUSTER__WORKER__ENGINES__MAX_RESTARTS": "1000",
             "CLUSTER__WORKER__ENGINES__RESTART_DELAY_MS": "200",
             "CLUSTER__WORKER__KV_CACHE__DISK_MB": "64",
-            **(settings or {}),
         }
         ports = _free_ports(2 * servers)
         routes = [f"nats://127.0.0.1:{port}" for port in ports[servers:]]

@@ -12,33 +12,24 @@ from tests.chaos.checker import (
     judge_wire,
     stale_messages,
 )
-from tests.faults.answers import DONE, Answer, Piece, Record
+from tests.faults.answers import Answer, Piece, Record, recorded
 
 TRUTH = Answer({0: [5, 6, 7]}, {0: "abc"}, {0: "length"})
 FIRST, LAST = Piece(0, 0, [5, 6], "ab"), Piece(0, 2, [7], "c", "length")
 CALM = Strike("nothing", (), 1000.0, 1001.0)
 
 
-def streamed(*pieces: Piece, end: str | None = DONE) -> Record:
-    record = Record("one")
-    for piece in pieces:
-        record.take(piece)
-    if end is not None:
-        record.finish(end)
-    return record
-
-
 @pytest.mark.parametrize(
     ("record", "promises"),
     [
-        (streamed(FIRST, LAST), []),
-        (streamed(FIRST, end=None), ["end"]),
-        (streamed(FIRST, LAST, end="worker_lost"), ["success"]),
-        (streamed(FIRST, FIRST, LAST), ["tokens"]),
-        (streamed(FIRST, Piece(0, 3, [7], "c", "length")), ["tokens"]),
-        (streamed(FIRST, Piece(0, 2, [8], "c", "length")), ["answer"]),
-        (streamed(FIRST, Piece(0, 2, [7], "d", "length")), ["answer"]),
-        (streamed(FIRST, Piece(0, 2, [7], "c", "stop")), ["answer"]),
+        (recorded(FIRST, LAST), []),
+        (recorded(FIRST, end=None), ["end"]),
+        (recorded(FIRST, LAST, end="worker_lost"), ["success"]),
+        (recorded(FIRST, FIRST, LAST), ["tokens"]),
+        (recorded(FIRST, Piece(0, 3, [7], "c", "length")), ["tokens"]),
+        (recorded(FIRST, Piece(0, 2, [8], "c", "length")), ["answer"]),
+        (recorded(FIRST, Piece(0, 2, [7], "d", "length")), ["answer"]),
+        (recorded(FIRST, Piece(0, 2, [7], "c", "stop")), ["answer"]),
     ],
 )
 def test_what_the_client_library_gives(record: Record, promises: list[str]) -> None:
@@ -114,7 +105,7 @@ def test_what_a_client_drops_is_counted() -> None:
 
 
 def test_turns_of_a_session_begin_once_the_one_before_has_ended() -> None:
-    first, second = streamed(FIRST, LAST), streamed(FIRST, LAST)
+    first, second = recorded(FIRST, LAST), recorded(FIRST, LAST)
     assert judge_order([first, second]) == []
     assert [violation.promise for violation in judge_order([second, first])] == ["order"]
-    assert judge_order([second, streamed(end=None)]) == []
+    assert judge_order([second, recorded(end=None)]) == []

@@ -2,6 +2,7 @@
 conversations. Each asks again as soon as it has its answer."""
 
 import asyncio
+import contextlib
 import json
 import random
 import time
@@ -141,18 +142,10 @@ class Users:
         while not record.messages and time.monotonic() < deadline:
             record.published += 1
             await self._plain.publish("mlx.infer.local.chat", body, reply=inbox)
-            try:
-                async with asyncio.timeout(_HEARD_NOTHING_S):
-                    await heard.wait()
-            except TimeoutError:
-                continue
+            await _heard_soon(heard)
         while not record.ends and time.monotonic() < deadline:
             heard.clear()
-            try:
-                async with asyncio.timeout(_HEARD_NOTHING_S):
-                    await heard.wait()
-            except TimeoutError:
-                continue
+            await _heard_soon(heard)
         listening = asyncio.create_task(self._listen_on(subscription))
         self._listening.add(listening)
         listening.add_done_callback(self._listening.discard)
@@ -162,3 +155,10 @@ class Users:
         """A second end comes by then, or never."""
         await asyncio.sleep(_LISTENS_ON_S)
         await subscription.unsubscribe()
+
+
+async def _heard_soon(heard: asyncio.Event) -> None:
+    """Return when something was heard, or nothing for a second."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_HEARD_NOTHING_S):
+            await heard.wait()

@@ -99,6 +99,16 @@ class Record:
         return answer
 
 
+def recorded(*pieces: Piece, end: str | None = DONE) -> Record:
+    """A stream of just that."""
+    record = Record("one")
+    for piece in pieces:
+        record.take(piece)
+    if end is not None:
+        record.finish(end)
+    return record
+
+
 def first_difference(one: list[int], other: list[int]) -> int | None:
     """Where two lists part; None where they are equal."""
     for position, (mine, theirs) in enumerate(zip(one, other, strict=False)):

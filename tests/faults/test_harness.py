@@ -3,7 +3,7 @@
 import pytest
 
 from shared.client import connect
-from tests.faults.answers import DONE, Piece, Record, first_difference
+from tests.faults.answers import DONE, Piece, first_difference, recorded
 from tests.faults.asks import mixed_asks
 from tests.faults.difference import explain
 from tests.faults.faults import processes_of, roles
@@ -12,15 +12,6 @@ from tests.processes import ClusterProcess
 
 FIRST = Piece(0, 0, [5, 6], "ab")
 LAST = Piece(0, 2, [7], "c", "length")
-
-
-def recorded(*pieces: Piece, end: str | None = DONE) -> Record:
-    record = Record("one")
-    for piece in pieces:
-        record.take(piece)
-    if end is not None:
-        record.finish(end)
-    return record
 
 
 def test_a_stream_that_keeps_the_rules_is_put_together() -> None:
