@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from collections.abc import Collection, Hashable, Sequence
@@ -35,9 +36,9 @@ _LOOK_AGAIN_S = 0.1
 _MOST_NAMED = 10
 """An error tells so many refusals; the others are counted."""
 
-_SETTLING_BEATS = 1.5
-"""After its start a controller has heard all workers in this time; until then it does not say that
-nobody can serve a request."""
+_SETTLING_BEATS = 3
+"""So many heartbeats after it began to listen a controller has heard all workers, busy machines
+too; until then it does not say that nobody can serve a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """What a worker said that had said how it stands at `seen_at`."""
+    """What one boot of a worker said, that had said how it stands at `seen_at`."""
 
     refusal: Refusal
+    boot_id: BootId
     seen_at: float
 
     @property
     def passes(self) -> bool:
-        return self.refusal.code in PASSING
+        """Also of one that is not there, or does not answer: it may be started again."""
+        return self.refusal.code in (*PASSING, "worker_lost")
 
 
 @dataclass(slots=True)
@@ -104,8 +107,8 @@ class Dispatcher:
         self._policy = policy_named(settings.routing.policy)
         self._lanes = DispatchLanes(controller, settings.dispatch, bus)
         self._ack_timeout_s = settings.dispatch.ack_timeout_ms / 1000
-        settling_s = _SETTLING_BEATS * settings.failover.heartbeat_interval_ms / 1000
-        self._settled_at = time.monotonic() + settling_s
+        self._settles_s = _SETTLING_BEATS * settings.failover.heartbeat_interval_ms / 1000
+        self._settled_at = math.inf
         self._random = random.Random()
         self.waiting: WaitingRoom[Place] = WaitingRoom(settings.waiting_room, time.monotonic)
         self.metrics = Metrics(registry, self.waiting, self._lanes)
@@ -113,6 +116,7 @@ class Dispatcher:
     async def open(self) -> None:
         """Hear what workers answer."""
         await self._lanes.open()
+        self._settled_at = time.monotonic() + self._settles_s
 
     async def dispatch(self, request: OwnedRequest, need: Need) -> None:
         """Return when a worker has the request, or it has ended meanwhile.
@@ -156,7 +160,9 @@ class Dispatcher:
             if ours:
                 continue
             self.metrics.refused(report.id, answer.code)
-            search.refused[report.id] = _Refused(answer, place.decision.worker.seen_at)
+            search.refused[report.id] = _Refused(
+                answer, report.boot_id, place.decision.worker.seen_at
+            )
             logger.info(
                 "%s refused: %s", report.id, answer.message,
                 extra={"request_id": request.request_id, "code": answer.code},
@@ -237,9 +243,11 @@ class Dispatcher:
         )
 
     def _changed(self, worker: WorkerId, refused: _Refused) -> bool:
-        """Whether who refused for want of room has said since how it stands now."""
+        """Whether who refused was started again, or has said since how it stands now."""
         view = self._registry.worker(worker)
-        return refused.passes and view is not None and view.seen_at > refused.seen_at
+        if view is None or view.report.boot_id != refused.boot_id:
+            return view is not None
+        return refused.passes and view.seen_at > refused.seen_at
 
     async def attach(self, request: OwnedRequest, inbox: str) -> bool:
         """Have the worker send the stream to one more inbox; False where it is not there."""

@@ -14,6 +14,8 @@ from shared.messages.events import ControllerEvent, ControllerReport, WorkerEven
 from shared.settings.tree import CircuitBreaker as BreakerLimits
 
 _MOST_BREAKERS = 10_000
+_RETURNS_WITHIN_S = 10.0
+"""A worker that ended is often started again within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Registry:
         self._silence_limit_s = silence_limit_s
         self._workers: dict[WorkerId, WorkerView] = {}
         self._sorted: list[WorkerView] | None = None
+        self._gone_lately: dict[WorkerId, tuple[WorkerView, float]] = {}
         self._holding: dict[ModelId, list[WorkerView]] = {}
         self._warm: dict[ModelId, list[WorkerView]] = {}
         self._breaker_limits = breakers
@@ -81,6 +84,13 @@ class Registry:
     def worker(self, worker: WorkerId) -> WorkerView | None:
         return self._workers.get(worker)
 
+    def gone_lately(self, now: float) -> list[WorkerView]:
+        """Workers of which a boot ended a moment ago, as they were last."""
+        horizon = now - _RETURNS_WITHIN_S
+        gone = self._gone_lately
+        self._gone_lately = {id: each for id, each in gone.items() if each[1] > horizon}
+        return [view for view, _ in self._gone_lately.values()]
+
     def on_worker_event(self, event: WorkerEvent, now: float) -> WorkerGone | None:
         """Take in what a worker says; returns the end of a boot where that is what it means."""
         report = event.worker
@@ -88,7 +98,7 @@ class Registry:
         if event.type == "left":
             if known is None or known.report.boot_id != report.boot_id:
                 return None
-            self._remove(known)
+            self._remove(known, now)
             return WorkerGone(report.id, report.boot_id, "it shut down")
         if known is not None and known.report.boot_id == report.boot_id:
             if _standing(known.report) != _standing(report):
@@ -97,15 +107,16 @@ class Registry:
             return None
         self._add(WorkerView(report, now, breaker=self._breaker(report.id)))
         if known is not None:
+            self._gone_lately[report.id] = known, now
             return WorkerGone(report.id, known.report.boot_id, "it started again")
         return None
 
-    def remove(self, worker: WorkerId, boot_id: BootId) -> bool:
+    def remove(self, worker: WorkerId, boot_id: BootId, now: float) -> bool:
         """Drop one boot of a worker; False where it is not there."""
         view = self._workers.get(worker)
         if view is None or view.report.boot_id != boot_id:
             return False
-        self._remove(view)
+        self._remove(view, now)
         return True
 
     def remove_controller(self, controller: ControllerId, boot_id: BootId) -> None:
@@ -145,7 +156,7 @@ class Registry:
         self._gone += controllers
         silent = [view for view in self._workers.values() if view.seen_at < horizon]
         for view in silent:
-            self._remove(view)
+            self._remove(view, now)
         reason = f"nothing was heard of it for {self._silence_limit_s:g} s"
         return [WorkerGone(view.id, view.report.boot_id, reason) for view in silent]
 
@@ -153,8 +164,9 @@ class Registry:
         self._workers[view.id] = view
         self._forget_lists()
 
-    def _remove(self, view: WorkerView) -> None:
+    def _remove(self, view: WorkerView, now: float) -> None:
         del self._workers[view.id]
+        self._gone_lately[view.id] = view, now
         self._forget_lists()
 
     def _forget_lists(self) -> None:

@@ -260,7 +260,7 @@ class Controller:
 
     async def _on_worker_absent(self, boot: Boot) -> None:
         worker, boot_id = WorkerId(boot[0]), boot[1]
-        if self._registry.remove(worker, boot_id):
+        if self._registry.remove(worker, boot_id, time.monotonic()):
             await self._on_worker_gone(WorkerGone(worker, boot_id, _ABSENT))
 
     async def _on_worker_gone(self, gone: WorkerGone) -> None:

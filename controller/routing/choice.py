@@ -5,7 +5,14 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from controller.routing.forecast import NOTHING, find_kept, foretell
 from controller.routing.need import Links, Need
-from controller.routing.obstacles import NoRoute, Obstacle, Obstacles, find_obstacle
+from controller.routing.obstacles import (
+    GONE,
+    NoRoute,
+    Obstacle,
+    Obstacles,
+    could_serve,
+    find_obstacle,
+)
 from controller.routing.policies import Candidate, Draw, LeastBusy, Policy, PrefixAware
 from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
@@ -41,6 +48,9 @@ class Fleet(Protocol):
 
     @property
     def workers(self) -> Sequence[WorkerView]: ...
+
+    def gone_lately(self, now: float) -> Sequence[WorkerView]:
+        """Those that ended a moment ago, as they were last."""
 
 
 class KeptPrefixes(Protocol):
@@ -119,6 +129,9 @@ def choose(
             obstacle = find_obstacle(view, need.models[0], need, now)
             if obstacle is not None:
                 obstacles[view.id] = obstacle
+    for view in fleet.gone_lately(now):
+        if could_serve(view, need):
+            obstacles.setdefault(view.id, GONE)
     raise NoRoute(need, obstacles)
 
 

@@ -29,6 +29,14 @@ class Obstacle:
     code: str
     reason: str
     retry_after_ms: int | None = None
+    may_return: bool = False
+
+    @property
+    def passes(self) -> bool:
+        return self.code in PASSING or self.may_return
+
+
+GONE = Obstacle("no_worker", "ended a moment ago", may_return=True)
 
 
 Obstacles = Mapping[WorkerId, Obstacle]
@@ -38,7 +46,8 @@ class NoRoute(Unavailable):
     """No worker can serve a request now.
 
     Attributes:
-        passes: whether one that could is only short of room, or failed lately: it pays to wait.
+        passes: whether one that could is only short of room, failed lately, or may be back soon:
+            it pays to wait.
     """
 
     def __init__(self, need: Need, obstacles: Obstacles) -> None:
@@ -50,7 +59,7 @@ class NoRoute(Unavailable):
             retry_after_ms=min(waits, default=None) if code != "no_worker" else None,
         )
         self.obstacles = obstacles
-        self.passes = any(found.code in PASSING for found in obstacles.values())
+        self.passes = any(found.passes for found in obstacles.values())
 
 
 def find_obstacle(
@@ -60,7 +69,7 @@ def find_obstacle(
     report = view.report
     if report.state not in ("ready", "warming"):
         code = "draining" if report.state == "draining" else "no_worker"
-        return Obstacle(code, f"is {report.state}")
+        return Obstacle(code, f"is {report.state}", may_return=report.state == "starting")
     status = view.models.get(model)
     if status is None:
         return Obstacle("no_worker", f"does not have {model}")
@@ -72,6 +81,14 @@ def find_obstacle(
         retry_after_ms = view.breaker.retry_after_ms(now) or _UNKNOWN_RETRY_MS
         return Obstacle("circuit_open", "failed several times lately", retry_after_ms)
     return _short_of_memory(report, need.level) or _full(view, need.level)
+
+
+def could_serve(view: WorkerView, need: Need) -> bool:
+    """Whether this worker is one for it, when it is well and has room."""
+    statuses = (view.models.get(model) for model in need.models)
+    if all(status is None or status.state == "failed" for status in statuses):
+        return False
+    return need.requires is None or _unmet(view.report, need.requires) is None
 
 
 def _short_of_memory(report: WorkerReport, level: Priority) -> Obstacle | None:

@@ -10,8 +10,9 @@ from shared.messages.events import Tier
 class Views:
     """A fleet of given views; they may be equal in name."""
 
-    def __init__(self, views: Sequence[WorkerView]) -> None:
+    def __init__(self, views: Sequence[WorkerView], gone: Sequence[WorkerView] = ()) -> None:
         self._views = list(views)
+        self._gone = list(gone)
 
     @property
     def workers(self) -> Sequence[WorkerView]:
@@ -22,6 +23,9 @@ class Views:
 
     def warm(self, model: ModelId) -> Sequence[WorkerView]:
         return [one for one in self.holding(model) if one.models[model].state == "warm"]
+
+    def gone_lately(self, now: float) -> Sequence[WorkerView]:
+        return self._gone
 
     def worker(self, worker: WorkerId) -> WorkerView | None:
         return next((view for view in self._views if view.id == worker), None)

@@ -1,5 +1,6 @@
 """What keeps workers from serving a request, and what a client is told of it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -36,10 +37,15 @@ def broken(name: str, *, since: float = 0.0, **fields: Any) -> WorkerView:
     return WorkerView(view(name, **fields).report, seen_at=0.0, breaker=breaker)
 
 
-def refused(*workers: WorkerView, need: Need | None = None, now: float = 4.0) -> NoRoute:
+def refused(
+    *workers: WorkerView,
+    need: Need | None = None,
+    now: float = 4.0,
+    gone: Sequence[WorkerView] = (),
+) -> NoRoute:
     with pytest.raises(NoRoute) as caught:
         choose(
-            need or Need([DEMO]), Views(workers), Kept(), policy_named("prefix-aware"),
+            need or Need([DEMO]), Views(workers, gone), Kept(), policy_named("prefix-aware"),
             now=now, draw=lambda: 0.5,
         )  # fmt: skip
     return caught.value
@@ -58,7 +64,8 @@ FLEETS: list[tuple[list[WorkerView], str, int | None, bool]] = [
     ([view("a", state="draining"), view("b", state="draining")], "draining", None, False),
     ([full("a"), full("b")], "queue_full", 1000, True),
     ([view("a", models=models(demo="failed"))], "model_unavailable", None, False),
-    ([view("a", state="starting")], "no_worker", None, False),
+    ([view("a", state="starting")], "no_worker", None, True),
+    ([view("a", state="unhealthy")], "no_worker", None, False),
     # Who is far from serving it says nothing of those who could.
     ([full("a"), view("b", models=[])], "queue_full", 1000, True),
     ([broken("a"), view("b", state="unhealthy")], "circuit_open", 6000, True),
@@ -114,6 +121,35 @@ def test_it_pays_to_wait_for_what_passes(code: str) -> None:
     assert code in ERROR_CODES
     obstacles = {WorkerId("a"): Obstacle(code, ""), WorkerId("b"): Obstacle("no_worker", "")}
     assert NoRoute(Need([DEMO]), obstacles).passes
+
+
+# Who was here until a moment ago.
+
+
+def test_who_may_be_back_soon_is_waited_for() -> None:
+    error = refused(gone=[view("a")])
+    assert (error.code, error.passes) == ("no_worker", True)
+    assert error.message == "no worker can serve demo now: a ended a moment ago"
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        view("a", models=models(other="warm"), labels=ON_GPU.labels),
+        view("a", models=models(demo="failed"), labels=ON_GPU.labels),
+        view("a"),
+    ],
+    ids=["another model", "a model that failed", "without what is required"],
+)
+def test_who_could_not_have_served_it_is_not_waited_for(gone: WorkerView) -> None:
+    error = refused(need=Need([DEMO], ON_GPU), gone=[gone])
+    assert (error.obstacles, error.passes) == ({}, False)
+
+
+def test_of_a_worker_that_was_started_again_its_present_state_is_told() -> None:
+    error = refused(view("a", state="starting"), gone=[view("a")])
+    assert error.message == "no worker can serve demo now: a is starting"
+    assert error.passes
 
 
 # A breaker.

@@ -59,7 +59,7 @@ class Probed:
         )
 
     async def _on_gone(self, boot: Boot) -> None:
-        assert self.registry.remove(WorkerId(boot[0]), boot[1])
+        assert self.registry.remove(WorkerId(boot[0]), boot[1], 0.0)
         self.gone.put_nowait(boot)
 
     async def begin(self, *names: str) -> None:

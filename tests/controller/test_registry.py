@@ -76,6 +76,24 @@ def test_a_worker_that_started_again_ends_its_old_boot(registry: Registry) -> No
     assert known is not None and known.report.boot_id == "b2"
 
 
+@pytest.mark.parametrize("how", ["left", "started again", "absent", "silent"])
+def test_who_is_gone_is_remembered_for_ten_seconds_as_it_was(registry: Registry, how: str) -> None:
+    registry.on_worker_event(said("joined", active_requests=3), now=0)
+    assert registry.gone_lately(4) == []
+    match how:
+        case "left":
+            registry.on_worker_event(said("left"), now=5)
+        case "started again":
+            registry.on_worker_event(said("joined", boot="b2"), now=5)
+        case "absent":
+            assert registry.remove(MAC, BootId("b1"), 5)
+        case "silent":
+            registry.forget_silent(5, trusted_since=0)
+    (view,) = registry.gone_lately(14.9)
+    assert (view.report.boot_id, view.load) == ("b1", 3)
+    assert registry.gone_lately(15) == []
+
+
 def test_the_leaving_of_an_old_boot_does_not_remove_the_new_one(registry: Registry) -> None:
     registry.on_worker_event(said("joined", boot="b2"), now=0)
     assert registry.on_worker_event(said("left", boot="b1"), now=1) is None

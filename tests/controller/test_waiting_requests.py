@@ -105,6 +105,75 @@ async def hear_queued(inbox: Inbox) -> None:
     assert isinstance(message, Status) and (message.status, message.worker) == ("queued", None)
 
 
+# A worker that is away for a moment.
+
+
+async def test_without_the_only_worker_a_request_waits_until_it_is_back(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    await worker.say("left")
+    await cluster.until(lambda: cluster.controller.report().workers == 0)
+    inbox = await ask_and_wait(cluster)
+    await worker.vanish()
+    back = SimulatedWorker(cluster.bus, "w1", boot="b2")
+    await back.join()
+    assert (await back.next_dispatch()).request_id == "r"
+    await runs(cluster)
+    assert inbox.rest() == []
+
+
+async def test_what_the_only_worker_had_begun_goes_on_when_it_is_back(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    inbox = await ask(cluster)
+    await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 5, 6)
+    await runs(cluster)
+    await worker.vanish()
+    await cluster.until(lambda: len(room(cluster)) == 1)
+    back = SimulatedWorker(cluster.bus, "w1", boot="b2")
+    await back.join()
+    dispatch = await back.next_dispatch()
+    assert dispatch.resume is not None and dispatch.resume.token_ids == {0: [5, 6]}
+    await runs(cluster, dispatch.attempt)
+    while (message := await inbox.next()) is not None and not isinstance(message, Status):
+        pass
+    assert cluster.controller.report().failed_requests == 0
+
+
+async def test_what_came_just_after_its_death_waits_for_its_return_as_well(
+    cluster: Running,
+) -> None:
+    worker = await cluster.worker("w1")
+    await worker.vanish()
+    await ask_and_wait(cluster)
+    back = SimulatedWorker(cluster.bus, "w1", boot="b2")
+    await back.join()
+    await back.next_dispatch()
+    await cluster.until(lambda: request_in(cluster).state == "running")
+
+
+async def test_a_worker_that_did_not_answer_is_asked_again_when_it_is_heard_of(
+    start: Start,
+) -> None:
+    async with start(dispatch={"ack_timeout_ms": 100}) as cluster:
+        worker = await cluster.worker("w1")
+        worker.answer = keep_silent
+        await ask_and_wait(cluster)
+        await worker.next_dispatch()
+        worker.answer = lambda dispatch: "accept"
+        await worker.say("heartbeat")
+        assert (await worker.next_dispatch()).attempt == 1
+        await runs(cluster, attempt=1)
+
+
+async def test_who_does_not_come_back_in_time_is_not_waited_for_longer(start: Start) -> None:
+    async with start(waiting_room={"max_wait_ms": 300}) as cluster:
+        worker = await cluster.worker("w1")
+        await worker.say("left")
+        await cluster.until(lambda: cluster.controller.report().workers == 0)
+        end = await (await ask_and_wait(cluster)).end()
+        assert (end.error.code, end.error.retryable) == ("no_worker", True)
+        assert "w1 ended a moment ago" in end.error.message
+
+
 # Room.
 
 
