@@ -1,5 +1,6 @@
 """One request of a client: published, listened to, and given up when nothing is heard."""
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -19,6 +20,10 @@ from shared.errors import StreamFailed
 from shared.ids import ClientName, RequestId, SkillName, WorkerId
 from shared.messages.control import RequestState, ResendState
 from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timings, Usage
+
+_LOOKS_S = 0.05
+_ABANDONED_S = 2.0
+"""A stream whose reader has not come for so long keeps no later turn from being asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class Stream:
         self._recovery = Recovery(time.monotonic(), bus.connections)
         self._before = before
         self._ended = False
+        self._looked_at: float | None = None
         self._seen = self._situation  # when the rules were last looked at
         self._mailbox = Mailbox()
         self._failure: StreamFailed | None = None
@@ -174,6 +180,9 @@ class Stream:
                 yield output
 
     async def _run(self) -> AsyncGenerator[list[ChoiceOutput], None]:
+        self._looked_at = time.monotonic()
+        while self._follows_one_that_waits:
+            yield await self._wait_for_turn()
         self._recovery = Recovery(time.monotonic(), self._bus.connections)
         self._seat = await self._inbox.join(self.request_id, self._mailbox.put)
         try:
@@ -185,8 +194,30 @@ class Stream:
         finally:
             await self._leave()
 
+    @property
+    def _is_over(self) -> bool:
+        return self._ended or self._assembler.done
+
+    @property
+    def _follows_one_that_waits(self) -> bool:
+        """The turn before is still with a controller alone: if that dies, it is asked again, and
+        must not find this one there already."""
+        before, now = self._before, time.monotonic()
+        if before is None or before._is_over or before._looked_at is None:
+            return False
+        return before.worker is None and now - before._looked_at < _ABANDONED_S
+
+    async def _wait_for_turn(self) -> list[ChoiceOutput]:
+        """Nothing, when it may be its turn, or its reader is to be given something."""
+        until = time.monotonic() + self._at_least_every_s
+        while self._follows_one_that_waits and (now := time.monotonic()) < until:
+            self._looked_at = now
+            await asyncio.sleep(_LOOKS_S)
+        return []
+
     async def _next(self) -> list[ChoiceOutput]:
         """Wait for the next message and take it in; ask where messages are missing."""
+        self._looked_at = time.monotonic()
         wait_s = self._recovery.wait_s(time.monotonic(), self._seen)
         arrival = await self._mailbox.get(min(wait_s, self._at_least_every_s))
         chunks = self._take(arrival) if arrival is not None else []
@@ -199,7 +230,7 @@ class Stream:
 
     @property
     def _situation(self) -> Situation:
-        if self._before is not None and self._before._ended:
+        if self._before is not None and self._before._is_over:
             self._before = None
         return Situation(
             connected=self._bus.connected,
