@@ -68,7 +68,8 @@ class Adoption:
     def on_controller_gone(self, controller: ControllerId) -> None:
         """Take over what it owned, as far as that falls to us."""
         workers = [view.id for view in self._registry.workers]
-        self._tasks.start(self._adopt_all(workers, lambda owner: owner == controller))
+        hold = self._requests.hold_turns()  # at once: turns of its sessions come here already
+        self._tasks.start(self._adopt_all(workers, lambda owner: owner == controller, hold))
 
     def on_worker_heard(self, worker: WorkerId) -> None:
         """Take over what it serves for nobody who is there: for a controller that ended before we
@@ -113,19 +114,24 @@ class Adoption:
 
     async def _adopt_orphans(self, worker: WorkerId) -> None:
         await asyncio.sleep(max(0.0, self._settled_at - time.monotonic()))
-        await self._adopt_all([worker], self._is_nobody)
+        await self._adopt_all([worker], self._is_nobody, self._requests.hold_turns())
 
     def _is_nobody(self, owner: ControllerId) -> bool:
         return owner == self._id or owner not in {c.id for c in self._registry.controllers}
 
     async def _adopt_all(
-        self, workers: Collection[WorkerId], is_gone: Callable[[ControllerId], bool]
+        self,
+        workers: Collection[WorkerId],
+        is_gone: Callable[[ControllerId], bool],
+        release: Callable[[], None],
     ) -> None:
-        with self._requests.holding_turns():
+        try:
             listings = await asyncio.gather(*(self._list(worker) for worker in workers))
             for worker, running in _latest(zip(workers, listings, strict=True)):
                 if is_gone(running.owner) and self._is_ours(running):
                     await self._adopt(worker, running)
+        finally:
+            release()
 
     def _is_ours(self, running: RunningRequest) -> bool:
         key = adoption_key(running.client, running.request_id, running.session_id)

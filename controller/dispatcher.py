@@ -15,6 +15,7 @@ from controller.explanation import explained
 from controller.kept_prefixes import KeptByWorkers
 from controller.metrics import Metrics
 from controller.owned_request import WORKER_FAULTS, OwnedRequest
+from controller.peers import Peers
 from controller.placement import Placement
 from controller.registry import Registry
 from controller.routing import PASSING, Decision, Need, NoRoute, Policy, choose, policy_named
@@ -98,12 +99,19 @@ class Dispatcher:
         bus: Bus,
         registry: Registry,
         kept: KeptByWorkers,
+        peers: Peers,
     ) -> None:
-        """Counts what it does in its `metrics`."""
+        """Counts what it does in its `metrics`.
+
+        Attributes:
+            closed: no request goes to its first worker any more.
+        """
+        self.closed = False
         self._controller = controller
         self._bus = bus
         self._registry = registry
         self._kept = kept
+        self._peers = peers
         self._policy = policy_named(settings.routing.policy)
         self._lanes = DispatchLanes(controller, settings.dispatch, bus)
         self._ack_timeout_s = settings.dispatch.ack_timeout_ms / 1000
@@ -119,7 +127,8 @@ class Dispatcher:
         self._settled_at = time.monotonic() + self._settles_s
 
     async def dispatch(self, request: OwnedRequest, need: Need) -> None:
-        """Return when a worker has the request, or it has ended meanwhile.
+        """Return when a worker has the request, it has ended meanwhile, or another controller may
+        have it before any worker was asked.
 
         Raises:
             Unavailable: no worker took it; the reason is that of the last refusal, or why
@@ -128,8 +137,14 @@ class Dispatcher:
         search = _Search(request, need, until=request.deadline)
         while not request.ended and not request.cancelled:
             await self._bus.wait_connected()
+            await self._peers.wait_in_touch()
+            if request.attempt < 0 and (self.closed or self._peers.may_have(request)):
+                return
             place = await self._place(search)
             if place is None:
+                continue
+            if self._peers.out_of_touch:  # since its place was found
+                place.placement.ended("other", time.monotonic())
                 continue
             if request.ended or request.cancelled:  # while its place was being told
                 place.placement.ended("other", time.monotonic())

@@ -4,19 +4,20 @@ Checks what comes, sends it once to the controller that owns it, and answers wha
 """
 
 import logging
+import math
+from collections.abc import Callable
 
 from controller.intake import may_answer, own_request, read_request, rejection
 from controller.owned_request import OwnedRequest
-from controller.ownership import meeting_key, rank_owners
-from controller.registry import Registry
+from controller.peers import Peers
 from controller.requests import Requests
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
-from shared.errors import BusError, DecodeError, InvalidRequest, NoResponders, RequestError
+from shared.errors import BusError, DecodeError, InvalidRequest, RequestError
 from shared.ids import ControllerId, RequestId, is_name
 from shared.messages.codec import decode, encode
 from shared.messages.control import RequestQuery, RequestState
-from shared.messages.dispatch import ForwardedRequest
+from shared.messages.dispatch import ForwardedRequest, ForwardReply
 from shared.messages.request import Claims
 from shared.messages.routes import RouteAnswer
 from shared.messages.stream import encode as encode_stream
@@ -24,8 +25,6 @@ from shared.settings import ClusterSettings
 from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
-
-_FORWARD_WAIT_S = 0.5
 
 
 class Entrance:
@@ -36,16 +35,17 @@ class Entrance:
         settings: ClusterSettings,
         bus: Bus,
         controller: ControllerId,
-        registry: Registry,
+        peers: Peers,
         requests: Requests,
     ) -> None:
         self._settings = settings
         self._strict = settings.security.strict_inbox
         self._bus = bus
         self._id = controller
-        self._registry = registry
+        self._peers = peers
         self._requests = requests
         self._tasks = Tasks()
+        self._has_left = False
         self._intake: Subscription | None = None
 
     async def open(self) -> None:
@@ -62,6 +62,10 @@ class Entrance:
         if self._intake is not None:
             await self._intake.unsubscribe()
 
+    def leave(self) -> None:
+        """What still comes is for the others: they know that we left."""
+        self._has_left = True
+
     async def close(self) -> None:
         """Nor those that are here and were not taken yet."""
         await self._tasks.end()
@@ -71,9 +75,9 @@ class Entrance:
     async def _on_arrival(self, message: Message) -> None:
         """Take a message in beside those that come next: one that is forwarded waits for its
         owner."""
-        self._tasks.start(self._on_infer(message))
+        self._tasks.start(self._on_infer(message, stale=self._peers.out_of_touch))
 
-    async def _on_infer(self, message: Message) -> None:
+    async def _on_infer(self, message: Message, *, stale: bool) -> None:
         client, _ = subjects.parse_infer(message.subject)
         if not may_answer(message, client, strict=self._strict):
             logger.warning(
@@ -82,62 +86,73 @@ class Entrance:
                 extra={"client": client, "code": "reply_not_allowed"},
             )  # fmt: skip
             return
+        max_bytes = self._bus.max_payload // 4
+        await self._take_in(
+            lambda: read_request(message, self._settings.skills, max_bytes=max_bytes),
+            message.reply,
+            lambda: message.payload,
+            stale=stale,
+        )
+
+    async def _take_in(
+        self,
+        read: Callable[[], OwnedRequest],
+        inbox: str,
+        payload: Callable[[], bytes],
+        *,
+        hops: int = 0,
+        stale: bool,
+    ) -> None:
+        """Take a request or send it on; say what is wrong with it, if something is."""
         try:
-            request = read_request(
-                message, self._settings.skills, max_bytes=self._bus.max_payload // 4
-            )
-            if not await self._forward(request):
-                await self._requests.take(request)
+            request = read()
+            if self._requests.find(request.key) is None:
+                if self._has_left and await self._peers.hand_over(request):
+                    return
+                has_turns = self._requests.has_turns(request.session)
+                if await self._peers.forward(request, hops=hops, stale=stale, has_turns=has_turns):
+                    return
+            if stale:
+                request.ours_since = -math.inf
+            await self._requests.take(request)
         except RequestError as error:
-            await self._reject(message.reply, message.payload, error)
+            await self._reject(inbox, payload(), error)
         except Exception as error:  # one request fails, not the controller
             logger.exception("a request could not be taken in")
-            await self._reject(message.reply, message.payload, _internal(error))
-
-    async def _forward(self, request: OwnedRequest) -> bool:
-        """Send a request to its owner; False where that is this controller."""
-        others = [id for id in self._registry.ready_controllers if id != self._id]
-        key = meeting_key(request.client, request.request) if others else None
-        if key is None:
-            return False
-        for owner in rank_owners(key, [self._id, *others]):
-            if owner == self._id:
-                return False
-            try:
-                subject = subjects.controller_infer(owner)
-                body = _forwarded(request)
-                await self._bus.request(subject, body, timeout_s=_FORWARD_WAIT_S)
-                return True
-            except NoResponders:
-                continue  # it died a moment ago: its successor owns the request
-            except BusError:
-                return True  # it may have it; if not, the client publishes again
-        return False
+            await self._reject(inbox, payload(), _internal(error))
 
     async def _on_forwarded(self, message: Message) -> None:
-        """A request on its one hop: it was checked where it came in."""
+        """A request on its way to its owner: it was checked where it came in."""
         try:
             forwarded = decode(ForwardedRequest, message.payload)
         except DecodeError as error:
             logger.error("a forwarded request could not be read: %s", error.message)
             return
+        turn = forwarded.request.turn_of
+        session = (forwarded.client, turn) if turn is not None else None
+        taken = not forwarded.if_turns or self._requests.has_turns(session)
         if message.reply:
-            await self._bus.publish(message.reply, b"")
+            await self._bus.publish(message.reply, encode(ForwardReply(taken=taken)))
+        if not taken:
+            return
         if not subjects.is_inbox(forwarded.reply, forwarded.client, strict=self._strict):
             logger.warning("a forwarded request was ignored: %r is no inbox", forwarded.reply)
             return
-        try:
-            request = own_request(
+        taking = self._take_in(
+            lambda: own_request(
                 forwarded.client,
                 forwarded.skill,
                 forwarded.reply,
                 forwarded.request,
                 self._settings.skills,
                 elapsed_before_ms=forwarded.elapsed_ms,
-            )
-            await self._requests.take(request)
-        except RequestError as error:
-            await self._reject(forwarded.reply, encode(forwarded.request), error)
+            ),
+            forwarded.reply,
+            lambda: encode(forwarded.request),
+            hops=forwarded.hops,
+            stale=self._peers.out_of_touch,
+        )
+        self._tasks.start(taking)
 
     async def _reject(self, inbox: str, payload: bytes, error: RequestError) -> None:
         multiplex = Claims.of(payload).multiplex
@@ -192,18 +207,6 @@ class Entrance:
     async def _answer(self, message: Message, state: RequestState) -> None:
         if message.reply:
             await self._bus.publish(message.reply, encode(state))
-
-
-def _forwarded(request: OwnedRequest) -> bytes:
-    (inbox,) = request.inboxes
-    message = ForwardedRequest(
-        client=request.client,
-        skill=request.skill,
-        reply=inbox,
-        elapsed_ms=request.elapsed_ms,
-        request=request.request,
-    )
-    return encode(message)
 
 
 def _internal(error: Exception) -> RequestError:

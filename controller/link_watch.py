@@ -4,15 +4,25 @@ import asyncio
 import time
 
 from shared.bus import Bus
+from shared.changes import Changes
 from shared.errors import BusError
 
 _MIN_PATIENCE_S = 0.5
+_MOST_BETWEEN_S = 0.25
+_FRESH_S = 1.0
+_REPLACED_AFTER_S = 2.0
+"""Clients ask again for what was accepted after 3 s without a word; the last one is up to a second
+old."""
 
 
 class LinkWatch:
-    """Sends itself a message each interval, there and back.
+    """Sends itself a message each interval, or more often, there and back.
 
     Attributes:
+        returned: told of each that came back.
+        lost_at: when nothing came back in time last, if ever.
+        replaced_at: when a time ended for which nothing came back, so long that others took us for
+            gone; None if that never was.
         trusted_since: since when (monotonic) each came back in time, on one connection; None
             while that is not so.
         delay_s: how late what others say may be heard: as late as the last one came back, or as
@@ -26,6 +36,19 @@ class LinkWatch:
         self.trusted_since: float | None = None
         self._took_s = 0.0
         self._sent_at: float | None = None
+        self._back_at: float | None = None
+        self._gap_s = 0.0
+        self.returned = Changes()
+        self.lost_at: float | None = None
+        self.replaced_at: float | None = None
+
+    @property
+    def out_of_touch(self) -> bool:
+        """What comes now may be a second old: it lay in a buffer while this process stood still, or
+        was cut off. It is all there when messages come back in time again."""
+        if self._back_at is None:
+            return False
+        return max(self._gap_s, time.monotonic() - self._back_at) > _FRESH_S
 
     @property
     def delay_s(self) -> float:
@@ -41,7 +64,7 @@ class LinkWatch:
                 self._connection = self._bus.connections
             else:
                 self.trusted_since = None
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(min(self._interval_s, _MOST_BETWEEN_S))
 
     def distrust(self) -> None:
         """Something happened after which old silence means nothing: this process was
@@ -56,4 +79,15 @@ class LinkWatch:
             return False
         finally:
             self._took_s, self._sent_at = time.monotonic() - self._sent_at, None
+        self._note_back(time.monotonic())
         return True
+
+    def _note_back(self, now: float) -> None:
+        if self._back_at is not None:
+            self._gap_s = now - self._back_at
+            if self._gap_s > _FRESH_S:
+                self.lost_at = now
+            if self._gap_s > _REPLACED_AFTER_S:
+                self.replaced_at = now
+        self._back_at = now
+        self.returned.notify()

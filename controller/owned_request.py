@@ -63,6 +63,7 @@ class OwnedRequest:
         said: messages of its session that come before its own.
         body: the request as its client wrote it; None where it came another way, or has ended.
         heard_at: when its worker last said something of it, by itself or when asked.
+        ours_since: when it was known last that nobody else has it.
         placement, model: of the present attempt.
         links: of its prompt, for that model.
         route: how its worker was chosen, where its client wants to know.
@@ -108,6 +109,7 @@ class OwnedRequest:
     ended_at: float | None = None
     last_sent_at: float = field(default_factory=lambda: time.monotonic())
     heard_at: float = field(default_factory=lambda: time.monotonic())
+    ours_since: float = field(default_factory=lambda: time.monotonic())
     _has_begun: bool = False
     _fingerprint: str | None = None
 

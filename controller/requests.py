@@ -13,6 +13,7 @@ from controller.kept_prefixes import KeptByWorkers
 from controller.ledger import Ledger
 from controller.list_requests import ListRequests
 from controller.owned_request import OwnedRequest, RequestKey
+from controller.peers import Peers
 from controller.prompt_list import first_part
 from controller.registry import Registry, WorkerGone
 from controller.request_need import need_of
@@ -31,7 +32,7 @@ from shared.errors import (
     Unavailable,
     is_retryable,
 )
-from shared.ids import BootId, ControllerId, WorkerId
+from shared.ids import BootId, ControllerId, SessionKey, WorkerId
 from shared.messages.codec import decode
 from shared.messages.control import RequestStateName
 from shared.messages.events import (
@@ -79,10 +80,12 @@ class Requests:
         controller: ControllerId,
         registry: Registry,
         kept: KeptByWorkers,
+        peers: Peers,
     ) -> None:
         self._bus = bus
         self._kept = kept
         self._registry = registry
+        self._peers = peers
         self._id = controller
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._retries = RetrySchedule(settings.controller.retry, random.random)
@@ -95,7 +98,7 @@ class Requests:
         self._homes = SessionHomes(kept, ttl_s=ttl_s, clock=time.monotonic)
         ack_timeout_s = settings.controller.dispatch.ack_timeout_ms / 1000
         self._turns = SessionTurns(bus, self._homes, timeout_s=ack_timeout_s)
-        self._dispatcher = Dispatcher(controller, settings.controller, bus, registry, kept)
+        self._dispatcher = Dispatcher(controller, settings.controller, bus, registry, kept, peers)
         self._lists = ListRequests(bus, registry, self)
         self._tasks = Tasks()
         self._changes = Changes()
@@ -125,6 +128,10 @@ class Requests:
     def find(self, key: RequestKey) -> OwnedRequest | None:
         """A request that is served, or ended not long ago."""
         return self._ledger.get(key)
+
+    def has_turns(self, session: SessionKey | None) -> bool:
+        """Whether turns of a session are here that have not ended."""
+        return session is not None and self._turns.has(session)
 
     async def open(self) -> None:
         await self._dispatcher.open()
@@ -216,9 +223,9 @@ class Requests:
 
     # Adopting.
 
-    def holding_turns(self) -> contextlib.AbstractContextManager[None]:
-        """No turn of a session begins meanwhile."""
-        return self._turns.held()
+    def hold_turns(self) -> Callable[[], None]:
+        """No turn of a session begins until what this returns is called."""
+        return self._turns.hold()
 
     @contextlib.contextmanager
     def expecting(self, key: RequestKey) -> Iterator[Arrive]:
@@ -266,16 +273,49 @@ class Requests:
         for request in self._ledger.active:
             await self.give_up(request, self._closed)
 
+    # Leaving to other controllers.
+
+    async def prepare_to_leave(self) -> None:
+        """From now on no request goes to its first worker; return when each is with a worker, or
+        waits for its first one."""
+        self._dispatcher.closed = True
+        for request in self._ledger.active:
+            self._dispatcher.waiting.dismiss(request)
+        await self._changes.wait_until(lambda: all(map(self._may_be_left, self._ledger.active)))
+
+    async def hand_over(self) -> None:
+        """What workers have, who adopts it goes on with; have other controllers serve what none
+        has."""
+        for request in self._ledger.active:
+            if self._may_be_left(request) and request.attempt < 0:
+                if await self._peers.hand_over(request):
+                    await self._let_go(request, "another controller serves it")
+
+    async def fail_rest(self, code: str, message: str) -> None:
+        """End what cannot be left to another controller; take no more."""
+        self._closed = StreamError.of(code, message)
+        for request in self._ledger.active:
+            if not self._may_be_left(request) or request.attempt < 0:
+                await self.give_up(request, self._closed)
+
+    def _may_be_left(self, request: OwnedRequest) -> bool:
+        """A list and its prompts only we know."""
+        if request in self._lists or request.part_of is not None:
+            return False
+        return request.state == "running" or request.attempt < 0
+
     # Dispatching.
 
     async def _dispatch(self, request: OwnedRequest) -> None:
         try:
             await self._turns.wait(request)
-            await self._turns.complete(request)
-            if await self._lists.begin(request):
-                return
-            need = self._need(request)
-            await self._dispatcher.dispatch(request, need)
+            while await self._is_ours(request):
+                await self._turns.complete(request)
+                if await self._lists.begin(request):
+                    return
+                await self._dispatcher.dispatch(request, self._need(request))
+                if request.attempt >= 0 or request.ended or request.cancelled:
+                    break
         except RequestError as error:
             await self._fail(request, stream_error(error))
             return
@@ -287,6 +327,7 @@ class Requests:
             logger.exception("dispatch failed", extra=_about(request))
             await self._fail(request, StreamError.of("internal_error", repr(error)))
             return
+        self._changes.notify()
         if request.state == "running" and request.worker is not None:
             logger.info("dispatched to %s", request.worker, extra=_about(request))
         if request.cancelled and not request.ended:
@@ -296,6 +337,22 @@ class Requests:
                 await self._send_end(request, request.cancelled_message(), "finished")
         if request.end is None:
             await self._join_late(request)
+
+    async def _is_ours(self, request: OwnedRequest) -> bool:
+        """Whether it is for us to dispatch a request, and not for another controller that was asked
+        for it while we were out of touch, or takes over as we leave."""
+        await self._peers.wait_in_touch()
+        if request.ended or request.attempt >= 0 or request.part_of is not None:
+            return not request.ended
+        if self._dispatcher.closed:
+            return False
+        if request.cancelled or not self._peers.may_have(request):
+            return True
+        if await self._peers.hand_over(request):
+            await self._let_go(request, "another controller has it")
+            return False
+        request.ours_since = time.monotonic()
+        return True
 
     def explain(self, request: OwnedRequest) -> Route:
         """Where a request, or the first prompt of a list, would go now, and why; it is not
@@ -432,11 +489,11 @@ class Requests:
                 failure = StreamError.of(event.code, event.message, retry_after_ms=wait_ms)
                 await self._retry(request, failure)
             case RequestAdopted() if event.owner != self._id:
-                await self._let_go(request, event.owner)
+                await self._let_go(request, f"controller {event.owner} has adopted it")
 
-    async def _let_go(self, request: OwnedRequest, owner: ControllerId) -> None:
+    async def _let_go(self, request: OwnedRequest, why: str) -> None:
         """Another controller answers for it now."""
-        logger.warning("controller %s has adopted it", owner, extra=_about(request))
+        logger.warning("%s", why, extra=_about(request))
         request.finish("failed")
         self._ledger.remove(request)
         self._dispatcher.waiting.dismiss(request)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable
 
 from controller.adoption import Adoption
 from controller.entrance import Entrance
@@ -11,6 +12,7 @@ from controller.kept_prefixes import KeptByWorkers
 from controller.lease import Lease
 from controller.link_watch import LinkWatch
 from controller.metrics_server import serving_metrics
+from controller.peers import Peers
 from controller.probing import Boot, Probing
 from controller.registry import Registry, WorkerGone
 from controller.requests import Requests
@@ -61,8 +63,11 @@ class Controller:
         self._link = LinkWatch(bus, self._interval_s)
         self._lease = Lease(bus, controller_id, self.boot_id, settings.controller.lease.ttl_s)
         self._kept = KeptByWorkers(bus, self._registry)
-        self._requests = Requests(settings, bus, controller_id, self._registry, self._kept)
-        self._entrance = Entrance(settings, bus, controller_id, self._registry, self._requests)
+        self._peers = Peers(bus, controller_id, self._registry, self._link)
+        self._requests = Requests(
+            settings, bus, controller_id, self._registry, self._kept, self._peers
+        )
+        self._entrance = Entrance(settings, bus, controller_id, self._peers, self._requests)
         probe_interval_s = failover.probe_interval_ms / 1000
         self._probing = Probing(
             bus,
@@ -185,16 +190,32 @@ class Controller:
         )
 
     async def _shut_down(self, stop: StopRequest) -> None:
-        """In this order: other controllers get the new requests, and one of them leads; ours may
-        end; what is left is told that it ended; then we leave."""
+        """Others get the new requests, and one of them leads; then they get ours. Where there are
+        none, ours may end, and what is left is told that it ended."""
         await self._entrance.shut()
         await self._lease.give_up()
-        await self._change_state("draining")
-        if not stop.in_haste:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DRAIN_S):
-                    await self._requests.wait_until_idle()
-        await self._requests.fail_all("draining", f"controller {self.id} shut down")
+        told = "draining", f"controller {self.id} shut down"
+        if self._peers.others:
+            # Until they know that we left, turns of our sessions come here, behind those before.
+            await self._within(_DRAIN_S, self._requests.prepare_to_leave(), stop)
+            await self._leave()
+            with contextlib.suppress(BusError):
+                await self._bus.flush()
+            self._entrance.leave()
+            await self._requests.hand_over()
+            await self._requests.fail_rest(*told)
+        else:
+            await self._change_state("draining")
+            await self._within(_DRAIN_S, self._requests.wait_until_idle(), stop)
+            await self._requests.fail_all(*told)
+            await self._leave()
+
+    async def _within(self, limit_s: float, wait: Awaitable[None], stop: StopRequest) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.0 if stop.in_haste else limit_s):
+                await wait
+
+    async def _leave(self) -> None:
         await self._change_state("stopped")
         await self._publish_event("left")
 

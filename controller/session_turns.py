@@ -6,10 +6,9 @@ can serve it, and another one can go on.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from controller.owned_request import OwnedRequest
 from controller.session_homes import SessionHomes
@@ -42,15 +41,20 @@ class SessionTurns:
         self._holders = 0
         self._released = Changes()
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """No turn begins meanwhile: one that began elsewhere may be on its way here."""
+    def hold(self) -> Callable[[], None]:
+        """No turn begins until what this returns is called: one that began elsewhere may be on its
+        way here."""
         self._holders += 1
-        try:
-            yield
-        finally:
+
+        def release() -> None:
             self._holders -= 1
             self._released.notify()
+
+        return release
+
+    def has(self, session: SessionKey) -> bool:
+        """Whether requests of a session are here."""
+        return session in self._turns
 
     def came(self, request: OwnedRequest) -> None:
         """A request is the last of its session now."""

@@ -119,10 +119,22 @@ class DispatchReply(Internal):
 
 
 class ForwardedRequest(Internal):
-    """A request on its one hop to the controller that owns its session or id."""
+    """A request on its way to the controller that owns its session or id.
+
+    `hops`: one more where that one was out of touch, or left, and sent it on. `if_turns`: it is for
+    whom it is sent to only where other turns of its session are there.
+    """
 
     client: ClientName
     skill: SkillName
     reply: str
     elapsed_ms: float
+    hops: int = 1
+    if_turns: bool = False
     request: InferenceRequest
+
+
+class ForwardReply(Internal):
+    """Whether it was taken."""
+
+    taken: bool = True

@@ -8,6 +8,8 @@ import pytest
 
 from controller.entrance import Entrance
 from controller.kept_prefixes import KeptByWorkers
+from controller.link_watch import LinkWatch
+from controller.peers import Peers
 from controller.registry import Registry
 from controller.requests import Requests
 from shared.bus import Bus
@@ -210,8 +212,9 @@ async def test_a_strange_reply_of_a_worker_fails_its_request_and_not_the_control
 async def test_a_deadline_that_passes_without_a_connection_is_survived(nats_settings: Nats) -> None:
     own = await Bus.connect(nats_settings, name="controller", wait_s=5)
     settings, registry = ClusterSettings(), Registry(silence_limit_s=60)
-    requests = Requests(settings, own, CONTROLLER, registry, KeptByWorkers(own, registry))
-    await Entrance(settings, own, CONTROLLER, registry, requests).open()
+    peers = Peers(own, CONTROLLER, registry, LinkWatch(own, 1.0))
+    requests = Requests(settings, own, CONTROLLER, registry, KeptByWorkers(own, registry), peers)
+    await Entrance(settings, own, CONTROLLER, peers, requests).open()
     body = {
         "client": "local", "skill": "chat", "reply": own.new_inbox(), "elapsed_ms": 9_000,
         "request": {"prompt": "x", "timeout_ms": 1},

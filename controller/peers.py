@@ -1,0 +1,150 @@
+"""The other controllers: which of them owns a request, and whether one may have taken our place.
+
+A controller that stood still, or was cut off, is given up by the others and by clients: what was
+sent to it is sent again, to another one. When it is back it still finds it all in its buffers, and
+its own requests as it left them. What no worker had yet is then another one's, if that knows it.
+"""
+
+import asyncio
+import math
+import time
+
+from controller.link_watch import LinkWatch
+from controller.owned_request import OwnedRequest
+from controller.ownership import adoption_key, meeting_key, rank_owners
+from controller.registry import Registry
+from shared import subjects
+from shared.bus import Bus
+from shared.errors import BusError, DecodeError, NoResponders
+from shared.ids import ControllerId
+from shared.messages.codec import decode, encode
+from shared.messages.dispatch import ForwardedRequest, ForwardReply
+
+_ANSWER_S = 0.5
+_LOOK_S = 0.05
+_FOUND_OUT_S = 2.0
+"""In this time it is found out that a controller has ended, and its requests are adopted."""
+_MOVES_S = 120.0
+"""So long after controllers came or went turns of a session may still be at its former owner."""
+
+
+class Peers:
+    """Knows the other controllers, and sends them requests."""
+
+    def __init__(
+        self, bus: Bus, controller: ControllerId, registry: Registry, link: LinkWatch
+    ) -> None:
+        self._bus = bus
+        self._id = controller
+        self._registry = registry
+        self._link = link
+        self._known_others: list[ControllerId] = []
+        self._changed_at = -math.inf
+
+    @property
+    def others(self) -> list[ControllerId]:
+        """Those that take requests."""
+        return [id for id in self._registry.ready_controllers if id != self._id]
+
+    @property
+    def out_of_touch(self) -> bool:
+        """What comes now may be old, and have been sent to another one since."""
+        return self._link.out_of_touch and bool(self.others)
+
+    async def wait_in_touch(self) -> None:
+        """Return when what was sent to us while we were out of touch has come."""
+        if self.out_of_touch:
+            await self._link.returned.wait_until(lambda: not self.out_of_touch)
+
+    def may_have(self, request: OwnedRequest) -> bool:
+        """Whether another one was asked for it since: its client knows its id, and took us for
+        gone."""
+        replaced_at = self._link.replaced_at
+        if replaced_at is None or replaced_at < request.ours_since or not self.others:
+            return False
+        return meeting_key(request.client, request.request) is not None
+
+    async def forward(
+        self, request: OwnedRequest, *, hops: int = 0, stale: bool = False, has_turns: bool = False
+    ) -> bool:
+        """Send a request to its owner; False where that is this controller, or it has come a long
+        way already.
+
+        Args:
+            stale: it came while we were out of touch.
+            has_turns: other turns of its session are here.
+        """
+        if hops > 1 or has_turns:
+            return False
+        turn = request.session is not None
+        patient_until = time.monotonic() + (_FOUND_OUT_S if turn else 0.0)
+        while (others := self._noted_others()) and (
+            key := meeting_key(request.client, request.request)
+        ) is not None:
+            owners = rank_owners(key, others if stale else [self._id, *others])
+            if owners[0] == self._id or (hops and not stale):
+                return turn and await self._send_to_its_session(request, others)
+            if await self._send(request, owners[:1] if turn else owners, hops + 1):
+                return True
+            if time.monotonic() >= patient_until:
+                return False
+            await asyncio.sleep(_LOOK_S)  # until the turns before it are known to their new owner
+        return False
+
+    async def hand_over(self, request: OwnedRequest) -> bool:
+        """Have another one serve a request, or go on serving it; False where nobody does."""
+        key = adoption_key(request.client, request.request_id, request.request.session_id)
+        return await self._send(request, rank_owners(key, self.others), 2)
+
+    def _noted_others(self) -> list[ControllerId]:
+        if (others := self.others) != self._known_others:
+            self._known_others, self._changed_at = others, time.monotonic()
+        return others
+
+    async def _send_to_its_session(self, request: OwnedRequest, others: list[ControllerId]) -> bool:
+        """Send a turn to who owned its session until lately and has turns of it still."""
+        lost_at = self._link.lost_at
+        changed_at = self._changed_at if lost_at is None else max(lost_at, self._changed_at)
+        if time.monotonic() - changed_at > _MOVES_S:
+            return False
+        for other in others:
+            if await self._send(request, [other], 2, if_turns=True):
+                return True
+        return False
+
+    async def _send(
+        self,
+        request: OwnedRequest,
+        owners: list[ControllerId],
+        hops: int,
+        *,
+        if_turns: bool = False,
+    ) -> bool:
+        """Whether one of them has it now, the first that is there."""
+        for owner in owners:
+            if owner == self._id:
+                return False
+            subject = subjects.controller_infer(owner)
+            try:
+                for inbox in request.inboxes:
+                    message = _forwarded(request, inbox, hops, if_turns=if_turns)
+                    answer = await self._bus.request(subject, message, timeout_s=_ANSWER_S)
+                return decode(ForwardReply, answer.payload).taken
+            except NoResponders:
+                continue  # it died a moment ago: its successor owns the request
+            except (BusError, DecodeError):
+                return not if_turns  # it may have it; if not, the client publishes again
+        return False
+
+
+def _forwarded(request: OwnedRequest, inbox: str, hops: int, *, if_turns: bool) -> bytes:
+    message = ForwardedRequest(
+        client=request.client,
+        skill=request.skill,
+        reply=inbox,
+        elapsed_ms=request.elapsed_ms,
+        hops=hops,
+        if_turns=if_turns,
+        request=request.request.model_copy(update={"request_id": request.request_id}),
+    )
+    return encode(message)
