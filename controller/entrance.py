@@ -107,10 +107,10 @@ class Entrance:
         try:
             request = read()
             if self._requests.find(request.key) is None:
-                if self._has_left and await self._peers.hand_over(request):
-                    return
                 has_turns = self._requests.has_turns(request.session)
                 if await self._peers.forward(request, hops=hops, stale=stale, has_turns=has_turns):
+                    return
+                if self._has_left and await self._peers.hand_over(request):
                     return
             if stale:
                 request.ours_since = -math.inf

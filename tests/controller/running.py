@@ -65,9 +65,12 @@ class Inbox:
 
 
 class Running:
-    """A running controller. `task` is its whole life."""
+    """A running controller. `task` is its whole life, which `stop` ends."""
 
-    def __init__(self, bus: Bus, controller: Controller, task: "asyncio.Task[None]") -> None:
+    def __init__(
+        self, bus: Bus, controller: Controller, task: "asyncio.Task[None]", stop: StopRequest
+    ) -> None:
+        self.stop = stop
         self.bus = bus
         self.controller = controller
         self.task = task
@@ -137,7 +140,7 @@ async def running_controller(
     controller = Controller(settings, own, name, LogStore("controller", name))
     stop = StopRequest()
     task = asyncio.create_task(controller.run(stop))
-    running = Running(bus, controller, task)
+    running = Running(bus, controller, task, stop)
     try:
         await running.until(lambda: controller.state == "ready")
         await own.flush()

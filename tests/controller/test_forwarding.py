@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from controller.ownership import rank_owners
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.messages.stream import Done
@@ -18,10 +19,11 @@ from tests.controller.pair import (
     say_controller,
     until_known,
 )
-from tests.controller.running import Running, accepted, failed
+from tests.controller.running import CONTROLLER, Running, accepted, failed
 
 pytestmark = pytest.mark.anyio
 
+BOTH = (DEAD, CONTROLLER)
 _MANY = 16  # a server that gave each pair of messages to one controller would do so by chance
 
 
@@ -113,6 +115,23 @@ async def test_who_takes_a_request_of_a_dead_owner_keeps_it_when_it_is_the_next(
     await until_known(cluster, DEAD)
     (request_id,) = ids_owned_by(DEAD, FIRST, count=1)
     accepted(await (await cluster.ask(request_id=request_id)).next())
+
+
+async def test_a_turn_of_a_dead_owner_waits_until_it_is_known_to_be_gone(
+    cluster: Running, bus: Bus
+) -> None:
+    """By then the turns before it are adopted."""
+    await cluster.worker("w1")
+    await say_controller(bus, DEAD)
+    await until_known(cluster, DEAD)
+    session = next(
+        s for s in map(str, range(99)) if rank_owners(f"local/session/{s}", BOTH)[0] == DEAD
+    )
+    inbox = await cluster.ask(session_id=session)
+    with pytest.raises(TimeoutError):
+        await inbox.next(limit_s=0.5)
+    await say_controller(bus, DEAD, "left")
+    accepted(await inbox.next())
 
 
 @pytest.mark.parametrize("how", ["it left", "it drains"])
