@@ -17,6 +17,7 @@ from shared.folders import cache_folder, data_folder
 from shared.ids import BootId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import encode
+from shared.messages.control import DrainWorker
 from shared.messages.events import EventType, KeptPrefixes, WorkerEvent, WorkerReport, WorkerState
 from shared.messages.health import WorkerHealth
 from shared.messages.stream import StreamError
@@ -92,6 +93,8 @@ class Agent:
         self._cpu = CpuUse()
         self._started_at = time.monotonic()
         self._drain_requested = StopRequest()
+        self._drain_order: DrainWorker | None = None
+        self._draining: asyncio.Timeout | None = None
         self._entrance = Entrance(
             bus,
             worker_id,
@@ -99,7 +102,7 @@ class Agent:
             self._scheduler,
             strict=settings.security.strict_inbox,
             state=lambda: self.state,
-            drain=self._drain_requested.request,
+            drain=self._on_drain,
         )
         self._announced = False
         engines = settings.worker.engines
@@ -117,8 +120,8 @@ class Agent:
             for index in range(engines.count)
         )
 
-    async def run(self, stop: StopRequest) -> None:
-        """Serve until asked to stop, then drain and close."""
+    async def run(self, stop: StopRequest) -> bool:
+        """Serve until asked to stop, then drain and close; True where it is to be started again."""
         await self._subscribe()
         self._lease.restore(self._bus.connections)
         try:
@@ -126,6 +129,8 @@ class Agent:
         finally:  # also after a fault of our own: no engine outlives its agent
             for engine in self._engines:
                 engine.kill()
+        order = self._drain_order
+        return order is not None and order.restart and not stop.requested
 
     async def _serve(self, stop: StopRequest) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -211,7 +216,7 @@ class Agent:
         await self._change_state("draining")
         if not stop.in_haste:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.worker.drain_timeout_ms / 1000):
+                async with asyncio.timeout(self._drain_limit_s) as self._draining:
                     await self._scheduler.changes.wait_until(lambda: self._scheduler.idle)
         self._scheduler.give_back_all(StreamError.of("draining", f"worker {self.id} shut down"))
         await self._publisher.drain(_LAST_WORDS_S)
@@ -220,6 +225,18 @@ class Agent:
         await self._change_state("stopped")
         await self._publish_event("left")
         logger.info("worker %s left", self.id)
+
+    def _on_drain(self, order: DrainWorker) -> None:
+        """The last order counts."""
+        self._drain_order = order
+        self._drain_requested.request()
+        if self._draining is not None and not self._draining.expired():
+            self._draining.reschedule(asyncio.get_running_loop().time() + self._drain_limit_s)
+
+    @property
+    def _drain_limit_s(self) -> float:
+        ordered = self._drain_order.deadline_ms if self._drain_order is not None else None
+        return (self._settings.worker.drain_timeout_ms if ordered is None else ordered) / 1000
 
     async def _change_state(self, state: WorkerState) -> None:
         if self.state != state:

@@ -66,7 +66,7 @@ class Entrance:
 
     Args:
         strict: the inbox rule of `security.strict_inbox`.
-        drain: asks the agent to end gracefully.
+        drain: has the agent end gracefully.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Entrance:
         *,
         strict: bool,
         state: Callable[[], WorkerState],
-        drain: Callable[[], None],
+        drain: Callable[[DrainWorker], None],
     ) -> None:
         self._bus = bus
         self._id = worker
@@ -193,7 +193,7 @@ class Entrance:
             case ListModels():
                 return self._about_models(order.model)
             case DrainWorker():
-                self._drain()
+                self._drain(order)
                 return ControlReply(worker=self._id, ok=True)
             case ListRequests():
                 return self._list(order)

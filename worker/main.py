@@ -1,5 +1,6 @@
 """The `worker` command."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ from worker import demo_model
 from worker.agent import Agent
 from worker.identity import stable_worker_id
 from worker.machine import threads_per_engine
+
+_START_AGAIN = 75
 
 _HELP = """Serve models of this machine to a cluster.
 
@@ -85,17 +88,25 @@ def main(
         sys.exit(_check(settings, as_json=as_json))
     identity = WorkerId(settings.worker.id) if settings.worker.id else stable_worker_id()
     logs = set_up_logging(settings.logging, "worker", identity)
-    sys.exit(run_service(lambda stop: _serve(settings, identity, logs, stop)))
+    environment = dict(os.environ)  # before it is known to whom we belong
+    status = run_service(lambda stop: _serve(settings, identity, logs, stop))
+    if status == _START_AGAIN:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    sys.exit(status)
 
 
 async def _serve(
     settings: ClusterSettings, identity: WorkerId, logs: LogStore, stop: StopRequest
 ) -> int:
-    async def work(bus: Bus) -> None:
-        await _refuse_double(bus, identity)
-        await Agent(settings, bus, identity, logs).run(stop)
+    again = False
 
-    return await run_on_bus(stop, settings.nats, f"worker {identity}", work)
+    async def work(bus: Bus) -> None:
+        nonlocal again
+        await _refuse_double(bus, identity)
+        again = await Agent(settings, bus, identity, logs).run(stop)
+
+    status = await run_on_bus(stop, settings.nats, f"worker {identity}", work)
+    return _START_AGAIN if again else status
 
 
 async def _refuse_double(bus: Bus, identity: WorkerId) -> None:

@@ -14,6 +14,8 @@ _COMMANDS = {
     "status": "Show controllers, workers and models.",
     "top": "Watch workers, engines and models.",
     "models": "List, load and unload models.",
+    "drain": "Have workers end; their streams end first.",
+    "restart": "Start workers again.",
     "sessions": "List, pin and remove conversations.",
     "route": "Show where a request would go, and why.",
     "logs": "Follow the logs of all processes.",

@@ -17,6 +17,8 @@ from shared.messages.codec import Internal, Part
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import Count, KeptPrefixes, ModelStatus, RequestFailed
 
+_LONGEST_DRAIN_MS = 86_400_000
+
 RequestStateName = Literal["accepted", "dispatching", "running", "finished", "failed", "unknown"]
 ResendStateName = Literal["running", "finished", "unknown"]
 
@@ -108,10 +110,15 @@ class ListModels(Internal):
 
 
 class DrainWorker(Internal):
-    """Takes nothing new; streams in flight end by themselves until the deadline."""
+    """Takes nothing new and ends; streams in flight end by themselves until the deadline
+    (`worker.drain_timeout_ms`, unless it is given here), then they go on at other workers.
+
+    `restart`: the same command is started again in the same process.
+    """
 
     verb: Literal["drain"] = "drain"
-    deadline_ms: int | None = None
+    deadline_ms: int | None = Field(None, ge=0, le=_LONGEST_DRAIN_MS)
+    restart: bool = False
 
 
 class ListRequests(Internal):

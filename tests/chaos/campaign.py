@@ -202,14 +202,21 @@ class Campaign:
         report.pauses_s = [longest_pause_s(record) for record, _ in asked.streams]
         report.resumed_s = resumed(asked, strikes)
         report.figures["stale messages"] = sum(stale_messages(wire) for wire, _ in asked.wire)
-        found = report.violations
-        for record, truth in asked.streams:
-            found += judge_stream(record, truth)
-        for wire, truth in asked.wire:
-            found += judge_wire(wire, truth, strikes, _WIRE_SLACK_S)
-        for turns in asked.sessions:
-            found += judge_order(turns)
-        found += [Violation("recovery", "a victim", problem) for problem in mischief.problems]
+        report.violations += judged(asked, strikes)
+        problems = mischief.problems
+        report.violations += [Violation("recovery", "a victim", problem) for problem in problems]
+
+
+def judged(asked: Asked, strikes: Sequence[Strike]) -> list[Violation]:
+    """Every promise that was broken to who asked."""
+    found = []
+    for record, truth in asked.streams:
+        found += judge_stream(record, truth)
+    for wire, truth in asked.wire:
+        found += judge_wire(wire, truth, strikes, _WIRE_SLACK_S)
+    for turns in asked.sessions:
+        found += judge_order(turns)
+    return found
 
 
 def resumed(asked: Asked, strikes: Sequence[Strike]) -> dict[str, list[float]]:

@@ -1,18 +1,23 @@
 """A short campaign, and the same with planted bugs: each of which is found."""
 
+import asyncio
 import contextlib
+import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shared.client import connect
-from tests.chaos.campaign import Campaign, Plan, Report
+from tests.chaos.campaign import Campaign, Plan, Report, judged
 from tests.chaos.faults import BY_NAME, FAULTS
 from tests.chaos.fleet import Fleet
 from tests.chaos.known import Known, learn
 from tests.chaos.plants import PLANTS
+from tests.chaos.users import Users
 from tests.models import make_tiny_model
+from tests.shared.cli.simulated_cluster import run
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -52,6 +57,28 @@ async def test_under_random_faults_every_promise_is_kept(
     assert report.violations == [], report.as_json()
     assert sum(report.faults.values()) >= 8
     assert report.requests >= 50
+
+
+async def test_a_rolling_restart_under_load_breaks_no_promise(
+    tmp_path: Path, model: Path, known: Known
+) -> None:
+    fleet = Fleet(tmp_path, model)
+    async with fleet.running(), connect(fleet.urls) as cluster, fleet.client() as plain:
+        before, pids = await fleet.health(), [worker.process.pid for worker in fleet.workers]
+        users = Users(cluster, plain, known, random.Random(1), limit_s=60)
+        asking = asyncio.create_task(users.run(library=4, by_hand=3, talkers=2))
+        flags = ("--rolling", "--deadline", "1", "--json")
+        ran = await run("restart", *flags, "--nats", fleet.urls[0], limit_s=300)
+        users.stop()
+        await asking
+        after = await fleet.health()
+        assert [worker.process.pid for worker in fleet.workers] == pids
+    assert ran.status == 0, ran.err
+    assert [each["ok"] for each in json.loads(ran.out)["workers"]] == [True] * 3
+    for worker in fleet.workers:
+        assert after[worker.name]["boot_id"] != before[worker.name]["boot_id"]
+    assert judged(users.asked, []) == []
+    assert len(users.asked.streams) >= 20
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

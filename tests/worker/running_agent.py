@@ -141,7 +141,7 @@ class ClientStream(Heard):
 class RunningAgent:
     """An agent as its controllers and clients see it."""
 
-    def __init__(self, agent: Agent, wire: Wire, stop: StopRequest, life: asyncio.Task[None]):
+    def __init__(self, agent: Agent, wire: Wire, stop: StopRequest, life: asyncio.Task[bool]):
         self.agent = agent
         self.id = agent.id
         self.wire = wire

@@ -20,7 +20,7 @@ from shared.messages.control import (
 )
 from shared.messages.events import RequestEvent, RequestFailed, TokensEmitted, WorkerReport
 from tests.processes import NatsProcess, RunningNats
-from tests.worker.running_agent import CLIENT, LIMIT_S, OWNER, RunningAgent, running_agent
+from tests.worker.running_agent import CLIENT, ENDLESS, LIMIT_S, OWNER, RunningAgent, running_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -360,6 +360,33 @@ async def test_a_draining_worker_takes_nothing_new_ends_its_streams_and_leaves(
         await agent.wire.wait(lambda: agent.reports()[-1][0] == "left")
         await agent.life
         assert agent.reports()[-1][1].state == "stopped"
+
+
+async def test_drained_with_a_deadline_it_gives_back_what_still_runs_by_then(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    async with running_agent(nats_server.url, {"tiny": tiny_model}) as agent:
+        stream = await agent.start(max_tokens=_LONG, logit_bias=ENDLESS)
+        await stream.started()
+        assert (await agent.control("drain", DrainWorker(deadline_ms=86_400_000))).ok
+        await agent.until_reported(lambda report: report.state == "draining")
+        assert not agent.life.done()
+        assert (await agent.control("drain", DrainWorker(deadline_ms=0))).ok, (
+            "the last order counts"
+        )
+        assert await agent.life is False
+        assert (await stream.given_back()).code == "draining"
+
+
+async def test_told_to_restart_it_ends_and_says_so_unless_it_is_to_stop(
+    nats_server: RunningNats, tiny_model: Path
+) -> None:
+    for stopped in (False, True):
+        async with running_agent(nats_server.url, {"tiny": tiny_model}) as agent:
+            assert (await agent.control("drain", DrainWorker(restart=True))).ok
+            if stopped:
+                agent.stop.request()
+            assert await agent.life is not stopped
 
 
 async def test_past_its_drain_timeout_a_worker_gives_back_what_still_runs(

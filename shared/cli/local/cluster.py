@@ -118,6 +118,9 @@ class LocalCluster:
             status = await child.wait()
             if self._stopping:
                 return
+            if status == 0 and child in self._workers:
+                self._say(f"{child.name} was asked to end, and left")
+                return
             ends.append(time.monotonic())
             while ends[-1] - ends[0] > _RESTART_WINDOW_S:
                 ends.popleft()

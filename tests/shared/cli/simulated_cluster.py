@@ -10,7 +10,13 @@ from shared import subjects
 from shared.bus import Bus, Message
 from shared.ids import WorkerId
 from shared.messages.codec import decode, encode
-from shared.messages.control import CONTROL_ORDERS, ControlOrder, ControlReply, LoadModel
+from shared.messages.control import (
+    CONTROL_ORDERS,
+    ControlOrder,
+    ControlReply,
+    DrainWorker,
+    LoadModel,
+)
 from shared.messages.events import ModelStatus, WorkerReport
 from tests.shared.cli.reports import cluster
 
@@ -25,7 +31,9 @@ class SimulatedCluster:
         workers: what the health tells.
         stages: what a worker says of the model it was told to load, one question after another;
             the last one stays.
-        refusal: the code and message with which every order to load or unload is refused.
+        lives: what is told of a worker that was told to drain, one question after another; None
+            where it is gone. The last one stays.
+        refusal: the code and message with which every order is refused.
         silent: workers that answer nothing.
         orders: those that came, but for questions.
     """
@@ -34,6 +42,7 @@ class SimulatedCluster:
         self._bus = bus
         self.workers: list[WorkerReport] = []
         self.stages: dict[WorkerId, list[ModelStatus]] = {}
+        self.lives: dict[WorkerId, list[WorkerReport | None]] = {}
         self.refusal: tuple[str, str] | None = None
         self.silent: set[WorkerId] = set()
         self.orders: list[tuple[WorkerId, ControlOrder]] = []
@@ -46,7 +55,13 @@ class SimulatedCluster:
 
     async def _on_health(self, message: Message) -> None:
         self.asked.put_nowait(None)
-        await self._bus.publish(message.reply, encode(cluster(*self.workers)))
+        present = [now for one in self.workers if (now := self._now(one)) is not None]
+        await self._bus.publish(message.reply, encode(cluster(*present)))
+
+    def _now(self, worker: WorkerReport) -> WorkerReport | None:
+        if worker.id not in self.drained or (life := self.lives.get(worker.id)) is None:
+            return worker
+        return life.pop(0) if len(life) > 1 else life[0]
 
     async def _on_control(self, message: Message) -> None:
         _, _, worker, _, verb = message.subject.split(".")
@@ -67,6 +82,11 @@ class SimulatedCluster:
         return ControlReply(worker=worker, ok=True)
 
     @property
+    def drained(self) -> list[WorkerId]:
+        """The workers that were told to drain, in that order."""
+        return [worker for worker, order in self.orders if isinstance(order, DrainWorker)]
+
+    @property
     def loads(self) -> list[WorkerId]:
         """The workers that were told to load something."""
         return sorted(worker for worker, order in self.orders if isinstance(order, LoadModel))
@@ -81,7 +101,7 @@ class Ran:
     err: str
 
 
-async def run(*arguments: str, columns: int = 80) -> Ran:
+async def run(*arguments: str, columns: int = 80, limit_s: float = LIMIT_S) -> Ran:
     """`cluster` as a person types it, its output not a terminal."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "shared.cli", *arguments),
@@ -91,6 +111,6 @@ async def run(*arguments: str, columns: int = 80) -> Ran:
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "COLUMNS": str(columns)},
     )
-    out, err = await asyncio.wait_for(process.communicate(), LIMIT_S)
+    out, err = await asyncio.wait_for(process.communicate(), limit_s)
     assert process.returncode is not None
     return Ran(process.returncode, out.decode(), err.decode())
