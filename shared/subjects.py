@@ -37,7 +37,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("mlx.stream.<worker>.<client>.resend", "client", "worker",
             "ResendQuery", "ResendState, then the chunks"),
     Subject("mlx.controller.<controller>.infer", "controller", "owning controller",
-            "ForwardedRequest", "none"),
+            "ForwardedRequest", "ForwardReply"),
     Subject("mlx.worker.<worker>.infer", "controller", "worker", "DispatchBatch", "DispatchReply"),
     Subject("mlx.worker.<worker>.control.<verb>", "operator, controller", "worker",
             "ControlOrder", "ControlReply"),

@@ -44,6 +44,7 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     dispatch.DispatchBatch,
     dispatch.DispatchReply,
     dispatch.ForwardedRequest,
+    dispatch.ForwardReply,
     routes.RouteAnswer,
     events.WorkerEvent,
     events.KeptPrefixes,
