@@ -77,7 +77,7 @@ class VirtualWorker:
             self.scheduler,
             strict=False,
             state=lambda: self.state,
-            drain=self.drain,
+            drain=lambda order: self.drain(),
         )
         self._announced = False
         self._tasks: list[asyncio.Task[None]] = []
