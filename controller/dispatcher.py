@@ -90,7 +90,11 @@ class _Search:
 
 class Dispatcher:
     """Chooses a worker, dispatches, and goes to the next one on a refusal; without any, the request
-    waits a while."""
+    waits a while.
+
+    Attributes:
+        closed: no request goes to its first worker any more, but for prompts of a list.
+    """
 
     def __init__(
         self,
@@ -101,11 +105,7 @@ class Dispatcher:
         kept: KeptByWorkers,
         peers: Peers,
     ) -> None:
-        """Counts what it does in its `metrics`.
-
-        Attributes:
-            closed: no request goes to its first worker any more.
-        """
+        """Counts what it does in its `metrics`."""
         self.closed = False
         self._controller = controller
         self._bus = bus
@@ -138,7 +138,7 @@ class Dispatcher:
         while not request.ended and not request.cancelled:
             await self._bus.wait_connected()
             await self._peers.wait_in_touch()
-            if request.attempt < 0 and (self.closed or self._peers.may_have(request)):
+            if not self.may_begin(request):
                 return
             place = await self._place(search)
             if place is None:
@@ -182,6 +182,12 @@ class Dispatcher:
                 "%s refused: %s", report.id, answer.message,
                 extra={"request_id": request.request_id, "code": answer.code},
             )  # fmt: skip
+
+    def may_begin(self, request: OwnedRequest) -> bool:
+        """Whether it is for us to have a request served by its first worker, if none has it yet."""
+        if request.attempt >= 0 or request.part_of is not None:  # nobody else knows of a prompt
+            return True
+        return not (self.closed or self._peers.may_have(request))
 
     async def _place(self, search: _Search) -> Place | None:
         """A worker that may take it; None where the request has to look again, or has ended.

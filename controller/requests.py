@@ -342,12 +342,10 @@ class Requests:
         """Whether it is for us to dispatch a request, and not for another controller that was asked
         for it while we were out of touch, or takes over as we leave."""
         await self._peers.wait_in_touch()
-        if request.ended or request.attempt >= 0 or request.part_of is not None:
+        if request.ended or request.cancelled or self._dispatcher.may_begin(request):
             return not request.ended
         if self._dispatcher.closed:
             return False
-        if request.cancelled or not self._peers.may_have(request):
-            return True
         if await self._peers.hand_over(request):
             await self._let_go(request, "another controller has it")
             return False
@@ -493,7 +491,7 @@ class Requests:
 
     async def _let_go(self, request: OwnedRequest, why: str) -> None:
         """Another controller answers for it now."""
-        logger.warning("%s", why, extra=_about(request))
+        logger.info("%s", why, extra=_about(request))
         request.finish("failed")
         self._ledger.remove(request)
         self._dispatcher.waiting.dismiss(request)

@@ -41,6 +41,7 @@ _TICK_S = 0.25
 _STOPPED_S = 1.0
 """A tick so late means that the process stood still, and so did its view of the workers."""
 _DRAIN_S = 10.0
+_ADOPTED_WITHIN_S = 5.0
 
 
 class Controller:
@@ -203,6 +204,8 @@ class Controller:
                 await self._bus.flush()
             self._entrance.leave()
             await self._requests.hand_over()
+            # What runs is adopted in a moment, unless its worker ended in the same one.
+            await self._within(_ADOPTED_WITHIN_S, self._requests.wait_until_idle(), stop)
             await self._requests.fail_rest(*told)
         else:
             await self._change_state("draining")

@@ -50,12 +50,17 @@ from tests.chaos.plants import PLANTS
     show_default=True,
     help="NATS servers; three are a cluster.",
 )
+@click.option(
+    "--users", nargs=3, type=click.IntRange(0), default=(6, 4, 3), show_default=True,
+    help="How many use the Python client, write by hand, and hold conversations.",
+)  # fmt: skip
 @click.option("--plant", type=click.Choice(sorted(PLANTS)), help="A bug that must be found.")
 @click.option("--folder", type=click.Path(path_type=Path), help="For logs; kept.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
 def main(
     seconds: float, seed: int, names: tuple[str, ...], pause: tuple[float, float], workers: int,
-    controllers: int, servers: str, plant: str | None, folder: Path | None, as_json: bool,
+    controllers: int, servers: str, users: tuple[int, int, int], plant: str | None,
+    folder: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a cluster of real processes under load, have random faults happen to it, and check that
     every promise of docs/wire.md was kept. Exit status 1: one was not.
@@ -66,7 +71,7 @@ def main(
     faults = [BY_NAME[name] for name in names] or list(FAULTS)
     if servers == "1":
         faults = [fault for fault in faults if fault.name != "a server is a lame duck"]
-    plan = Plan(seed=seed, seconds=seconds, faults=faults, pause_s=pause)
+    plan = Plan(seed=seed, seconds=seconds, faults=faults, pause_s=pause, users=users)
 
     def say(line: str) -> None:
         console.print(line, highlight=False)

@@ -28,6 +28,7 @@ from shared.messages.dispatch import (
 from shared.messages.events import (
     EventType,
     KeptPrefixes,
+    RequestAdopted,
     RequestEvent,
     RequestEvents,
     RequestFailed,
@@ -282,10 +283,16 @@ class SimulatedWorker:
 
     async def _on_adopt(self, message: Message) -> None:
         order = decode(AdoptRequest, message.payload)
-        adopted, _ = self.held.pop(order.request_id)
+        adopted, before = self.held.pop(order.request_id)
         if self.before_adopted is not None:
             await self.before_adopted(order)
         self._adopted.put_nowait(order)
+        if before != order.owner:
+            attempt = adopted.dispatch.attempt
+            event = RequestAdopted(
+                request_id=order.request_id, client=order.client, attempt=attempt, owner=order.owner
+            )
+            await self._tell(before, event)
         reply = ControlReply(worker=self.id, ok=True, adopted=adopted)
         await self._bus.publish(message.reply, encode(reply))
 

@@ -11,16 +11,17 @@ import pytest
 from controller.ownership import rank_owners
 from shared.bus import Bus
 from shared.ids import ControllerId
-from shared.messages.stream import Done
+from shared.messages.stream import Done, Usage
 from shared.settings.tree import Nats
 from tests.controller.pair import FIRST, SECOND, Pair, ids_owned_by, running_pair, until_known
 from tests.controller.running import Inbox, Running, accepted, running_controller
-from tests.controller.simulated_worker import SimulatedWorker, keep_silent
+from tests.controller.simulated_worker import SimulatedWorker, keep_silent, spoken
 from tests.controller.test_adoption import held, hold
 from tests.nats_proxy import NatsProxy
 
 pytestmark = pytest.mark.anyio
 
+LIMIT_S = 20
 FULL = {"active_requests": 8, "queued_requests": 10}
 ROOM = {"active_requests": 0, "queued_requests": 0}
 FAILOVER = {"heartbeat_interval_ms": 100, "missed_heartbeats": 100}
@@ -199,7 +200,7 @@ async def test_who_leaves_leaves_what_runs_and_hands_over_what_waits(pair: Pair)
     await begun(pair, worker, "turn-0")
     first, second = pair.controllers
     first.stop.request()
-    await asyncio.wait_for(first.task, 5)
+    await asyncio.wait_for(first.task, LIMIT_S)
     await first.controller._bus.close()
     await second.until(lambda: second.controller.report().active_requests == 3)
     for number, inbox in enumerate(inboxes):
@@ -219,6 +220,29 @@ async def test_who_leaves_leaves_what_runs_and_hands_over_what_waits(pair: Pair)
     assert first.controller.report().failed_requests == 0
 
 
+async def test_the_prompts_of_a_list_still_go_to_workers(cut: Cut) -> None:
+    """A list is its controller's alone."""
+    worker = await cut.worker("w1")
+    await worker.say("heartbeat", **FULL)
+    await cut.until_each(lambda one: one._registry.workers[0].report.queued_requests == 10)
+    inbox = await cut.ask(prompt=["a", "b"], request_id=OWNED_BY_FIRST[0])
+    accepted(await inbox.next())
+    first, _ = cut.controllers
+    await first.until(lambda: first.controller.report().waiting_requests == 2)
+    first.stop.request()
+    await asyncio.sleep(0.3)
+    assert not first.task.done()
+    await worker.say("heartbeat", **ROOM)
+    for dispatch in [await worker.next_dispatch(), await worker.next_dispatch()]:
+        await worker.speak(dispatch, FIRST, 0, 1)
+        last = spoken(1, finish_reason="stop")
+        await worker.end(dispatch, FIRST, last, usage=Usage(5, 1, 1))
+    await asyncio.wait_for(first.task, LIMIT_S)
+    assert first.controller.report().failed_requests == 0
+    while not isinstance(await inbox.next(), Done):
+        pass
+
+
 async def test_an_attempt_that_is_under_way_is_waited_for(pair: Pair) -> None:
     worker = await pair.worker("w1")
     worker.answer = keep_silent
@@ -229,7 +253,8 @@ async def test_an_attempt_that_is_under_way_is_waited_for(pair: Pair) -> None:
     first.stop.request()
     await asyncio.sleep(0.3)
     assert not first.task.done()
+    hold(worker, held(OWNED_BY_FIRST[0]), owner=FIRST)
     await worker.acknowledge_late(dispatch)
-    await asyncio.wait_for(first.task, 5)
+    await asyncio.wait_for(first.task, LIMIT_S)
     await pair.controllers[1].settle()
     assert (worker.unread, inbox.rest()) == ((0, 0), [])

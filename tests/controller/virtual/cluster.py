@@ -43,7 +43,7 @@ from tests.controller.virtual.worker import VirtualWorker
 SETTINGS = ClusterSettings.model_validate(
     {
         "skills": {"chat": ["demo"]},
-        "controller": {"waiting_room": {"max_wait_ms": 1000}},
+        "controller": {"waiting_room": {"max_wait_ms": 250}},
         "worker": {
             "continuous_batching": {"max_batch_size": 1},
             "request_queue": {"max_depth": 2},

@@ -78,7 +78,7 @@ class Inspection:
         ]
         return [
             *(f"no end: {one}" for one in unheard),
-            *(f"{id} still has {_about(r)}" for id in self._controllers for r in self._active(id)),
+            *(f"{id} still has {_about(r)}" for id in self._controllers for r in self._kept(id)),
         ]
 
     def ends(self, *, prompt: bool) -> list[str]:
@@ -117,6 +117,11 @@ class Inspection:
                 wrong.append(f"{id} still has {left}")
         wrong += [f"a task is left: {name}" for name in _tasks() - self._usual_tasks]
         return wrong
+
+    def _kept(self, id: str) -> list[OwnedRequest]:
+        """What a controller has still to end; one that left leaves to others what workers have."""
+        has_left = self._controllers[id].state == "stopped"
+        return [r for r in self._active(id) if not (has_left and r.state == "running")]
 
     def _active(self, id: str) -> list[OwnedRequest]:
         return self._controllers[id]._requests._ledger.active
