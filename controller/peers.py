@@ -128,7 +128,8 @@ class Peers:
             try:
                 for inbox in request.inboxes:
                     message = _forwarded(request, inbox, hops, if_turns=if_turns)
-                    answer = await self._bus.request(subject, message, timeout_s=_ANSWER_S)
+                    limit_s = _FOUND_OUT_S if if_turns else _ANSWER_S
+                    answer = await self._bus.request(subject, message, timeout_s=limit_s)
                 return decode(ForwardReply, answer.payload).taken
             except NoResponders:
                 continue  # it died a moment ago: its successor owns the request

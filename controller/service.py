@@ -42,6 +42,7 @@ _STOPPED_S = 1.0
 """A tick so late means that the process stood still, and so did its view of the workers."""
 _DRAIN_S = 10.0
 _ADOPTED_WITHIN_S = 5.0
+_MEET_S = 2.0
 
 
 class Controller:
@@ -173,6 +174,7 @@ class Controller:
         await self._probing.open()
         await self._probing_controllers.open()
         await self._requests.open()
+        await self._meet_controllers()
         await self._entrance.open()
         own_health = subjects.controller_health(self.id)
         everyone, cluster = subjects.HEALTH_CONTROLLERS, subjects.HEALTH_CLUSTER
@@ -189,6 +191,18 @@ class Controller:
                 ),
             )
         )
+
+    async def _meet_controllers(self) -> None:
+        """Know those that are there before taking requests: they may have turns of a session."""
+        try:
+            first = await self._bus.request(subjects.HEALTH_CONTROLLERS, b"", timeout_s=_MEET_S)
+            others = await self._bus.request_many(subjects.HEALTH_CONTROLLERS, b"", wait_s=0.1)
+            for answer in [first, *others]:
+                met = decode(ControllerHealth, answer.payload).controller
+                event = ControllerEvent(type="heartbeat", controller=met)
+                self._registry.on_controller_event(event, time.monotonic())
+        except (BusError, DecodeError) as error:
+            logger.debug("no other controller was met: %s", error.message)
 
     async def _shut_down(self, stop: StopRequest) -> None:
         """Others get the new requests, and one of them leads; then they get ours. Where there are
