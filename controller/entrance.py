@@ -67,7 +67,7 @@ class Entrance:
         self._has_left = True
 
     async def close(self) -> None:
-        """Nor those that are here and were not taken yet."""
+        """Take no more of those that are here, either."""
         await self._tasks.end()
 
     # Requests.

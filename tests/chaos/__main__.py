@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shared.client import connect
-from tests.chaos.campaign import Campaign, Plan, Report, summary
+from tests.chaos.campaign import Campaign, Plan, Report, explained, summary
 from tests.chaos.faults import BY_NAME, FAULTS
 from tests.chaos.fleet import Fleet
 from tests.chaos.known import learn
@@ -96,7 +96,10 @@ def main(
                 known = await learn(cluster, seed=seed, asks=24, conversations=4, tokens=400)
             bug = PLANTS[plant].planted() if plant and PLANTS[plant].where == "client" else None
             with bug or contextlib.nullcontext():
-                return await Campaign(fleet, plan, known, say).run()
+                report = await Campaign(fleet, plan, known, say).run()
+            if report.violations:
+                say(explained(report.violations, place))
+            return report
 
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)

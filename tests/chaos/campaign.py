@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
@@ -31,6 +33,7 @@ from tests.nats_proxy import NatsProxy
 
 _WIRE_SLACK_S = 6.0
 _SPARE_TASKS = 5
+_REQUEST_ID = re.compile(r"(used|hand)-[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +218,20 @@ def judged(asked: Asked, strikes: Sequence[Strike]) -> list[Violation]:
     for wire, truth in asked.wire:
         found += judge_wire(wire, truth, strikes, _WIRE_SLACK_S)
     for turns in asked.sessions:
-        found += judge_order(turns)
+        found += judge_order(turns, strikes)
     return found
+
+
+def explained(violations: Sequence[Violation], folder: Path) -> str:
+    """Each violation, with what all processes logged of its request, in the order of time."""
+    logs = [log.read_text(errors="replace") for log in folder.glob("*.log")]
+    said = [line for log in logs for line in log.splitlines()]
+    told = []
+    for violation in violations:
+        named = _REQUEST_ID.search(violation.request)
+        about = [line for line in said if named and named[0] in line]
+        told += [str(violation), *sorted(about)]
+    return "\n".join(told)
 
 
 def resumed(asked: Asked, strikes: Sequence[Strike]) -> dict[str, list[float]]:

@@ -175,13 +175,20 @@ def _wrong_piece(message: Mapping[str, Any], truth: Answer) -> str | None:
     return f"tokens of {teller} from {first} on are {ids[:5]}, not {rest[:5]}"
 
 
-def judge_order(turns: list[Record]) -> list[Violation]:
-    """Of one session, in the order in which they were sent."""
+def judge_order(turns: list[Record], strikes: Iterable[Strike] = ()) -> list[Violation]:
+    """Of one session, in the order in which they were sent.
+
+    Where messages were lost the end of a turn may be one that was said again, after the next one
+    had begun.
+    """
+    losses = [strike for strike in strikes if strike.loses_messages]
     found = []
     for before, after in pairwise(turns):
         if not after.pieces or before.end is None:
             continue
         if after.heard_at[0] < before.ended_at:
+            if any(s.at <= before.ended_at and s.until >= before.started_at for s in losses):
+                continue
             early_s = before.ended_at - after.heard_at[0]
             what = f"it began {early_s:.3f} s before {before.name} had ended"
             found.append(Violation("order", after.name, what))

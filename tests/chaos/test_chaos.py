@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.client import connect
-from tests.chaos.campaign import Campaign, Plan, Report, judged
+from tests.chaos.campaign import Campaign, Plan, Report, explained, judged
 from tests.chaos.faults import BY_NAME, FAULTS
 from tests.chaos.fleet import Fleet
 from tests.chaos.known import Known, learn
@@ -54,7 +54,7 @@ async def test_under_random_faults_every_promise_is_kept(
 ) -> None:
     seed = request.config.getoption("--fault-seed")
     report = await campaign(tmp_path, model, known, replace(SHORT, seed=seed))
-    assert report.violations == [], report.as_json()
+    assert report.violations == [], explained(report.violations, tmp_path)
     assert sum(report.faults.values()) >= 8
     assert report.requests >= 50
 

@@ -109,3 +109,13 @@ def test_turns_of_a_session_begin_once_the_one_before_has_ended() -> None:
     assert judge_order([first, second]) == []
     assert [violation.promise for violation in judge_order([second, first])] == ["order"]
     assert judge_order([second, recorded(end=None)]) == []
+
+
+def test_an_end_that_was_said_again_may_come_after_the_next_turn_began() -> None:
+    first, second = recorded(FIRST, LAST), recorded(FIRST, LAST)
+    began, ended = second.started_at, second.ended_at
+    for at, until, promises in ((began, ended, []), (ended + 1, ended + 2, ["order"])):
+        for loses in (True, False):
+            strike = Strike("kill a server", ("nats-1",), at, until, loses_messages=loses)
+            found = [each.promise for each in judge_order([second, first], [strike])]
+            assert found == (promises if loses else ["order"])
