@@ -61,8 +61,10 @@ def main() -> None:
     if ours.clock is not None:
         _follow(ours.clock)
     with contextlib.ExitStack() as stack:
-        if ours.plant is not None and PLANTS[ours.plant].where == ours.command:
-            stack.enter_context(PLANTS[ours.plant].planted())
+        plant = PLANTS[ours.plant] if ours.plant is not None else None
+        for each in (plant, plant and plant.beside):
+            if each is not None and each.where == ours.command:
+                stack.enter_context(each.planted())
         _command(ours.command)(theirs, prog_name=ours.command)
 
 

@@ -32,6 +32,7 @@ class Plant:
         target: the method that is replaced, as `module.Class.method`.
         make: given the right method, makes the wrong one.
         fault: what has to happen for it to show; None: nothing.
+        beside: another one, planted with it, without which it would be made up for.
     """
 
     promise: str
@@ -40,6 +41,7 @@ class Plant:
     target: str
     make: Callable[[Any], Any]
     fault: str | None = None
+    beside: "Plant | None" = None
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
@@ -99,6 +101,10 @@ def _no_turns(_: Any) -> Any:
         return None
 
     return wrong
+
+
+def _always_next(_: Any) -> Any:
+    return lambda self, request: True
 
 
 def _no_retry(_: Any) -> Any:
@@ -185,6 +191,10 @@ PLANTS: dict[str, Plant] = {
     "no turns": Plant(
         "order", "turns of a session do not wait", "controller",
         "controller.session_turns.SessionTurns.wait", _no_turns,
+        beside=Plant(
+            "order", "nor at a worker", "worker",
+            "worker.session_order.SessionOrder.is_next", _always_next,
+        ),
     ),
     "left tasks": Plant(
         "leak", "each request leaves a task behind", "controller",

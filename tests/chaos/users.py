@@ -21,7 +21,8 @@ from tests.faults.asks import Ask
 from tests.faults.load import Load
 
 _HEARD_NOTHING_S = 1.0
-_THINKS_S = 0.5
+_THINKS_S = 0.2
+_INTERRUPTS_S = 0.1
 _LINGERS_S = 0.2
 _LISTENS_ON_S = 5.0
 
@@ -115,7 +116,9 @@ class Users:
                     await load.until_accepted()  # until then their order is nobody's promise
                     if self._chance.random() < 0.5:
                         await task
-                    await asyncio.sleep(self._chance.uniform(0, _THINKS_S))
+                        await asyncio.sleep(self._chance.uniform(0, _THINKS_S))
+                    else:
+                        await asyncio.sleep(self._chance.uniform(0, _INTERRUPTS_S))
 
     # By hand.
 
