@@ -71,9 +71,15 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def cluster(roomy_model: Path) -> Iterator[ClusterProcess]:
-    """What is killed in it is started again."""
-    with cluster_process(model=str(roomy_model), arguments=("--http-port", "0")) as cluster:
+    """What is killed in it is started again; nobody waits for that."""
+    with _cluster(roomy_model, max_wait_ms=200) as cluster:
         yield cluster
+
+
+def _cluster(model: Path, *, max_wait_ms: int) -> contextlib.AbstractContextManager[ClusterProcess]:
+    settings = {"CLUSTER__CONTROLLER__WAITING_ROOM__MAX_WAIT_MS": str(max_wait_ms)}
+    flags = ("--http-port", "0")
+    return cluster_process(model=str(model), arguments=flags, settings=settings)
 
 
 @pytest.fixture
@@ -154,6 +160,20 @@ async def test_a_killed_worker_is_told_as_an_error_that_may_be_tried_again(
         assert stream.error["message"]
     assert (whole.status, whole.broken) == (503, False)
     assert streams[0].error["code"] == whole.error["code"] == "worker_lost"
+
+
+async def test_streams_go_on_when_their_only_worker_is_back(roomy_model: Path) -> None:
+    asked = {**_CHAT, "max_tokens": 1500}
+    with _cluster(roomy_model, max_wait_ms=60_000) as cluster:
+        url = cluster.ready["http_url"]
+        async with httpx.AsyncClient(base_url=url, timeout=_LIMIT_S) as http:
+            await _until(lambda: _serves(http))
+            undisturbed = Answer()
+            await _ask(http, "/v1/chat/completions", undisturbed, asked, True, {})
+            async with _under_way(http, max_tokens=1500) as answers:
+                _process(cluster, "--id worker-1").kill()
+    assert all(answer.looks_whole and not answer.broken for answer in answers)
+    assert answers[0].text == undisturbed.text and len(undisturbed.text) > 1000
 
 
 async def test_streams_go_on_behind_a_killed_nats_server(

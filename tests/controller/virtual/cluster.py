@@ -54,6 +54,7 @@ SETTINGS = ClusterSettings.model_validate(
 _CLIENT = ClientName("local")
 _SETTLED_S = 1.6
 _LOOK_S = 0.25
+_QUIET_S = 2.0
 _LAST_WORDS_S = 5.5
 """So long a controller waits for the answer to a question, or for one who has died."""
 _PATIENCE_S = 25.0
@@ -163,8 +164,10 @@ class VirtualCluster:
                 self._bus(worker.id).mend()
                 worker.set_mood("willing")
                 worker.engine.go_on()
+        quiet_s = 0.0
         for _ in range(round(_PATIENCE_S / _LOOK_S)):
-            if not self._unsettled():
+            quiet_s = 0.0 if self._unsettled() else quiet_s + _LOOK_S
+            if quiet_s > _QUIET_S:  # what is on its way has come
                 return
             await asyncio.sleep(_LOOK_S)
 
