@@ -110,4 +110,4 @@ async def _listed(cluster: ClusterProcess, until: Any = lambda _: True) -> list[
         sessions: list[dict[str, Any]] = json.loads(ran.out)["sessions"]
         if until(sessions):
             return sessions
-        assert time.monotonic() < deadline, sessions
+        assert time.monotonic() < deadline, json.dumps(sessions)
