@@ -67,6 +67,10 @@ class Recovery:
     def _published_at(self) -> float:
         return self._asked_at.get("publish", self._began_at)
 
+    def is_silent(self, now: float) -> bool:
+        """Nothing was heard for a while."""
+        return now - self._heard_at >= SILENCE_S
+
     def is_lost(self, now: float) -> bool:
         """Nothing was heard for a while, but not for so long that nobody cares any more."""
         return SILENCE_S <= now - self._heard_at < SILENCE_S + _LOST_LIMIT_S

@@ -22,6 +22,7 @@ from shared.messages.control import RequestState, ResendState
 from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timings, Usage
 
 _LOOKS_S = 0.05
+_COPIES = 3
 _ABANDONED_S = 2.0
 """A stream whose reader has not come for so long keeps no later turn from being asked."""
 
@@ -290,7 +291,10 @@ class Stream:
                 assert self._assembler.worker is not None
                 subject = subjects.resend(self._assembler.worker, self._client)
                 query, where = self._resend_query(), "resent"
-        await self._bus.publish(subject, query, reply=self._seat.reply(where))
+        # Who is silent may hang, and still be given what is published: more than one copy is not.
+        copies = _COPIES if where == "stream" and self._recovery.is_silent(time.monotonic()) else 1
+        for _ in range(copies):
+            await self._bus.publish(subject, query, reply=self._seat.reply(where))
 
     def _rest_payload(self) -> bytes:
         """The request with what came of its only answer; as it was where there are several, whose
