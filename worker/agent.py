@@ -218,6 +218,7 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._drain_limit_s) as self._draining:
                     await self._scheduler.changes.wait_until(lambda: self._scheduler.idle)
+        self._draining = None
         self._scheduler.give_back_all(StreamError.of("draining", f"worker {self.id} shut down"))
         await self._publisher.drain(_LAST_WORDS_S)
         await asyncio.gather(*(engine.stop() for engine in self._engines))

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from shared.cli.outcomes import Outcome
 from shared.cli.views.models import ModelRow, model_rows
 from shared.client import Cluster
 from shared.errors import BusError, ClusterError, InvalidRequest, ModelError, Unavailable
@@ -15,21 +15,6 @@ from shared.messages.health import ClusterHealth
 
 _POLL_S = 0.2
 _SILENCE_LIMIT_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of an order to one worker.
-
-    Attributes:
-        done: what the worker did, or does; None where it did not.
-        code, reason: why not.
-    """
-
-    worker: WorkerId
-    done: str | None = None
-    code: str | None = None
-    reason: str | None = None
 
 
 def having(health: ClusterHealth, model: ModelId, worker: WorkerId | None) -> list[ModelRow]:

@@ -11,7 +11,7 @@ import orjson
 from rich.console import Console
 
 from shared.cli.groups import ListingGroup
-from shared.cli.model_orders import Outcome, having, load, unload
+from shared.cli.model_orders import having, load, unload
 from shared.cli.options import (
     json_option,
     not_empty,
@@ -19,12 +19,12 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
+from shared.cli.outcomes import Outcome, tell
 from shared.cli.progress import LoadDisplay
 from shared.cli.session import with_cluster
 from shared.cli.views.figures import printable
 from shared.cli.views.models import ModelRow, doing, error_lines, model_rows, model_table
 from shared.client import Cluster
-from shared.errors import ModelError
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelStatus
 from shared.messages.health import ClusterHealth
@@ -102,7 +102,7 @@ def load_model(
     except KeyboardInterrupt:
         click.echo("The workers go on loading.", err=True)
         sys.exit(130)
-    _tell(model, outcomes, "could not be loaded", as_json=as_json)
+    tell(outcomes, f"{model} could not be loaded", model=model, as_json=as_json)
 
 
 @command.command("unload")
@@ -129,7 +129,7 @@ def unload_model(
     outcomes = with_cluster(config, nats, token, work)
     if not outcomes and not as_json:
         click.echo(f"No worker holds {printable(model)}.")
-    _tell(model, outcomes, "could not be unloaded", as_json=as_json)
+    tell(outcomes, f"{model} could not be unloaded", model=model, as_json=as_json)
 
 
 def _worker_id(name: str | None) -> WorkerId | None:
@@ -147,28 +147,6 @@ async def _at_once(
     async with asyncio.TaskGroup() as tasks:
         ordered = [tasks.create_task(one(row)) for row in rows]
     return [task.result() for task in ordered]
-
-
-def _tell(model: str, outcomes: Sequence[Outcome], failure: str, *, as_json: bool) -> None:
-    """Print what became of an order.
-
-    Raises:
-        ModelError: some worker did not do it; with each worker's reason.
-    """
-    if as_json:
-        workers = [
-            {"worker": o.worker, "ok": o.done is not None, "code": o.code, "message": o.reason}
-            for o in outcomes
-        ]
-        click.echo(orjson.dumps({"model": model, "workers": workers}).decode())
-    else:
-        for outcome in outcomes:
-            if outcome.done is not None:
-                click.echo(printable(f"{outcome.worker}: {model} {outcome.done}"))
-    failed = [outcome for outcome in outcomes if outcome.done is None]
-    if failed:
-        reasons = "; ".join(f"{one.worker}: {one.reason}" for one in failed)
-        raise ModelError(printable(f"{model} {failure}: {reasons}"), code=failed[0].code)
 
 
 def _as_dict(health: ClusterHealth) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from shared.cli.model_orders import Outcome
 from shared.cli.options import (
     json_option,
     not_empty,
@@ -15,9 +14,10 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
+from shared.cli.outcomes import Outcome, tell
 from shared.cli.progress import LoadDisplay
 from shared.cli.session import with_cluster
-from shared.cli.worker_orders import named, restart, shown_on, tell
+from shared.cli.worker_orders import named, restart, shown_on
 from shared.client import Cluster
 from shared.errors import InvalidRequest
 from shared.messages.events import WorkerReport

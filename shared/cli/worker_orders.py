@@ -4,10 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-import click
-import orjson
-
-from shared.cli.model_orders import Outcome
+from shared.cli.outcomes import Outcome
 from shared.cli.progress import LoadDisplay, warming
 from shared.cli.views.figures import printable
 from shared.client import Cluster
@@ -76,28 +73,6 @@ async def restart(
     except ClusterError as error:
         return Outcome(worker.id, code=error.code, reason=error.message)
     return Outcome(worker.id, done=f"is ready again after {time.monotonic() - began:.1f} s")
-
-
-def tell(outcomes: Sequence[Outcome], failure: str, *, as_json: bool) -> None:
-    """Print what became of an order.
-
-    Raises:
-        RequestError: some worker did not do it; with each worker's reason.
-    """
-    if as_json:
-        workers = [
-            {"worker": o.worker, "ok": o.done is not None, "code": o.code, "message": o.reason}
-            for o in outcomes
-        ]
-        click.echo(orjson.dumps({"workers": workers}).decode())
-    else:
-        for outcome in outcomes:
-            if outcome.done is not None:
-                click.echo(printable(f"{outcome.worker} {outcome.done}"))
-    failed = [outcome for outcome in outcomes if outcome.done is None]
-    if failed:
-        reasons = "; ".join(f"{one.worker}: {one.reason}" for one in failed)
-        raise RequestError(printable(f"{failure}: {reasons}"), code=failed[0].code)
 
 
 def shown_on(display: LoadDisplay, worker: WorkerReport) -> Show:

@@ -73,7 +73,7 @@ class Recovery:
 
     def is_lost(self, now: float) -> bool:
         """Nothing was heard for a while, but not for so long that nobody cares any more."""
-        return SILENCE_S <= now - self._heard_at < SILENCE_S + _LOST_LIMIT_S
+        return self.is_silent(now) and now - self._heard_at < SILENCE_S + _LOST_LIMIT_S
 
     def on_message(self, now: float) -> None:
         """Something of the stream came."""
