@@ -94,6 +94,7 @@ class Dispatcher:
 
     Attributes:
         closed: no request goes to its first worker any more, but for prompts of a list.
+        doubted: the boots of workers that did not answer when they were asked last.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Dispatcher:
     ) -> None:
         """Counts what it does in its `metrics`."""
         self.closed = False
+        self.doubted: set[tuple[WorkerId, BootId]] = set()
         self._controller = controller
         self._bus = bus
         self._registry = registry
@@ -166,6 +168,7 @@ class Dispatcher:
             if request.attempt != attempt.attempt or request.state != "dispatching":
                 return  # ended, or given back, before the answer came
             if isinstance(answer, Ack):
+                self.doubted.discard((report.id, report.boot_id))
                 request.acknowledge(answer.attempt, answer.boot_id)
                 return
             # Where our own link failed, that says nothing of the worker.
@@ -174,6 +177,8 @@ class Dispatcher:
             place.placement.ended("fault" if fault else "other", time.monotonic())
             if ours:
                 continue
+            if answer.code == "worker_lost" and self._is_known(report):
+                self.doubted.add((report.id, report.boot_id))
             self.metrics.refused(report.id, answer.code)
             search.refused[report.id] = _Refused(
                 answer, report.boot_id, place.decision.worker.seen_at
@@ -289,6 +294,7 @@ class Dispatcher:
 
     def on_worker_gone(self, worker: WorkerId, boot_id: BootId) -> None:
         """Wait no longer for acks of this boot: the requests go to the next worker."""
+        self.doubted.discard((worker, boot_id))
         self._lanes.on_worker_gone(worker, boot_id)
 
     def withdraw(self, request: OwnedRequest) -> bool:
@@ -319,6 +325,11 @@ class Dispatcher:
             # It may have taken the request all the same: that attempt must not go on.
             await self._cancel_attempt(report.id, attempt, silent=True)
             return Refusal(code="worker_lost", message=error.message)
+
+    def _is_known(self, report: WorkerReport) -> bool:
+        """Whether this boot is one that is not known to have ended."""
+        here = self._registry.worker(report.id)
+        return here is not None and here.report.boot_id == report.boot_id
 
     def _is_here(self, asked: WorkerReport, ack: Ack) -> bool:
         """Whether the boot that acked is the one that is here, or one not heard of yet."""

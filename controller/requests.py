@@ -117,9 +117,9 @@ class Requests:
         return len(self._dispatcher.waiting)
 
     @property
-    def busy_workers(self) -> set[tuple[WorkerId, BootId]]:
-        """The boots of workers that have, or may have, requests."""
-        return {
+    def watched_workers(self) -> set[tuple[WorkerId, BootId]]:
+        """The boots of workers that have, or may have, requests, or did not answer for one."""
+        return self._dispatcher.doubted | {
             (request.worker, request.boot_id)
             for request in self._ledger.active
             if request.worker is not None and request.boot_id is not None

@@ -76,7 +76,7 @@ class Controller:
             self._link,
             interval_s=probe_interval_s,
             everyone=lambda: [(view.id, view.report.boot_id) for view in self._registry.workers],
-            busy=lambda: self._requests.busy_workers,
+            busy=lambda: self._requests.watched_workers,
             subject=lambda boot: subjects.worker_alive(WorkerId(boot[0]), boot[1]),
             on_gone=self._on_worker_absent,
         )

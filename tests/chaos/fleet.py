@@ -255,9 +255,10 @@ class Fleet:
         return missing
 
     def processes(self) -> dict[str, psutil.Process]:
-        """All that run, by names that survive a replacement."""
+        """All of ours that run, by names that survive a replacement. (How many threads a server
+        of NATS has is for Go to decide.)"""
         named: dict[str, psutil.Process] = {}
-        for member in self.members:
+        for member in (*self.controllers, *self.workers):
             with contextlib.suppress(psutil.Error):
                 named[member.name] = member.process
             for engine in member.engines if member.kind == "worker" else []:

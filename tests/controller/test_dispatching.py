@@ -30,7 +30,9 @@ async def test_a_refusal_goes_to_the_next_worker_with_the_next_attempt(cluster: 
     assert (first.unread, second.unread) == ((0, 0), (0, 0))
 
 
-async def test_a_worker_that_is_not_there_any_more_is_passed_over(cluster: Running) -> None:
+async def test_a_worker_that_is_not_there_any_more_is_passed_over_and_found_gone(
+    cluster: Running,
+) -> None:
     gone = await cluster.worker("w1")
     await gone.say("heartbeat", id="w0")  # a worker that nobody is subscribed for
     await cluster.until(lambda: cluster.controller.report().workers == 2)
@@ -38,6 +40,7 @@ async def test_a_worker_that_is_not_there_any_more_is_passed_over(cluster: Runni
     await cluster.settle()
     await cluster.ask()
     assert (await gone.next_dispatch()).attempt == 1
+    await cluster.until(lambda: cluster.controller.report().workers == 1)
 
 
 async def test_a_missing_ack_goes_to_the_next_worker_and_is_cancelled_silently(
