@@ -60,7 +60,10 @@ class _Refused:
 
     @property
     def passes(self) -> bool:
-        """Also of one that is not there, or does not answer: it may be started again."""
+        """Also of one that says when to come again; and of one that is not there, or does not
+        answer: it may be started again."""
+        if self.refusal.retry_after_ms is not None:
+            return True
         return self.refusal.code in (*PASSING, "worker_lost")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from controller.dispatcher import Dispatcher
 from controller.intake import stream_error
 from controller.kept_prefixes import KeptByWorkers
+from controller.leaving import Leaving
 from controller.ledger import Ledger
 from controller.list_requests import ListRequests
 from controller.owned_request import OwnedRequest, RequestKey
@@ -21,12 +22,12 @@ from controller.retry_schedule import RetrySchedule
 from controller.routing import Need
 from controller.session_homes import SessionHomes
 from controller.session_turns import SessionTurns
+from controller.telling import Telling
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.changes import Changes
 from shared.errors import (
     ERROR_CODES,
-    BusError,
     DecodeError,
     RequestError,
     Unavailable,
@@ -44,8 +45,7 @@ from shared.messages.events import (
     TokensEmitted,
 )
 from shared.messages.routes import Route
-from shared.messages.stream import KEEP_ALIVE_S, Done, Failed, StreamError, StreamMessage
-from shared.messages.stream import encode as encode_stream
+from shared.messages.stream import KEEP_ALIVE_S, Done, Failed, StreamError
 from shared.settings import ClusterSettings
 from shared.tasks import Tasks
 
@@ -71,6 +71,7 @@ class Requests:
     Attributes:
         accepted, completed, failed: counts since the start.
         metrics: those and more, for Prometheus.
+        leaving: how they are left to other controllers.
     """
 
     def __init__(
@@ -102,6 +103,10 @@ class Requests:
         self._lists = ListRequests(bus, registry, self)
         self._tasks = Tasks()
         self._changes = Changes()
+        self._telling = Telling(bus)
+        self.leaving = Leaving(
+            self, self._ledger, self._lists, self._dispatcher, peers, self._changes
+        )
         self._closed: StreamError | None = None
         self.accepted = self.completed = self.failed = 0
         self.metrics = self._dispatcher.metrics
@@ -168,7 +173,7 @@ class Requests:
             await self._attach(known, request)
             return
         self._accept(request)
-        await self._send(request, request.accepted_message())
+        await self._telling.status(request, request.accepted_message())
         self._tasks.start(self._dispatch(request))
 
     def _accept(self, request: OwnedRequest) -> None:
@@ -180,11 +185,11 @@ class Requests:
     async def _attach(self, known: OwnedRequest, again: OwnedRequest) -> None:
         (inbox,) = again.inboxes
         if known.request.stream:
-            await self._publish(known, known.accepted_message(), inbox)
+            await self._telling.to(known, known.accepted_message(), inbox)
         if await self._lists.attach(known, inbox):
             return
         if known.end is not None:
-            await self._publish(known, known.end, inbox)
+            await self._telling.to(known, known.end, inbox)
             return
         is_new = inbox not in known.inboxes
         if not known.ended:
@@ -219,7 +224,7 @@ class Requests:
                 await self._join(request, again)
             except RequestError as error:  # another has taken its id meanwhile
                 end = again.failed_message(stream_error(error))
-                await self._publish(again, end, again.inboxes[0])
+                await self._telling.to(again, end, again.inboxes[0])
 
     # Adopting.
 
@@ -273,36 +278,19 @@ class Requests:
         for request in self._ledger.active:
             await self.give_up(request, self._closed)
 
-    # Leaving to other controllers.
-
-    async def prepare_to_leave(self) -> None:
-        """From now on no request goes to its first worker; return when each is with a worker, or
-        waits for its first one."""
-        self._dispatcher.closed = True
-        for request in self._ledger.active:
-            self._dispatcher.waiting.dismiss(request)
-        await self._changes.wait_until(lambda: all(map(self._may_be_left, self._ledger.active)))
-
-    async def hand_over(self) -> None:
-        """What workers have, who adopts it goes on with; have other controllers serve what none
-        has."""
-        for request in self._ledger.active:
-            if self._may_be_left(request) and request.attempt < 0:
-                if await self._peers.hand_over(request):
-                    await self._let_go(request, "another controller serves it")
-
     async def fail_rest(self, code: str, message: str) -> None:
         """End what cannot be left to another controller; take no more."""
         self._closed = StreamError.of(code, message)
-        for request in self._ledger.active:
-            if not self._may_be_left(request) or request.attempt < 0:
-                await self.give_up(request, self._closed)
+        await self.leaving.fail_rest(self._closed)
 
-    def _may_be_left(self, request: OwnedRequest) -> bool:
-        """A list and its prompts only we know."""
-        if request in self._lists or request.part_of is not None:
-            return False
-        return request.state == "running" or request.attempt < 0
+    async def let_go(self, request: OwnedRequest, why: str) -> None:
+        """Another controller answers for it now."""
+        logger.info("%s", why, extra=_about(request))
+        request.finish("failed")
+        self._ledger.remove(request)
+        self._dispatcher.waiting.dismiss(request)
+        self._changes.notify()
+        await self._turns.ended(request)
 
     # Dispatching.
 
@@ -347,7 +335,7 @@ class Requests:
         if self._dispatcher.closed:
             return False
         if await self._peers.hand_over(request):
-            await self._let_go(request, "another controller has it")
+            await self.let_go(request, "another controller has it")
             return False
         request.ours_since = time.monotonic()
         return True
@@ -382,7 +370,7 @@ class Requests:
         self.metrics.retried(request.worker, error.code, migrated=request.started)
         request.give_up_attempt(error)
         if request.started:
-            await self._send(request, request.waiting_message())
+            await self._telling.status(request, request.waiting_message())
         loop = asyncio.get_running_loop()
         self._pauses[request] = loop.call_later(delay_s, self._resume, request)
 
@@ -450,7 +438,7 @@ class Requests:
         if request.elapsed_ms > request.request.timeout_ms + _GRACE_S * 1000:
             await self.give_up(request, _deadline_exceeded(request))
         elif request.state != "running" and now - request.last_sent_at >= KEEP_ALIVE_S:
-            await self._send(request, request.waiting_message())
+            await self._telling.status(request, request.waiting_message())
 
     async def _on_request_events(self, message: Message) -> None:
         try:
@@ -487,16 +475,7 @@ class Requests:
                 failure = StreamError.of(event.code, event.message, retry_after_ms=wait_ms)
                 await self._retry(request, failure)
             case RequestAdopted() if event.owner != self._id:
-                await self._let_go(request, f"controller {event.owner} has adopted it")
-
-    async def _let_go(self, request: OwnedRequest, why: str) -> None:
-        """Another controller answers for it now."""
-        logger.info("%s", why, extra=_about(request))
-        request.finish("failed")
-        self._ledger.remove(request)
-        self._dispatcher.waiting.dismiss(request)
-        self._changes.notify()
-        await self._turns.ended(request)
+                await self.let_go(request, f"controller {event.owner} has adopted it")
 
     # Ending.
 
@@ -517,22 +496,7 @@ class Requests:
     ) -> None:
         request.end = message
         await self._end(request, state, code)
-        for inbox in request.inboxes:
-            await self._publish(request, message, inbox)
-
-    async def _send(self, request: OwnedRequest, message: StreamMessage) -> None:
-        """Send a status; clients that do not stream get none."""
-        request.last_sent_at = time.monotonic()
-        if request.request.stream:
-            for inbox in request.inboxes:
-                await self._publish(request, message, inbox)
-
-    async def _publish(self, request: OwnedRequest, message: StreamMessage, inbox: str) -> None:
-        body = encode_stream(message, multiplex=request.request.multiplex)
-        try:
-            await self._bus.publish(inbox, body)
-        except BusError as error:
-            logger.warning("a message to a client was lost: %s", error.message)
+        await self._telling.end(request, message)
 
     async def note_end(
         self, request: OwnedRequest, state: RequestStateName, code: str = ""

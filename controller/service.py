@@ -212,12 +212,12 @@ class Controller:
         told = "draining", f"controller {self.id} shut down"
         if self._peers.others:
             # Until they know that we left, turns of our sessions come here, behind those before.
-            await self._within(_DRAIN_S, self._requests.prepare_to_leave(), stop)
+            await self._within(_DRAIN_S, self._requests.leaving.prepare(), stop)
             await self._leave()
             with contextlib.suppress(BusError):
                 await self._bus.flush()
             self._entrance.leave()
-            await self._requests.hand_over()
+            await self._requests.leaving.hand_over()
             # What runs is adopted in a moment, unless its worker ended in the same one.
             await self._within(_ADOPTED_WITHIN_S, self._requests.wait_until_idle(), stop)
             await self._requests.fail_rest(*told)

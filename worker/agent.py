@@ -40,6 +40,7 @@ from worker.report import build_report
 from worker.scheduler import Scheduler
 from worker.sessions.book import SessionBook
 from worker.sessions.files import SessionFiles
+from worker.sleep_notice import SleepNotice, this_machine
 from worker.standing import find_lost
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ class Agent:
     ) -> None:
         self.id = worker_id
         self.boot_id: BootId = new_boot_id()
-        self.state: WorkerState = "starting"
+        self._state: WorkerState = "starting"
+        self._asleep = False
         self._settings = settings
         self._bus = bus
         self._logs = logs
@@ -102,6 +104,7 @@ class Agent:
             self._scheduler,
             strict=settings.security.strict_inbox,
             state=lambda: self.state,
+            asleep=lambda: self._asleep,
             drain=self._on_drain,
         )
         self._announced = False
@@ -119,6 +122,12 @@ class Agent:
             )
             for index in range(engines.count)
         )
+
+    @property
+    def state(self) -> WorkerState:
+        """As others see it: a worker whose machine sleeps is one that is not ready yet."""
+        leaves = self._state in ("draining", "stopped")
+        return "starting" if self._asleep and not leaves else self._state
 
     async def run(self, stop: StopRequest) -> bool:
         """Serve until asked to stop, then drain and close; True where it is to be started again."""
@@ -145,6 +154,7 @@ class Agent:
                 tasks.create_task(self._logs.run(self._bus)),
                 tasks.create_task(self._warm_up()),
                 tasks.create_task(self._predictive.run()),
+                tasks.create_task(self._mind_sleep()),
             ]
             self._bus.on_reconnect.append(self._announce_state)
             await _first_of(stop, self._drain_requested)
@@ -201,14 +211,14 @@ class Agent:
         await self._pre_warming.run(
             lambda: any(engine.state == "running" for engine in self._engines), self._on_warming
         )
-        if self.state == "warming":
+        if self._state == "warming":
             await self._change_state("ready")
 
     async def _on_warming(self) -> None:
         if self._settings.worker.pre_warming.register_when == "warming":
             await self._change_state("warming")
         else:
-            self.state = "warming"
+            self._state = "warming"
 
     async def _shut_down(self, stop: StopRequest) -> None:
         """In this order: nobody sends us new work; what runs may end; the rest is told that
@@ -239,9 +249,35 @@ class Agent:
         ordered = self._drain_order.deadline_ms if self._drain_order is not None else None
         return (self._settings.worker.drain_timeout_ms if ordered is None else ordered) / 1000
 
+    async def _mind_sleep(self) -> None:
+        if (power := this_machine()) is not None:
+            await SleepNotice(
+                power,
+                busy=lambda: not self._scheduler.idle,
+                before=self.fall_asleep,
+                after=self.wake_up,
+            ).run()
+
+    async def fall_asleep(self) -> None:
+        """Before the machine sleeps: nobody sends us new work, and what runs goes on elsewhere, or
+        here when we wake up."""
+        self._asleep = True
+        await self._announce_state()
+        message = f"the machine of worker {self.id} is about to sleep"
+        self._scheduler.give_back_all(StreamError.of("draining", message))
+        await self._publisher.drain(_LAST_WORDS_S)
+        with contextlib.suppress(BusError):
+            await self._bus.flush(timeout_s=_LAST_WORDS_S)
+
+    async def wake_up(self) -> None:
+        """The machine has woken."""
+        if self._asleep:
+            self._asleep = False
+            await self._announce_state()
+
     async def _change_state(self, state: WorkerState) -> None:
-        if self.state != state:
-            self.state = state
+        if self._state != state:
+            self._state = state
             await self._announce_state()
 
     async def _announce_state(self) -> None:
@@ -293,7 +329,7 @@ class Agent:
         if isinstance(fact, EngineStarted):
             self._scheduler.models.loader.on_engine_started(engine)
             logger.info("engine %d runs on %s", engine.index, fact.device)
-            if self.state == "unhealthy":
+            if self._state == "unhealthy":
                 await self._change_state("ready")
         self._scheduler.on_fact(engine, fact)
         self._scheduler.changes.notify()
@@ -303,7 +339,7 @@ class Agent:
         message = f"the engine process of {self.id} ended ({reason})"
         self._scheduler.on_engine_lost(engine, StreamError.of("engine_crashed", message))
         if all(other.state == "failed" for other in self._engines):
-            self.state = "unhealthy"
+            self._state = "unhealthy"
         self._scheduler.changes.notify()
 
     # Messages.

@@ -42,6 +42,8 @@ from worker.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
+_AWAKE_AFTER_MS = 1000
+
 DISPATCHES_PER_MESSAGE = 64
 """So many a controller may send at once: so few that the answer comes long before it is missed."""
 
@@ -66,6 +68,7 @@ class Entrance:
 
     Args:
         strict: the inbox rule of `security.strict_inbox`.
+        asleep: whether the machine is about to sleep, or sleeps.
         drain: has the agent end gracefully.
     """
 
@@ -78,6 +81,7 @@ class Entrance:
         *,
         strict: bool,
         state: Callable[[], WorkerState],
+        asleep: Callable[[], bool],
         drain: Callable[[DrainWorker], None],
     ) -> None:
         self._bus = bus
@@ -86,6 +90,7 @@ class Entrance:
         self._scheduler = scheduler
         self._strict = strict
         self._state = state
+        self._asleep = asleep
         self._drain = drain
 
     async def open(self) -> None:
@@ -135,6 +140,9 @@ class Entrance:
         state = self._state()
         if state in ("draining", "stopped"):
             return Refusal(code="draining", message=f"worker {self._id} is shutting down")
+        if self._asleep():
+            message = f"the machine of worker {self._id} is about to sleep"
+            return Refusal(code="draining", message=message, retry_after_ms=_AWAKE_AFTER_MS)
         if state == "unhealthy":
             return Refusal(code="engine_crashed", message=f"worker {self._id} has no engine")
         return self._scheduler.accept(dispatch, owner)

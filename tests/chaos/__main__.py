@@ -16,10 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from shared.client import connect
-from tests.chaos.campaign import Campaign, Plan, Report, explained, summary
+from tests.chaos.campaign import Campaign, Plan, Report, summary
 from tests.chaos.faults import BY_NAME, FAULTS
 from tests.chaos.fleet import Fleet
 from tests.chaos.known import learn
+from tests.chaos.logs import explained
+from tests.chaos.picture import drawn
 from tests.chaos.plants import PLANTS
 
 
@@ -56,11 +58,15 @@ from tests.chaos.plants import PLANTS
 )  # fmt: skip
 @click.option("--plant", type=click.Choice(sorted(PLANTS)), help="A bug that must be found.")
 @click.option("--folder", type=click.Path(path_type=Path), help="For logs; kept.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to draw it as SVG: who was in trouble when, and how long streams stood still.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
 def main(
     seconds: float, seed: int, names: tuple[str, ...], pause: tuple[float, float], workers: int,
     controllers: int, servers: str, users: tuple[int, int, int], plant: str | None,
-    folder: Path | None, as_json: bool,
+    folder: Path | None, picture: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a cluster of real processes under load, have random faults happen to it, and check that
     every promise of docs/wire.md was kept. Exit status 1: one was not.
@@ -106,6 +112,9 @@ def main(
         place.mkdir(parents=True, exist_ok=True)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             report = runner.run(work(place))
+    if picture is not None:
+        picture.write_text(drawn(report.strikes, report.stood_still, report.seconds))
+        say(f"drawn to {picture}")
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
@@ -115,11 +124,15 @@ def main(
 
 def show(report: Report, console: Console) -> None:
     """For people."""
-    table = Table("fault", "times", "resumed elsewhere: p50", "p95", "max (s)")
+    names = ("p50", "p95", "max")
+    table = Table("fault", "times", "streams taken over by another worker (s): p50", *names[1:],
+                  "heard from it: p50", *names[1:])  # fmt: skip
     for kind, times in sorted(report.faults.items()):
-        took = summary(report.resumed_s.get(kind, []))
-        figures = [f"{took[name]:.3f}" if name in took else "" for name in ("p50", "p95", "max")]
-        table.add_row(kind, str(times), *figures)
+        row = [kind, str(times)]
+        for found in (report.taken_s, report.resumed_s):
+            took = summary(found.get(kind, []))
+            row += [f"{took[name]:.3f}" if name in took else "" for name in names]
+        table.add_row(*row)
     console.print(table)
     pauses = summary(report.pauses_s)
     console.print(

@@ -2,13 +2,11 @@
 
 import asyncio
 import random
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
@@ -26,6 +24,7 @@ from tests.chaos.checker import (
 from tests.chaos.faults import FAULTS, Fault, Mischief
 from tests.chaos.fleet import Fleet
 from tests.chaos.known import Known
+from tests.chaos.logs import taken_over
 from tests.chaos.users import Asked, Users
 from tests.faults.answers import DONE, Record
 from tests.faults.footprint import Footprint, footprints
@@ -33,7 +32,8 @@ from tests.nats_proxy import NatsProxy
 
 _WIRE_SLACK_S = 6.0
 _SPARE_TASKS = 5
-_REQUEST_ID = re.compile(r"(used|hand)-[0-9a-f]+")
+_TAKEN_WITHIN_S = 15.0
+_WORTH_DRAWING_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,27 @@ class Plan:
 
 @dataclass(slots=True)
 class Report:
-    """What came of it."""
+    """What came of it.
+
+    Attributes:
+        strikes: what happened, with times from the begin on.
+        pauses_s: the longest one of each stream.
+        stood_still: each pause of a stream that is worth drawing: when it ended, and how long it
+            was.
+        taken_s: by kind of fault, until another worker had taken a request.
+        resumed_s: likewise, until its client heard of that one.
+    """
 
     seed: int
     seconds: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
+    strikes: list[Strike] = field(default_factory=list)
     requests: int = 0
     tokens: int = 0
     ends: dict[str, int] = field(default_factory=dict)
     pauses_s: list[float] = field(default_factory=list)
+    stood_still: list[tuple[float, float]] = field(default_factory=list)
+    taken_s: dict[str, list[float]] = field(default_factory=dict)
     resumed_s: dict[str, list[float]] = field(default_factory=dict)
     figures: dict[str, int] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
@@ -75,8 +87,10 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Without each single pause."""
         whole = asdict(self)
+        del whole["stood_still"]
         whole["pauses_s"] = summary(self.pauses_s)
-        whole["resumed_s"] = {kind: summary(each) for kind, each in self.resumed_s.items()}
+        for name, times in (("taken_s", self.taken_s), ("resumed_s", self.resumed_s)):
+            whole[name] = {kind: summary(each) for kind, each in times.items()}
         return whole
 
 
@@ -105,6 +119,7 @@ class Campaign:
         self._plan = plan
         self._say = say
         self._chance = random.Random(plan.seed)
+        self._began = 0.0
         self.report = Report(plan.seed)
         self.report.figures["ties left out"] = known.ties
 
@@ -124,7 +139,7 @@ class Campaign:
             asking = asyncio.create_task(
                 users.run(library=library, by_hand=by_hand, talkers=talkers)
             )
-            began = time.monotonic()
+            self._began = began = time.monotonic()
             await self._strike(mischief, began)
             await mischief.finish()
             users.stop()
@@ -202,7 +217,19 @@ class Campaign:
         ends = [record.end or "none" for record, _ in asked.streams]
         ends += [_end_of(record.ends) for record, _ in asked.wire]
         report.ends = dict(Counter(ends))
+        report.strikes = [
+            replace(each, at=each.at - self._began, until=each.until - self._began)
+            for each in strikes
+        ]
         report.pauses_s = [longest_pause_s(record) for record, _ in asked.streams]
+        report.stood_still = [
+            (late - self._began, late - early)
+            for record, _ in asked.streams
+            for early, late in pairwise(record.heard_at)
+            if late - early >= _WORTH_DRAWING_S
+        ]
+        epoch = time.time() - time.monotonic()
+        report.taken_s = taken_over(self._fleet.folder, strikes, epoch, _TAKEN_WITHIN_S)
         report.resumed_s = resumed(asked, strikes)
         report.figures["stale messages"] = sum(stale_messages(wire) for wire, _ in asked.wire)
         report.violations += judged(asked, strikes)
@@ -220,18 +247,6 @@ def judged(asked: Asked, strikes: Sequence[Strike]) -> list[Violation]:
     for turns in asked.sessions:
         found += judge_order(turns, strikes)
     return found
-
-
-def explained(violations: Sequence[Violation], folder: Path) -> str:
-    """Each violation, with what all processes logged of its request, in the order of time."""
-    logs = [log.read_text(errors="replace") for log in folder.glob("*.log")]
-    said = [line for log in logs for line in log.splitlines()]
-    told = []
-    for violation in violations:
-        named = _REQUEST_ID.search(violation.request)
-        about = [line for line in said if named and named[0] in line]
-        told += [str(violation), *sorted(about)]
-    return "\n".join(told)
 
 
 def resumed(asked: Asked, strikes: Sequence[Strike]) -> dict[str, list[float]]:

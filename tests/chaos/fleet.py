@@ -126,7 +126,7 @@ class Fleet:
         servers: int = 1,
         plant: str | None = None,
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._plant = plant
         self._settings = {
             "CHAOS_FOLDER": str(folder.absolute()),
@@ -282,7 +282,7 @@ class Fleet:
             "host": "127.0.0.1",
             "port": port,
             "max_payload": MAX_PAYLOAD_BYTES,
-            "jetstream": {"store_dir": str(self._folder / name)},
+            "jetstream": {"store_dir": str(self.folder / name)},
             "lame_duck_duration": f"{_LAME_DUCK_S}s",
             "lame_duck_grace_period": "1s",
         }
@@ -291,19 +291,19 @@ class Fleet:
             settings["cluster"] = {
                 "name": "chaos", "host": "127.0.0.1", "port": own, "routes": routes,
             }  # fmt: skip
-        config = self._folder / f"{name}.json"
+        config = self.folder / f"{name}.json"
         config.write_text(json.dumps(settings))
         command = [str(SCRIPTS / "nats-server"), "--config", str(config)]
-        return Member("nats", name, command, self._folder / f"{name}.log", {})
+        return Member("nats", name, command, self.folder / f"{name}.log", {})
 
     def _member(self, kind: Literal["controller", "worker"], number: int) -> Member:
         name = f"{kind}-{number}"
-        clock = self._folder / f"{name}.clock"
+        clock = self.folder / f"{name}.clock"
         new_clock(clock)
         command = [sys.executable, "-m", "tests.chaos.child", "--clock", str(clock)]
         command += [*(["--plant", self._plant] if self._plant else []), kind, "--id", name]
-        log = self._folder / f"{name}.log"
-        kept = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self._folder / f"{name}.kv")}
+        log = self.folder / f"{name}.log"
+        kept = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self.folder / f"{name}.kv")}
         settings = {**kept, **self._settings}
         return Member(kind, name, command, log, settings, line=NatsProxy(), clock=clock)
 

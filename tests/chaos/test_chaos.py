@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from shared.client import connect
-from tests.chaos.campaign import Campaign, Plan, Report, explained, judged
+from tests.chaos.campaign import Campaign, Plan, Report, judged
 from tests.chaos.faults import BY_NAME, FAULTS
 from tests.chaos.fleet import Fleet
 from tests.chaos.known import Known, learn
+from tests.chaos.logs import explained
 from tests.chaos.plants import PLANTS
 from tests.chaos.users import Users
 from tests.models import make_tiny_model

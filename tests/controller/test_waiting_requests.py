@@ -164,6 +164,20 @@ async def test_a_worker_that_did_not_answer_is_asked_again_when_it_is_heard_of(
         await runs(cluster, attempt=1)
 
 
+async def test_a_worker_whose_machine_sleeps_is_asked_again_when_it_has_woken(
+    cluster: Running,
+) -> None:
+    worker = await cluster.worker("w1")
+    worker.answer = refuse("draining", retry_after_ms=1000)
+    await ask_and_wait(cluster)
+    await worker.next_dispatch()
+    worker.answer = lambda dispatch: "accept"
+    await worker.say("state_changed", state="starting")
+    await worker.say("state_changed", state="ready")
+    assert (await worker.next_dispatch()).attempt == 1
+    await runs(cluster, attempt=1)
+
+
 async def test_who_does_not_come_back_in_time_is_not_waited_for_longer(start: Start) -> None:
     async with start(waiting_room={"max_wait_ms": 300}) as cluster:
         worker = await cluster.worker("w1")

@@ -77,6 +77,7 @@ class VirtualWorker:
             self.scheduler,
             strict=False,
             state=lambda: self.state,
+            asleep=lambda: False,
             drain=lambda order: self.drain(),
         )
         self._announced = False

@@ -239,6 +239,20 @@ async def test_silence_is_never_taken_for_an_end_but_given_up_after_8_s(
     assert orjson.loads((await controller.next_cancel()).payload) == {"request_id": request_id}
 
 
+async def test_after_silence_a_request_is_published_in_copies_as_who_hangs_may_be_given_one(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("Hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, Status(request_id, 0, None, "accepted", seed=5))
+    again = [await controller.next_request() for _ in range(3)]
+    assert {each for _, each in again} == {request_id}
+    await asyncio.sleep(0.2)
+    assert controller.requests.empty()
+    await controller.send(again[2][0], chunk(request_id, 0, "yes", 1), done(request_id))
+    assert (await ended(answering)).text == "yes"
+
+
 async def test_an_attempt_that_does_not_count_is_no_sign_of_life(
     cluster: Cluster, controller: SimulatedController, monkeypatch: pytest.MonkeyPatch
 ) -> None:

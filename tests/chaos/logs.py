@@ -1,0 +1,87 @@
+"""What the processes of a fleet logged of requests. The judge does not look here: this is for
+figures, and for people who look into a promise that was broken."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from tests.chaos.checker import Strike, Violation
+
+_REQUEST_ID = re.compile(r"(used|hand)-[0-9a-f]+")
+_LEAVES = ("migrates", "tried again")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Line:
+    """What one process said of one request.
+
+    Attributes:
+        at: seconds since 1970, by that process's own clock.
+    """
+
+    at: float
+    request_id: str
+    said: str
+    worker: str | None
+    whole: str
+
+
+def read(folder: Path) -> list[Line]:
+    """The lines about requests in all logs of a folder, in the order of time."""
+    found = []
+    for log in folder.glob("*.log"):
+        for line in log.read_text(errors="replace").splitlines():
+            try:
+                entry = json.loads(line)
+                fields = entry["fields"]
+                at = datetime.fromisoformat(entry["time"]).timestamp()
+                found.append(
+                    Line(at, fields["request_id"], entry["message"], fields.get("worker"), line)
+                )
+            except (ValueError, KeyError, TypeError):
+                continue  # about no request, or not ours
+    return sorted(found, key=lambda line: line.at)
+
+
+def explained(violations: Sequence[Violation], folder: Path) -> str:
+    """Each violation, with what all processes logged of its request."""
+    lines = read(folder)
+    told = []
+    for violation in violations:
+        named = _REQUEST_ID.search(violation.request)
+        about = [line.whole for line in lines if named and named[0] == line.request_id]
+        told += [str(violation), *about]
+    return "\n".join(told)
+
+
+def taken_over(
+    folder: Path, strikes: Sequence[Strike], epoch: float, within_s: float
+) -> dict[str, list[float]]:
+    """By kind of fault: from a strike at a worker until another worker, or another life of it, had
+    taken a request that was there, by the controllers' word.
+
+    Args:
+        epoch: when the clock of the strikes was 0, in seconds since 1970.
+        within_s: what left a worker later than that after a strike left it for something else.
+    """
+    of_request: dict[str, list[Line]] = defaultdict(list)
+    for line in read(folder):
+        of_request[line.request_id].append(line)
+    found: dict[str, list[float]] = defaultdict(list)
+    for lines in of_request.values():
+        for place, line in enumerate(lines):
+            if not line.said.startswith(_LEAVES):
+                continue
+            struck = [
+                each
+                for each in strikes
+                if line.worker in each.victims and 0 <= line.at - epoch - each.at <= within_s
+            ]
+            taken = [after.at for after in lines[place:] if after.said.startswith("dispatched to")]
+            if struck and taken:
+                found[struck[-1].kind].append(taken[0] - epoch - struck[-1].at)
+    return dict(found)
