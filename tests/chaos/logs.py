@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from tests.chaos.checker import Strike, Violation
 
 _REQUEST_ID = re.compile(r"(used|hand)-[0-9a-f]+")
+_TAKEN = "dispatched to"
 _LEAVES = ("migrates", "tried again")
 
 
@@ -73,15 +75,16 @@ def taken_over(
         of_request[line.request_id].append(line)
     found: dict[str, list[float]] = defaultdict(list)
     for lines in of_request.values():
-        for place, line in enumerate(lines):
-            if not line.said.startswith(_LEAVES):
-                continue
+        places = [place for place, line in enumerate(lines) if line.said.startswith(_TAKEN)]
+        for before, after in pairwise(places):
+            came, next_came = lines[before].at - epoch, lines[after].at - epoch
+            left = next((at for at in lines[before:after] if at.said.startswith(_LEAVES)), None)
             struck = [
                 each
                 for each in strikes
-                if line.worker in each.victims and 0 <= line.at - epoch - each.at <= within_s
+                if left and left.worker in each.victims
+                if came <= each.at <= left.at - epoch <= each.at + within_s
             ]
-            taken = [after.at for after in lines[place:] if after.said.startswith("dispatched to")]
-            if struck and taken:
-                found[struck[-1].kind].append(taken[0] - epoch - struck[-1].at)
+            if struck:
+                found[struck[-1].kind].append(next_came - struck[-1].at)
     return dict(found)

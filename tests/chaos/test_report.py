@@ -28,13 +28,20 @@ def log(folder: Path, process: str, *lines: tuple[float, str, str, str | None]) 
 def test_how_long_it_took_until_another_worker_had_a_request(tmp_path: Path) -> None:
     log(
         tmp_path, "controller-1",
+        (9.0, "hand-a1", "dispatched to worker-1", "worker-1"),
         (10.25, "hand-a1", "migrates: worker worker-1 is gone", "worker-1"),
         (10.5, "hand-a1", "dispatched to worker-2", "worker-2"),
+        (9.0, "hand-b2", "dispatched to worker-2", "worker-2"),
         (10.25, "hand-b2", "migrates: it was given back", "worker-2"),  # of another worker
         (10.5, "hand-b2", "dispatched to worker-1", "worker-1"),
+        (9.0, "hand-c3", "dispatched to worker-1", "worker-1"),
         (10.5, "hand-c3", "migrates: worker worker-1 is gone", "worker-1"),  # never again
+        (9.0, "hand-d4", "dispatched to worker-1", "worker-1"),
         (14.5, "hand-d4", "tried again: worker worker-1 is gone", "worker-1"),  # too late
         (14.6, "hand-d4", "dispatched to worker-2", "worker-2"),
+        (11.0, "hand-e5", "dispatched to worker-1", "worker-1"),  # its next life
+        (12.0, "hand-e5", "tried again: worker worker-1 is gone", "worker-1"),
+        (12.1, "hand-e5", "dispatched to worker-2", "worker-2"),
     )  # fmt: skip
     found = taken_over(tmp_path, [KILLED, SLEPT], EPOCH, within_s=3.0)
     assert found == {"kill a worker": [0.5]}
