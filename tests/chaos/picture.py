@@ -69,7 +69,7 @@ def drawn(
                     f'<rect x="{x(strike.at)}" y="{row + 3}" width="{width}" height="12"'
                     f' fill="{_colour(strike.kind)}"><title>{escape(title)}</title></rect>'
                 )
-    text(_LEFT - 8, below - 6, "pauses of streams", "end")
+    text(_LEFT + 4, below - 5, "how long streams stood still")
     for share in (0.0, 0.5, 1.0):
         height = round(bottom - _PANEL * share, 1)
         line(_LEFT, height, _WIDTH - 20, height)
