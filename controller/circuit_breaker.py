@@ -26,6 +26,7 @@ class CircuitBreaker:
         self._limits = limits
         self._state: BreakerState = "closed"
         self._failures: deque[float] = deque()
+        self._opened_by: list[float] = []
         self._reopens_at = 0.0
         self._trials: set[int] = set()
         self._last_before_trials = 0
@@ -91,6 +92,20 @@ class CircuitBreaker:
         """The request ended without saying anything of the worker."""
         self._trials.discard(call)
 
+    def one_cause(self, since: float, now: float) -> None:
+        """The worker was silent, or ended: what failed since then counts as one failure, and where
+        that is what opened the breaker it is closed again."""
+        is_open = self.state(now) == "open"
+        counted = self._opened_by if is_open else self._failures
+        earlier = [at for at in counted if at < since]
+        if len(earlier) == len(counted):
+            return
+        if is_open and len(earlier) + 1 >= self._limits.failure_threshold:
+            return
+        if is_open:
+            self._state = "closed"
+        self._failures = deque([*earlier, now])
+
     def _count(self, now: float) -> None:
         horizon = now - self._limits.failure_window_ms / 1000
         while self._failures and self._failures[0] <= horizon:
@@ -103,6 +118,7 @@ class CircuitBreaker:
 
     def _open(self, now: float) -> None:
         self._state = "open"
+        self._opened_by = list(self._failures)
         self._reopens_at = now + self._limits.recovery_timeout_ms / 1000
         self._failures.clear()
         self._trials.clear()

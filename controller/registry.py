@@ -33,6 +33,7 @@ class Registry:
     def __init__(self, silence_limit_s: float, breakers: BreakerLimits | None = None) -> None:
         """Without `breakers` no worker is left alone for its failures."""
         self._silence_limit_s = silence_limit_s
+        self._hung_s = silence_limit_s / 2
         self._workers: dict[WorkerId, WorkerView] = {}
         self._sorted: list[WorkerView] | None = None
         self._gone_lately: dict[WorkerId, tuple[WorkerView, float]] = {}
@@ -100,6 +101,9 @@ class Registry:
                 return None
             self._remove(known, now)
             return WorkerGone(report.id, report.boot_id, "it shut down")
+        is_same = known is not None and known.report.boot_id == report.boot_id
+        if known is not None and (not is_same or now - known.seen_at > self._hung_s):
+            _count_once(known, now)
         if known is not None and known.report.boot_id == report.boot_id:
             if _standing(known.report) != _standing(report):
                 self._models_changed(known.report, report)
@@ -165,6 +169,7 @@ class Registry:
         self._forget_lists()
 
     def _remove(self, view: WorkerView, now: float) -> None:
+        _count_once(view, now)
         del self._workers[view.id]
         self._gone_lately[view.id] = view, now
         self._forget_lists()
@@ -188,6 +193,12 @@ class Registry:
                 del self._breakers[next(iter(self._breakers))]
             self._breakers[worker] = CircuitBreaker(self._breaker_limits)
         return self._breakers[worker]
+
+
+def _count_once(view: WorkerView, now: float) -> None:
+    """What a worker did not do since it was heard last has one cause."""
+    if view.breaker is not None:
+        view.breaker.one_cause(view.seen_at, now)
 
 
 def _standing(report: WorkerReport) -> list[object]:

@@ -166,6 +166,40 @@ def test_trials_of_an_earlier_time_change_nothing(opened: CircuitBreaker) -> Non
     assert opened.admits(12)
 
 
+# Silence.
+
+
+def test_what_failed_while_the_worker_was_silent_is_one_failure(breaker: CircuitBreaker) -> None:
+    fail(breaker, 0)
+    for now in (4, 5):
+        fail(breaker, now)
+    assert breaker.state(5) == "open"
+    breaker.one_cause(3.5, 6)
+    assert (breaker.state(6), breaker.admits(6)) == ("closed", True)
+    fail(breaker, 6.05)  # of that cause, too
+    assert breaker.state(6.05) == "closed"
+    fail(breaker, 7)
+    assert breaker.state(7) == "open"
+
+
+def test_what_had_failed_before_its_silence_still_counts(opened: CircuitBreaker) -> None:
+    opened.one_cause(2, 3)
+    assert opened.state(3) == "open"
+    opened.one_cause(1, 3)
+    assert opened.state(3) == "closed"
+    fail(opened, 4)
+    assert opened.state(4) == "open"
+
+
+def test_silence_in_which_nothing_failed_is_no_failure(opened: CircuitBreaker) -> None:
+    opened.one_cause(2.5, 3)
+    assert opened.state(3) == "open"
+    assert opened.state(7) == "half-open"
+    fail(opened, 8)  # a trial
+    opened.one_cause(0, 9)
+    assert opened.state(9) == "open"
+
+
 class BreakerBesideAModel(RuleBasedStateMachine):
     """The model keeps every failure and every trial, and looks at all of them each time."""
 
@@ -179,6 +213,7 @@ class BreakerBesideAModel(RuleBasedStateMachine):
         self.trials: set[int] = set()
         self.successes = 0
         self.events: list[float] = []
+        self.opened_by: list[float] = []
 
     @initialize(threshold=st.integers(1, 4), at_once=st.integers(1, 3), successes=st.integers(1, 3))
     def begin_with(self, threshold: int, at_once: int, successes: int) -> None:
@@ -227,13 +262,25 @@ class BreakerBesideAModel(RuleBasedStateMachine):
         self.breaker.failed(call, self.now)
         if self.state == "half-open" and call > self.last_before:
             self._become("open")
+            self.opened_by = []
         elif self.state == "closed":
             recent = [at for at in self.events if self.now - at < 8]
             if not recent or self.now - recent[-1] >= 0.1:
                 recent.append(self.now)
             self.events = recent
             if len(recent) >= self.limits.failure_threshold:
+                self.opened_by = list(recent)
                 self._become("open")
+
+    @rule(seconds=st.sampled_from([0.0625, 1.0, 4.0, 9.0]))
+    def was_silent(self, seconds: float) -> None:
+        self.breaker.one_cause(self.now - seconds, self.now)
+        failed = self.opened_by if self.state == "open" else self.events
+        before = [at for at in failed if self.now - at > seconds]
+        opens = len(before) + 1 >= self.limits.failure_threshold
+        if before != failed and not (self.state == "open" and opens):
+            self.state = "closed" if self.state == "open" else self.state
+            self.events = [*before, self.now]
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())

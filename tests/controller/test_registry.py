@@ -226,6 +226,29 @@ def test_a_breaker_outlives_the_boots_of_its_worker() -> None:
     assert breaker_of(registry, "b") is not breaker and breaker_of(registry, "b").admits(1)
 
 
+@pytest.mark.parametrize(
+    ("how", "closed"), [("silent", True), ("hung", True), ("started again", True), ("well", False)]
+)
+def test_what_failed_since_a_worker_was_heard_last_counts_once(how: str, closed: bool) -> None:
+    registry = Registry(silence_limit_s=3.0, breakers=Limits(failure_threshold=3))
+    has(registry, "a")
+    breaker = breaker_of(registry, "a")
+    for now in (0.5, 0.8, 1.1):
+        breaker.failed(breaker.begin(now), now)
+    assert not breaker.admits(1.2)
+    match how:
+        case "silent":
+            registry.forget_silent(3.5, trusted_since=-9)
+            has(registry, "a")
+        case "hung":
+            registry.on_worker_event(said("heartbeat", "a"), now=1.6)
+        case "started again":
+            registry.on_worker_event(said("joined", "a", "b2"), now=1.2)
+        case _:
+            registry.on_worker_event(said("heartbeat", "a"), now=1.2)
+    assert breaker_of(registry, "a").admits(4) is closed
+
+
 @pytest.mark.parametrize("limits", [None, Limits(enabled=False)])
 def test_without_breakers_no_worker_has_one(limits: Limits | None) -> None:
     registry = Registry(silence_limit_s=3.0, breakers=limits)
