@@ -261,8 +261,7 @@ class Agent:
     async def fall_asleep(self) -> None:
         """Before the machine sleeps: nobody sends us new work, and what runs goes on elsewhere, or
         here when we wake up."""
-        self._asleep = True
-        await self._announce_state()
+        await self._change_sleep(True)
         message = f"the machine of worker {self.id} is about to sleep"
         self._scheduler.give_back_all(StreamError.of("draining", message))
         await self._publisher.drain(_LAST_WORDS_S)
@@ -271,9 +270,13 @@ class Agent:
 
     async def wake_up(self) -> None:
         """The machine has woken."""
-        if self._asleep:
-            self._asleep = False
-            await self._announce_state()
+        await self._change_sleep(False)
+
+    async def _change_sleep(self, asleep: bool) -> None:
+        if self._asleep != asleep:
+            self._asleep = asleep
+            if self._announced:
+                await self._announce_state()
 
     async def _change_state(self, state: WorkerState) -> None:
         if self._state != state:

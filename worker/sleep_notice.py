@@ -11,7 +11,6 @@ import logging
 import platform
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import CancelledError
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -83,13 +82,18 @@ class SleepNotice:
         def on_message(message: int, number: int) -> None:
             answering = self._agrees(message)
             try:
-                agrees = asyncio.run_coroutine_threadsafe(answering, loop).result(_ANSWER_WITHIN_S)
-            except (RuntimeError, TimeoutError, CancelledError) as error:
-                answering.close()  # where the loop has ended nobody else does
+                waiting = asyncio.run_coroutine_threadsafe(answering, loop)
+            except RuntimeError:  # we have ended
+                answering.close()
+                self._answer(message, number, agrees=True)
+                return
+            try:
+                agrees = waiting.result(_ANSWER_WITHIN_S)
+            except Exception as error:  # nothing of ours keeps a Mac awake
                 logger.warning("not ready for the sleep of this machine: %r", error)
+                waiting.cancel()
                 agrees = True
-            if message in (WANTS_TO_SLEEP, WILL_SLEEP):
-                (self._power.allow if agrees else self._power.refuse)(number)
+            self._answer(message, number, agrees=agrees)
 
         listening = asyncio.ensure_future(asyncio.to_thread(self._power.listen, on_message))
         try:
@@ -98,6 +102,10 @@ class SleepNotice:
             logger.warning("this machine will not tell of its sleep: %s", error)
         finally:
             self._power.stop()
+
+    def _answer(self, message: int, number: int, *, agrees: bool) -> None:
+        if message in (WANTS_TO_SLEEP, WILL_SLEEP):
+            (self._power.allow if agrees else self._power.refuse)(number)
 
     async def _agrees(self, message: int) -> bool:
         if message == WANTS_TO_SLEEP:

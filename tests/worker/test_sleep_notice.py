@@ -133,6 +133,19 @@ async def test_who_cannot_get_ready_does_not_keep_the_machine_awake(
     await _end(task)
 
 
+async def test_a_worker_that_fails_at_it_does_not_keep_the_machine_awake() -> None:
+    machine = Machine()
+
+    async def before() -> None:
+        raise ValueError("no idea")
+
+    notice = SleepNotice(machine, busy=lambda: False, before=before, after=before)
+    task = asyncio.create_task(notice.run())
+    machine.say(WILL_SLEEP)
+    assert await _answer(machine) == ("allow", 1)
+    await _end(task)
+
+
 async def test_where_nothing_is_told_the_worker_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     await Noticed(Deaf()).notice.run()
     assert "will not tell of its sleep: not here" in caplog.text
