@@ -18,6 +18,7 @@ from shared.bus import Bus
 from shared.errors import BusError, DecodeError, NoResponders
 from shared.ids import ControllerId
 from shared.messages.codec import decode, encode
+from shared.messages.control import RequestQuery, RequestState
 from shared.messages.dispatch import ForwardedRequest, ForwardReply
 
 _ANSWER_S = 0.5
@@ -56,13 +57,34 @@ class Peers:
         if self.out_of_touch:
             await self._link.returned.wait_until(lambda: not self.out_of_touch)
 
+    async def serves(self, request: OwnedRequest) -> bool:
+        """Whether another one has adopted it, or was asked for it again, while we were away; it is
+        asked only where that may be."""
+        if request.part_of is not None or not self._was_replaced(request):
+            return False
+        query = encode(RequestQuery(request_id=request.request_id))
+        subject = subjects.request(request.client, "status")
+        try:
+            answers = await self._bus.request_many(subject, query, wait_s=_ANSWER_S)
+            states = [decode(RequestState, answer.payload) for answer in answers]
+        except (BusError, DecodeError):
+            return False
+        others = {state.controller for state in states if state.state != "unknown"}
+        request.ours_since = time.monotonic()
+        return bool(others - {self._id, None})
+
     def may_have(self, request: OwnedRequest) -> bool:
         """Whether another one was asked for it since: its client knows its id, and took us for
         gone."""
-        replaced_at = self._link.replaced_at
-        if replaced_at is None or replaced_at < request.ours_since or not self.others:
+        if not self._was_replaced(request):
             return False
         return meeting_key(request.client, request.request) is not None
+
+    def _was_replaced(self, request: OwnedRequest) -> bool:
+        """Whether we have been away for so long, since it was certainly ours, that others took us
+        for gone."""
+        replaced_at = self._link.replaced_at
+        return replaced_at is not None and replaced_at >= request.ours_since and bool(self.others)
 
     async def forward(
         self, request: OwnedRequest, *, hops: int = 0, stale: bool = False, has_turns: bool = False

@@ -330,6 +330,10 @@ class Requests:
         """Whether it is for us to dispatch a request, and not for another controller that was asked
         for it while we were out of touch, or takes over as we leave."""
         await self._peers.wait_in_touch()
+        if request.attempt >= 0 and await self._peers.serves(request):
+            if not request.ended:
+                await self.let_go(request, "another controller has adopted it")
+            return False
         if request.ended or request.cancelled or self._dispatcher.may_begin(request):
             return not request.ended
         if self._dispatcher.closed:

@@ -197,15 +197,15 @@ class Scheduler:
 
     def adopt(self, key: RequestKey, owner: ControllerId) -> AdoptedRequest | None:
         """Tell a request's new owner of it, and of what comes; None where it is not here."""
-        if (request := self._requests.get(key)) is not None:
-            if request.owner != owner:
-                event = request.adopted_event(owner)
-                self._put(Outgoing([(request.owner, event)]))
-            request.owner = owner
-            return AdoptedRequest(dispatch=request.adopted())
-        if (back := self._requests.take_given_back(key)) is not None:
-            return AdoptedRequest(dispatch=back.request.adopted(), failure=back.event)
-        return None
+        request = self._requests.get(key)
+        back = self._requests.take_given_back(key) if request is None else None
+        request = request or (back and back.request)
+        if request is None:
+            return None
+        if request.owner != owner:  # it may be there still, and hear that it was given back, too
+            self._put(Outgoing([(request.owner, request.adopted_event(owner))]))
+        request.owner = owner
+        return AdoptedRequest(dispatch=request.adopted(), failure=back and back.event)
 
     def cancel(self, key: RequestKey, attempt: int, *, silent: bool) -> bool:
         """End a request as its client asked; False when it is not here.

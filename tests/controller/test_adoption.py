@@ -1,6 +1,7 @@
 """Requests of a controller that is gone are taken over by its successor, and by no one else."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 import pytest
 
 from controller.ownership import rank_owners
-from shared.bus import Bus
+from shared.bus import Bus, Message
 from shared.ids import BootId, ClientName, ControllerId, RequestId, SkillName
 from shared.messages.codec import encode
-from shared.messages.control import AdoptedRequest, AdoptRequest
+from shared.messages.control import AdoptedRequest, AdoptRequest, RequestState
 from shared.messages.dispatch import Continuation, Dispatch
 from shared.messages.events import RequestAdopted, RequestEvents, RequestFailed
 from shared.messages.request import InferenceRequest
@@ -25,6 +26,7 @@ from tests.controller.pair import (
     running_pair,
     say_controller,
     stop_listening,
+    until_known,
 )
 from tests.controller.running import (
     CONTROLLER,
@@ -40,6 +42,7 @@ pytestmark = pytest.mark.anyio
 
 LOCAL = ClientName("local")
 QUIET_S = 0.5
+OURS = ids_owned_by(FIRST, SECOND, count=1)[0]
 OWNED_BY_SECOND = ids_owned_by(SECOND, FIRST, count=3)
 
 
@@ -202,6 +205,57 @@ async def test_who_was_thought_dead_lets_go_without_a_word(cluster: Running, bus
     assert inbox.rest() == []
     report = cluster.controller.report()
     assert (report.failed_requests, report.completed_requests) == (0, 0)
+
+
+async def test_who_was_thought_dead_lets_go_of_what_was_given_back_to_it_meanwhile(
+    cluster: Running, bus: Bus
+) -> None:
+    await say_controller(bus, SECOND, "joined")
+    await until_known(cluster, SECOND)
+    worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
+    await cluster.ask(request_id=OURS)
+    await worker.next_dispatch()
+    assert await running_state(cluster, OURS) == "running"
+    link = cluster.controller._link
+    link._back_at = time.monotonic() - 5  # it was stopped, and finds all that in its buffers
+    assert link.out_of_touch
+    adopted = RequestAdopted(request_id=RequestId(OURS), client=LOCAL, attempt=0, owner=SECOND)
+    for event in (given_back(OURS), adopted):
+        body = RequestEvents(worker=worker.id, boot_id=worker.boot, events=[event])
+        await bus.publish(f"mlx.event.request.{CONTROLLER}", encode(body))
+    await cluster.until(lambda: cluster.controller.report().active_requests == 0)
+    await cluster.until(lambda: not link.out_of_touch)
+    await cluster.settle()
+    assert other.unread == (0, 0)
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+async def test_who_was_away_asks_before_it_goes_on_with_what_others_may_have_adopted(
+    cluster: Running, bus: Bus, adopted: bool
+) -> None:
+    await say_controller(bus, SECOND, "joined")
+    await until_known(cluster, SECOND)
+    worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
+    inbox = await cluster.ask(request_id=OURS)
+    accepted(await inbox.next())
+    await worker.next_dispatch()
+    assert await running_state(cluster, OURS) == "running"
+
+    async def answer(message: Message) -> None:
+        state = RequestState(request_id=RequestId(OURS), state="running", controller=SECOND)
+        await bus.publish(message.reply, encode(state))
+
+    if adopted:
+        await bus.subscribe("mlx.request.local.status", answer)
+        await bus.flush()
+    cluster.controller._link.replaced_at = time.monotonic()
+    await worker.say("left")
+    if adopted:
+        await cluster.until(lambda: cluster.controller.report().active_requests == 0)
+        await cluster.settle()
+        assert (other.unread, inbox.rest()) == ((0, 0), [])
+    else:
+        assert (await other.next_dispatch()).attempt == 1
 
 
 @pytest.mark.parametrize("owner", [CONTROLLER, DEAD])

@@ -140,6 +140,11 @@ def test_what_was_given_back_is_told_to_the_heir_with_why_and_once(tiny_model: P
     assert adopted.failure.code == "engine_crashed" and not adopted.failure.suspect
     assert adopted.dispatch.resume is not None and adopted.dispatch.resume.token_ids == {0: [7]}
     assert heir_of(worker, "started") is None
+    events = [event for each in worker.outgoing for event in each.events]
+    told = [(to, event.owner) for to, event in events if isinstance(event, RequestAdopted)]
+    assert told == [(FIRST, HEIR)], (
+        "it may be there still, and hear only now that it was given back"
+    )
     other = heir_of(worker, "not started")
     assert other is not None and other.failure is not None
     assert other.failure.suspect and other.dispatch.resume is None
