@@ -195,7 +195,8 @@ class NatsProxy:
         assert task is not None
         self._serving.add(task)
         try:
-            await self._pass_on(reader, writer)
+            with contextlib.suppress(asyncio.CancelledError):  # Python 3.11 takes it for a fault
+                await self._pass_on(reader, writer)
         finally:
             self._serving.discard(task)
 
