@@ -57,9 +57,10 @@ class Leaving:
         """What workers have, who adopts it goes on with; have other controllers serve what none
         has."""
         for request in self._ledger.active:
-            if self._may_be_left(request) and request.attempt < 0:
-                if await self._peers.hand_over(request):
-                    await self._owner.let_go(request, "another controller serves it")
+            if request.ended or not self._may_be_left(request) or request.attempt >= 0:
+                continue
+            if await self._peers.hand_over(request) and not request.ended:
+                await self._owner.let_go(request, "another controller serves it")
 
     async def fail_rest(self, error: StreamError) -> None:
         """End what cannot be left to another controller."""

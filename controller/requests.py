@@ -338,7 +338,10 @@ class Requests:
             return not request.ended
         if self._dispatcher.closed:
             return False
-        if await self._peers.hand_over(request):
+        handed_over = await self._peers.hand_over(request)
+        if request.ended:
+            return False
+        if handed_over:
             await self.let_go(request, "another controller has it")
             return False
         request.ours_since = time.monotonic()
@@ -461,6 +464,12 @@ class Requests:
             self._expected[key].append((worker, event))
         if request is None or request.ended or event.attempt != request.attempt:
             return
+        if isinstance(event, RequestAdopted):
+            if event.owner != self._id:
+                await self.let_go(request, f"controller {event.owner} has adopted it")
+            return
+        if request.worker is None:
+            return  # said late, of an attempt that was given up: another one follows
         request.heard_at = time.monotonic()
         match event:
             case TokensEmitted():
@@ -478,8 +487,6 @@ class Requests:
                 wait_ms = event.retry_after_ms
                 failure = StreamError.of(event.code, event.message, retry_after_ms=wait_ms)
                 await self._retry(request, failure)
-            case RequestAdopted() if event.owner != self._id:
-                await self.let_go(request, f"controller {event.owner} has adopted it")
 
     # Ending.
 

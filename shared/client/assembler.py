@@ -70,9 +70,9 @@ class Assembler:
         choice = self._choices.get(0)
         return (choice.token_ids, choice.characters) if choice is not None else ([], 0)
 
-    def forget_attempts(self) -> None:
-        """Whoever serves the request from now on counts its attempts from 0."""
-        self._begin(0)
+    def forget_attempts(self, down_to: int = 0) -> None:
+        """Whoever serves the request from now on counts its attempts anew, and is at this one."""
+        self._begin(down_to)
 
     @property
     def missing_from(self) -> int | None:

@@ -249,6 +249,8 @@ class Stream:
                 return self._take_messages(messages)
             case RequestState() as state:
                 self._assembler.worker = state.worker or self._assembler.worker
+                if state.state != "unknown" and state.attempt < self._assembler.attempt:
+                    self._assembler.forget_attempts(state.attempt)
                 self._recovery.on_state(state.state, state.worker is not None, time.monotonic())
             case ResendState() as answer:
                 self._recovery.on_resend_state(answer.state, time.monotonic())
@@ -278,6 +280,8 @@ class Stream:
         where: Where
         match step:
             case "publish":  # the same id and body: a controller knows it, or takes it
+                if self._recovery.is_silent(time.monotonic()):
+                    self._assembler.forget_attempts()
                 subject = subjects.infer(self._client, self._skill)
                 query, where = self._payload, "stream"
             case "go_on":  # who takes it begins to count attempts anew

@@ -138,6 +138,26 @@ async def test_what_the_only_worker_had_begun_goes_on_when_it_is_back(cluster: R
     assert cluster.controller.report().failed_requests == 0
 
 
+async def test_what_is_said_late_of_an_attempt_that_was_given_up_changes_nothing(
+    cluster: Running,
+) -> None:
+    worker = await cluster.worker("w1")
+    await ask(cluster)
+    dispatch = await worker.next_dispatch()
+    await runs(cluster)
+    await worker.say("left")
+    assert (await worker.next_cancel()).attempt == 0
+    await cluster.until(lambda: len(room(cluster)) == 1)
+    await worker.fail(dispatch, CONTROLLER, terminal_sent=False)
+    await worker.finish_unheard(dispatch, CONTROLLER)  # its last letter was not sent
+    await cluster.settle()
+    assert len(room(cluster)) == 1 and request_in(cluster).failures == 1
+    await worker.say("joined")
+    assert (await worker.next_dispatch()).attempt == 1
+    await runs(cluster, attempt=1)
+    assert worker.unread == (0, 0)
+
+
 async def test_what_came_just_after_its_death_waits_for_its_return_as_well(
     cluster: Running,
 ) -> None:

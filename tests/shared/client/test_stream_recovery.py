@@ -223,6 +223,37 @@ async def test_what_neither_worker_nor_controller_kept_is_published_again_and_go
     assert (await ended(answering)).text == "ab"
 
 
+async def test_who_takes_it_anew_after_silence_may_count_attempts_from_0(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, chunk(request_id, 0, "a", 1, attempt=2))
+    await controller.next_question()  # its controller has ended
+    await controller.tell_resend_state(await controller.next_resend(), "unknown")  # a new boot
+    again, _ = await controller.next_request()
+    await controller.send(
+        again,
+        chunk(request_id, 0, "a", 1),
+        chunk(request_id, 1, "b", 2),
+        done(request_id, tokens=2),
+    )
+    assert (await ended(answering)).text == "ab"
+
+
+async def test_the_owner_says_which_attempt_counts(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, chunk(request_id, 0, "a", 1, attempt=2))
+    reconnect(cluster)
+    await controller.tell_state(await controller.next_question(), "running", MAC)
+    resend = await controller.next_resend()
+    await controller.send(resend, chunk(request_id, 1, "b", 2), done(request_id, tokens=2))
+    assert (await ended(answering)).text == "ab"
+
+
 async def test_silence_is_never_taken_for_an_end_but_given_up_after_8_s(
     cluster: Cluster, controller: SimulatedController
 ) -> None:
