@@ -180,7 +180,7 @@ class Dispatcher:
             place.placement.ended("fault" if fault else "other", time.monotonic())
             if ours:
                 continue
-            if answer.code == "worker_lost" and self._is_known(report):
+            if answer.code == "worker_lost" and self._registry.is_here(report.id, report.boot_id):
                 self.doubted.add((report.id, report.boot_id))
             self.metrics.refused(report.id, answer.code)
             search.refused[report.id] = _Refused(
@@ -328,11 +328,6 @@ class Dispatcher:
             # It may have taken the request all the same: that attempt must not go on.
             await self._cancel_attempt(report.id, attempt, silent=True)
             return Refusal(code="worker_lost", message=error.message)
-
-    def _is_known(self, report: WorkerReport) -> bool:
-        """Whether this boot is one that is not known to have ended."""
-        here = self._registry.worker(report.id)
-        return here is not None and here.report.boot_id == report.boot_id
 
     def _is_here(self, asked: WorkerReport, ack: Ack) -> bool:
         """Whether the boot that acked is the one that is here, or one not heard of yet."""

@@ -85,6 +85,11 @@ class Registry:
     def worker(self, worker: WorkerId) -> WorkerView | None:
         return self._workers.get(worker)
 
+    def is_here(self, worker: WorkerId, boot_id: BootId | None) -> bool:
+        """Whether a worker is there, in this boot."""
+        view = self._workers.get(worker)
+        return view is not None and view.report.boot_id == boot_id
+
     def gone_lately(self, now: float) -> list[WorkerView]:
         """Workers of which a boot ended a moment ago, as they were last."""
         horizon = now - _RETURNS_WITHIN_S
@@ -101,16 +106,16 @@ class Registry:
                 return None
             self._remove(known, now)
             return WorkerGone(report.id, report.boot_id, "it shut down")
-        is_same = known is not None and known.report.boot_id == report.boot_id
-        if known is not None and (not is_same or now - known.seen_at > self._hung_s):
-            _count_once(known, now)
         if known is not None and known.report.boot_id == report.boot_id:
+            if now - known.seen_at > self._hung_s:
+                _count_once(known, now)
             if _standing(known.report) != _standing(report):
                 self._models_changed(known.report, report)
             known.renew(report, now)
             return None
         self._add(WorkerView(report, now, breaker=self._breaker(report.id)))
         if known is not None:
+            _count_once(known, now)
             self._gone_lately[report.id] = known, now
             return WorkerGone(report.id, known.report.boot_id, "it started again")
         return None

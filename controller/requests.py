@@ -417,8 +417,7 @@ class Requests:
         self._dispatcher.on_worker_gone(gone.worker, gone.boot_id)
         for request in self._ledger.on_worker(gone.worker):
             # Also of a boot that was never heard of: it may have acked, and ended since.
-            here = self._registry.worker(gone.worker)
-            is_here = here is not None and here.report.boot_id == request.boot_id
+            is_here = self._registry.is_here(gone.worker, request.boot_id)
             if is_here or request.state != "running":
                 continue  # what is not acked the dispatcher takes elsewhere by itself
             attempt = request.attempt

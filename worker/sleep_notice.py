@@ -43,7 +43,7 @@ class Power(Protocol):
         """Have it called on this thread until `stop`.
 
         Raises:
-            OSError: the system does not tell us.
+            Exception: the system does not tell us.
         """
 
     def allow(self, number: int) -> None: ...
@@ -98,7 +98,7 @@ class SleepNotice:
         listening = asyncio.ensure_future(asyncio.to_thread(self._power.listen, on_message))
         try:
             await asyncio.shield(listening)
-        except OSError as error:
+        except Exception as error:  # the worker serves all the same
             logger.warning("this machine will not tell of its sleep: %s", error)
         finally:
             self._power.stop()
@@ -124,7 +124,10 @@ class MacPower:
     """The power management of macOS."""
 
     def __init__(self) -> None:
-        """Raises OSError where the system's libraries are not there."""
+        self._root = 0
+        self._stopping = threading.Event()
+
+    def _load(self) -> None:
         self._io = ctypes.CDLL(_FRAMEWORKS + "IOKit.framework/IOKit")
         self._core = ctypes.CDLL(_FRAMEWORKS + "CoreFoundation.framework/CoreFoundation")
         io, core, pointer = self._io, self._core, ctypes.c_void_p
@@ -141,15 +144,14 @@ class MacPower:
         core.CFRunLoopAddSource.argtypes = [pointer, pointer, pointer]
         core.CFRunLoopRunInMode.argtypes = [pointer, ctypes.c_double, ctypes.c_bool]
         self._mode = pointer.in_dll(core, "kCFRunLoopDefaultMode")
-        self._root = 0
-        self._stopping = threading.Event()
 
     def listen(self, on_message: OnMessage) -> None:
         """Have it called on this thread until `stop`.
 
         Raises:
-            OSError: the system refuses.
+            OSError, AttributeError, ValueError: the system refuses, or is not as it was.
         """
+        self._load()
 
         def on_power(_context: int, _service: int, message: int, number: int | None) -> None:
             on_message(message, number or 0)

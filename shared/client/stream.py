@@ -277,10 +277,11 @@ class Stream:
 
     async def _take_step(self, step: Step) -> None:
         assert self._seat is not None
+        silent = self._recovery.is_silent(time.monotonic())
         where: Where
         match step:
             case "publish":  # the same id and body: a controller knows it, or takes it
-                if self._recovery.is_silent(time.monotonic()):
+                if silent:
                     self._assembler.forget_attempts()
                 subject = subjects.infer(self._client, self._skill)
                 query, where = self._payload, "stream"
@@ -296,7 +297,7 @@ class Stream:
                 subject = subjects.resend(self._assembler.worker, self._client)
                 query, where = self._resend_query(), "resent"
         # Who is silent may hang, and still be given what is published: more than one copy is not.
-        copies = _COPIES if where == "stream" and self._recovery.is_silent(time.monotonic()) else 1
+        copies = _COPIES if where == "stream" and silent else 1
         for _ in range(copies):
             await self._bus.publish(subject, query, reply=self._seat.reply(where))
 
