@@ -86,25 +86,38 @@ class Adoption:
     async def _catch_up(self, worker: WorkerId) -> None:
         try:
             known = [(one, one.boot_id, one.attempt) for one in self._requests.running_on(worker)]
+            asked_at = time.monotonic()
             for request, _, _ in known:
-                request.heard_at = time.monotonic()
-            reply = await self._order(worker, ListRequests(owner=self._id, given_back=True))
+                request.heard_at = asked_at
+            reply = await self._order(worker, ListRequests(given_back=True))
             if reply is None:
                 return
             told = {(each.client, each.request_id, each.attempt): each for each in reply.requests}
-            for request, boot_id, attempt in known:
-                present = request.state, request.boot_id, request.attempt
-                # Of another boot of the worker it will be known soon that this one is gone.
-                if boot_id == reply.boot_id and present == ("running", boot_id, attempt):
-                    await self._learn(worker, request, told.get((*request.key, attempt)))
+            async with asyncio.TaskGroup() as tasks:
+                for request, boot_id, attempt in known:
+                    # Of another boot of the worker it will be known soon that this one is gone.
+                    if boot_id != reply.boot_id or not request.runs_in(attempt, boot_id):
+                        continue
+                    running = told.get((*request.key, attempt))
+                    if running is None:
+                        tasks.create_task(self._learn_of_end(request))
+                        continue
+                    if running.owner == self._id:
+                        request.ours_since = asked_at
+                    tasks.create_task(self._learn(worker, request, running))
         finally:
             self._catching_up.discard(worker)
 
-    async def _learn(
-        self, worker: WorkerId, request: OwnedRequest, told: RunningRequest | None
-    ) -> None:
-        if told is None:
+    async def _learn_of_end(self, request: OwnedRequest) -> None:
+        """Its worker has it no more: it ended there, or another controller had it go on
+        elsewhere."""
+        attempt, boot_id = request.attempt, request.boot_id
+        if not await self._requests.left_us(request) and request.runs_in(attempt, boot_id):
             await self._requests.note_end(request, "finished")
+
+    async def _learn(self, worker: WorkerId, request: OwnedRequest, told: RunningRequest) -> None:
+        if told.owner != self._id:
+            await self._requests.let_go_to(told.owner, request)
         elif told.given_back:
             order = AdoptRequest(request_id=told.request_id, client=told.client, owner=self._id)
             reply = await self._order(worker, order)

@@ -197,7 +197,7 @@ class DispatchLanes:
         held, lane.held = lane.held, []
         lane.holding.went()
         for entry in held:
-            del self._held[entry.key]
+            self._held.pop(entry.key, None)
         if lane.timer is not None:
             lane.timer.cancel()
             lane.timer = None

@@ -131,9 +131,9 @@ class Dispatcher:
         await self._lanes.open()
         self._settled_at = time.monotonic() + self._settles_s
 
-    async def dispatch(self, request: OwnedRequest, need: Need) -> None:
-        """Return when a worker has the request, it has ended meanwhile, or another controller may
-        have it before any worker was asked.
+    async def dispatch(self, request: OwnedRequest, need: Need) -> bool:
+        """Return when a worker has the request, or it has ended meanwhile; or False where another
+        controller may have it: that is to be asked first.
 
         Raises:
             Unavailable: no worker took it; the reason is that of the last refusal, or why
@@ -144,7 +144,7 @@ class Dispatcher:
             await self._bus.wait_connected()
             await self._peers.wait_in_touch()
             if not self.may_begin(request):
-                return
+                return False
             place = await self._place(search)
             if place is None:
                 continue
@@ -153,7 +153,7 @@ class Dispatcher:
                 continue
             if request.ended or request.cancelled:  # while its place was being told
                 place.placement.ended("other", time.monotonic())
-                return
+                return True
             connection = self._bus.connections
             report = place.decision.worker.report
             if request.request.debug:
@@ -165,15 +165,16 @@ class Dispatcher:
             answer = await self._ask(report, attempt, request)
             if answer is None:
                 place.placement.ended("other", time.monotonic())
-                return
+                return True
             if isinstance(answer, Ack):
                 self.metrics.routed(place.decision, need, request.elapsed_ms / 1000)
             if request.attempt != attempt.attempt or request.state != "dispatching":
-                return  # ended, or given back, before the answer came
+                place.placement.ended("other", time.monotonic())
+                return True  # ended, or given back, before the answer came
             if isinstance(answer, Ack):
                 self.doubted.discard((report.id, report.boot_id))
                 request.acknowledge(answer.attempt, answer.boot_id)
-                return
+                return True
             # Where our own link failed, that says nothing of the worker.
             ours = connection != self._bus.connections or not self._bus.connected
             fault = answer.code in WORKER_FAULTS and not ours
@@ -190,11 +191,14 @@ class Dispatcher:
                 "%s refused: %s", report.id, answer.message,
                 extra={"request_id": request.request_id, "code": answer.code},
             )  # fmt: skip
+        return True
 
     def may_begin(self, request: OwnedRequest) -> bool:
-        """Whether it is for us to have a request served by its first worker, if none has it yet."""
-        if request.attempt >= 0 or request.part_of is not None:  # nobody else knows of a prompt
+        """Whether it is for us to have a request served by its next worker."""
+        if request.part_of is not None:  # nobody else knows of a prompt
             return True
+        if request.attempt >= 0:
+            return not self._peers.may_serve(request)
         return not (self.closed or self._peers.may_have(request))
 
     async def _place(self, search: _Search) -> Place | None:

@@ -1,5 +1,9 @@
 """A controller that leaves: what becomes of the requests that it owns."""
 
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from controller.dispatcher import Dispatcher
@@ -7,8 +11,11 @@ from controller.ledger import Ledger
 from controller.list_requests import ListRequests
 from controller.owned_request import OwnedRequest
 from controller.peers import Peers
+from controller.session_turns import SessionTurns
 from shared.changes import Changes
 from shared.messages.stream import StreamError
+
+_SAY_AGAIN_S = 0.5
 
 
 class Owner(Protocol):
@@ -34,6 +41,7 @@ class Leaving:
         owner: Owner,
         ledger: Ledger,
         lists: ListRequests,
+        turns: SessionTurns,
         dispatcher: Dispatcher,
         peers: Peers,
         changes: Changes,
@@ -41,6 +49,7 @@ class Leaving:
         self._owner = owner
         self._ledger = ledger
         self._lists = lists
+        self._turns = turns
         self._dispatcher = dispatcher
         self._peers = peers
         self._changes = changes
@@ -53,20 +62,45 @@ class Leaving:
             self._dispatcher.waiting.dismiss(request)
         await self._changes.wait_until(lambda: all(map(self._may_be_left, self._ledger.active)))
 
-    async def hand_over(self) -> None:
+    async def hand_over(self, say_left: Callable[[], Awaitable[None]], *, within_s: float) -> None:
         """What workers have, who adopts it goes on with; have other controllers serve what none
-        has."""
+        has. Return when nothing is here any more.
+
+        A turn goes when those before it are gone. They may run at a worker that ends in this
+        moment: then nobody hears of them, we have them go on at another one, and say again that
+        we left. What is still here after `within_s` goes as it is.
+        """
+        until = time.monotonic() + within_s
+        say_at = time.monotonic() + _SAY_AGAIN_S
+        while (here := len(self._ledger.active)) and time.monotonic() < until:
+            if time.monotonic() >= say_at:
+                await say_left()
+                say_at = time.monotonic() + _SAY_AGAIN_S
+            for request in self._ledger.active:
+                if self._turns.is_next(request):
+                    await self._hand_over(request)
+            await self._wait_for_less(here, _SAY_AGAIN_S)
         for request in self._ledger.active:
-            if request.ended or not self._may_be_left(request) or request.attempt >= 0:
-                continue
-            if await self._peers.hand_over(request) and not request.ended:
-                await self._owner.let_go(request, "another controller serves it")
+            await self._hand_over(request)
+
+    async def _wait_for_less(self, here: int, limit_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._changes.wait_until(lambda: len(self._ledger.active) < here)
+
+    async def _hand_over(self, request: OwnedRequest) -> None:
+        if self._waits(request) and await self._peers.hand_over(request) and not request.ended:
+            await self._owner.let_go(request, "another controller serves it")
 
     async def fail_rest(self, error: StreamError) -> None:
         """End what cannot be left to another controller."""
         for request in self._ledger.active:
             if not self._may_be_left(request) or request.attempt < 0:
                 await self._owner.give_up(request, error)
+
+    def _waits(self, request: OwnedRequest) -> bool:
+        """For its first worker."""
+        return not request.ended and self._may_be_left(request) and request.attempt < 0
 
     def _may_be_left(self, request: OwnedRequest) -> bool:
         """A list and its prompts only we know."""

@@ -21,8 +21,9 @@ class LinkWatch:
     Attributes:
         returned: told of each that came back.
         lost_at: when nothing came back in time last, if ever.
-        replaced_at: when a time ended for which nothing came back, so long that others took us for
-            gone; None if that never was.
+        away_at: when a time ended, if ever, in which other controllers may have taken us for gone:
+            nothing came back for a while, or the connection ended.
+        replaced_at: the same for clients, who are more patient.
         trusted_since: since when (monotonic) each came back in time, on one connection; None
             while that is not so.
         delay_s: how late what others say may be heard: as late as the last one came back, or as
@@ -40,6 +41,7 @@ class LinkWatch:
         self._gap_s = 0.0
         self.returned = Changes()
         self.lost_at: float | None = None
+        self.away_at: float | None = None
         self.replaced_at: float | None = None
 
     @property
@@ -67,9 +69,13 @@ class LinkWatch:
             await asyncio.sleep(min(self._interval_s, _MOST_BETWEEN_S))
 
     def distrust(self) -> None:
-        """Something happened after which old silence means nothing: this process was
-        stopped, or the connection is new."""
+        """Old silence means nothing now: this process was stopped."""
         self.trusted_since = None
+
+    def note_new_connection(self) -> None:
+        """The one before has ended: who probed us meanwhile met nobody."""
+        self.distrust()
+        self.away_at = time.monotonic()
 
     async def _comes_back(self) -> bool:
         self._sent_at = time.monotonic()
@@ -86,7 +92,7 @@ class LinkWatch:
         if self._back_at is not None:
             self._gap_s = now - self._back_at
             if self._gap_s > _FRESH_S:
-                self.lost_at = now
+                self.lost_at = self.away_at = now
             if self._gap_s > _REPLACED_AFTER_S:
                 self.replaced_at = now
         self._back_at = now

@@ -64,6 +64,7 @@ class OwnedRequest:
         body: the request as its client wrote it; None where it came another way, or has ended.
         heard_at: when its worker last said something of it, by itself or when asked.
         ours_since: when it was known last that nobody else has it.
+        follows: the turn before it in its session is another controller's now.
         placement, model: of the present attempt.
         links: of its prompt, for that model.
         route: how its worker was chosen, where its client wants to know.
@@ -110,6 +111,7 @@ class OwnedRequest:
     last_sent_at: float = field(default_factory=lambda: time.monotonic())
     heard_at: float = field(default_factory=lambda: time.monotonic())
     ours_since: float = field(default_factory=lambda: time.monotonic())
+    follows: bool = False
     _has_begun: bool = False
     _fingerprint: str | None = None
 
@@ -137,6 +139,10 @@ class OwnedRequest:
     @property
     def ended(self) -> bool:
         return self.state in ("finished", "failed")
+
+    def runs_in(self, attempt: int, boot_id: BootId | None) -> bool:
+        """Whether this boot of a worker has it, under this attempt."""
+        return (self.state, self.attempt, self.boot_id) == ("running", attempt, boot_id)
 
     @property
     def elapsed_ms(self) -> float:

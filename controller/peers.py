@@ -6,6 +6,7 @@ its own requests as it left them. What no worker had yet is then another one's, 
 """
 
 import asyncio
+import logging
 import math
 import time
 
@@ -20,6 +21,8 @@ from shared.ids import ControllerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import RequestQuery, RequestState
 from shared.messages.dispatch import ForwardedRequest, ForwardReply
+
+logger = logging.getLogger(__name__)
 
 _ANSWER_S = 0.5
 _LOOK_S = 0.05
@@ -57,34 +60,41 @@ class Peers:
         if self.out_of_touch:
             await self._link.returned.wait_until(lambda: not self.out_of_touch)
 
-    async def serves(self, request: OwnedRequest) -> bool:
-        """Whether another one has adopted it, or was asked for it again, while we were away; it is
-        asked only where that may be."""
-        if request.part_of is not None or not self._was_replaced(request):
-            return False
+    async def owner_since(self, request: OwnedRequest) -> ControllerId | None:
+        """Who has adopted it, or was asked for it again, while we were away, if anybody; the others
+        are asked only where that may be."""
+        if not self.may_serve(request):
+            return None
+        asked_at = time.monotonic()
         query = encode(RequestQuery(request_id=request.request_id))
         subject = subjects.request(request.client, "status")
         try:
             answers = await self._bus.request_many(subject, query, wait_s=_ANSWER_S)
             states = [decode(RequestState, answer.payload) for answer in answers]
-        except (BusError, DecodeError):
+        except (BusError, DecodeError) as error:
+            logger.warning("the other controllers could not be asked: %s", error.message)
+            return None
+        request.ours_since = asked_at
+        known = [state.controller for state in states if state.state != "unknown"]
+        return next((one for one in known if one not in (self._id, None)), None)
+
+    def may_serve(self, request: OwnedRequest) -> bool:
+        """Whether another one may have adopted it from a worker since it was certainly ours."""
+        if request.part_of is not None:  # nobody else knows of a prompt
             return False
-        others = {state.controller for state in states if state.state != "unknown"}
-        request.ours_since = time.monotonic()
-        return bool(others - {self._id, None})
+        return self._may_be_theirs(request, self._link.away_at)
 
     def may_have(self, request: OwnedRequest) -> bool:
-        """Whether another one was asked for it since: its client knows its id, and took us for
-        gone."""
-        if not self._was_replaced(request):
+        """Whether another one was asked for it since, as its client knows its id and took us for
+        gone; or is to have it, behind the turn before it."""
+        if request.follows and self.others:
+            return True
+        if meeting_key(request.client, request.request) is None:
             return False
-        return meeting_key(request.client, request.request) is not None
+        return self._may_be_theirs(request, self._link.replaced_at)
 
-    def _was_replaced(self, request: OwnedRequest) -> bool:
-        """Whether we have been away for so long, since it was certainly ours, that others took us
-        for gone."""
-        replaced_at = self._link.replaced_at
-        return replaced_at is not None and replaced_at >= request.ours_since and bool(self.others)
+    def _may_be_theirs(self, request: OwnedRequest, away_at: float | None) -> bool:
+        return away_at is not None and away_at >= request.ours_since and bool(self.others)
 
     async def forward(
         self, request: OwnedRequest, *, hops: int = 0, stale: bool = False, has_turns: bool = False

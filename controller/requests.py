@@ -105,7 +105,7 @@ class Requests:
         self._changes = Changes()
         self._telling = Telling(bus)
         self.leaving = Leaving(
-            self, self._ledger, self._lists, self._dispatcher, peers, self._changes
+            self, self._ledger, self._lists, self._turns, self._dispatcher, peers, self._changes
         )
         self._closed: StreamError | None = None
         self.accepted = self.completed = self.failed = 0
@@ -283,9 +283,23 @@ class Requests:
         self._closed = StreamError.of(code, message)
         await self.leaving.fail_rest(self._closed)
 
+    async def left_us(self, request: OwnedRequest) -> bool:
+        """Whether another controller serves it, that took us for gone: then it is ours no more."""
+        owner = await self._peers.owner_since(request)
+        if owner is not None:
+            await self.let_go_to(owner, request)
+        return owner is not None
+
+    async def let_go_to(self, owner: ControllerId, request: OwnedRequest) -> None:
+        """Another controller has adopted it."""
+        if not request.ended:
+            await self.let_go(request, f"controller {owner} has adopted it")
+
     async def let_go(self, request: OwnedRequest, why: str) -> None:
-        """Another controller answers for it now."""
+        """Another controller answers for it now, and for the turns behind it."""
         logger.info("%s", why, extra=_about(request))
+        for turn in self._turns.behind(request):
+            turn.follows = True
         request.finish("failed")
         self._ledger.remove(request)
         self._dispatcher.waiting.dismiss(request)
@@ -301,8 +315,7 @@ class Requests:
                 await self._turns.complete(request)
                 if await self._lists.begin(request):
                     return
-                await self._dispatcher.dispatch(request, self._need(request))
-                if request.attempt >= 0 or request.ended or request.cancelled:
+                if await self._dispatcher.dispatch(request, self._need(request)):
                     break
         except RequestError as error:
             await self._fail(request, stream_error(error))
@@ -330,10 +343,8 @@ class Requests:
         """Whether it is for us to dispatch a request, and not for another controller that was asked
         for it while we were out of touch, or takes over as we leave."""
         await self._peers.wait_in_touch()
-        if request.attempt >= 0 and await self._peers.serves(request):
-            if not request.ended:
-                await self.let_go(request, "another controller has adopted it")
-            return False
+        if request.attempt >= 0:
+            return not await self.left_us(request) and not request.ended
         if request.ended or request.cancelled or self._dispatcher.may_begin(request):
             return not request.ended
         if self._dispatcher.closed:
@@ -344,7 +355,7 @@ class Requests:
         if handed_over:
             await self.let_go(request, "another controller has it")
             return False
-        request.ours_since = time.monotonic()
+        request.ours_since, request.follows = time.monotonic(), False
         return True
 
     def explain(self, request: OwnedRequest) -> Route:
@@ -420,9 +431,9 @@ class Requests:
             is_here = self._registry.is_here(gone.worker, request.boot_id)
             if is_here or request.state != "running":
                 continue  # what is not acked the dispatcher takes elsewhere by itself
-            attempt = request.attempt
+            attempt, boot_id = request.attempt, request.boot_id
             await self._dispatcher.cancel(request, silent=True)
-            if (request.state, request.attempt) == ("running", attempt):  # else it ended meanwhile
+            if request.runs_in(attempt, boot_id):  # else it ended meanwhile
                 message = f"worker {gone.worker} is gone: {gone.reason}"
                 await self._retry(request, StreamError.of("worker_lost", message))
 
@@ -465,7 +476,7 @@ class Requests:
             return
         if isinstance(event, RequestAdopted):
             if event.owner != self._id:
-                await self.let_go(request, f"controller {event.owner} has adopted it")
+                await self.let_go_to(event.owner, request)
             return
         if request.worker is None:
             return  # said late, of an attempt that was given up: another one follows

@@ -217,9 +217,8 @@ class Controller:
             with contextlib.suppress(BusError):
                 await self._bus.flush()
             self._entrance.leave()
-            await self._requests.leaving.hand_over()
-            # What runs is adopted in a moment, unless its worker ended in the same one.
-            await self._within(_ADOPTED_WITHIN_S, self._requests.wait_until_idle(), stop)
+            limit_s = 0.0 if stop.in_haste else _ADOPTED_WITHIN_S
+            await self._requests.leaving.hand_over(self._leave, within_s=limit_s)
             await self._requests.fail_rest(*told)
         else:
             await self._change_state("draining")
@@ -249,7 +248,7 @@ class Controller:
             logger.debug("event %s not sent: %s", kind, error.message)
 
     async def _on_reconnect(self) -> None:
-        self._link.distrust()
+        self._link.note_new_connection()
         self._adoption.catch_up(view.id for view in self._registry.workers)
 
     async def _heartbeat(self) -> None:

@@ -56,6 +56,15 @@ class SessionTurns:
         """Whether requests of a session are here."""
         return session in self._turns
 
+    def is_next(self, request: OwnedRequest) -> bool:
+        """Whether no turn that is here has to end before a request."""
+        return request.session is None or self._turns[request.session][0] is request
+
+    def behind(self, request: OwnedRequest) -> list[OwnedRequest]:
+        """The turns that are here and have to wait for its end."""
+        turns = list(self._turns.get(request.session, ())) if request.session is not None else []
+        return turns[turns.index(request) + 1 :] if request in turns else []
+
     def came(self, request: OwnedRequest) -> None:
         """A request is the last of its session now."""
         if request.session is not None:
@@ -73,7 +82,7 @@ class SessionTurns:
         await self._released.wait_until(lambda: not self._holders)
         if request.ended:
             return
-        if self._turns[request.session][0] is request:
+        if self.is_next(request):
             return
         self._waiting[request] = event = asyncio.Event()
         await event.wait()

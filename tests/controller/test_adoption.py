@@ -35,7 +35,7 @@ from tests.controller.running import (
     running_controller,
     running_state,
 )
-from tests.controller.simulated_worker import SimulatedWorker
+from tests.controller.simulated_worker import SimulatedWorker, keep_silent
 from tests.controller.values import DEMO
 
 pytestmark = pytest.mark.anyio
@@ -248,7 +248,7 @@ async def test_who_was_away_asks_before_it_goes_on_with_what_others_may_have_ado
     if adopted:
         await bus.subscribe("mlx.request.local.status", answer)
         await bus.flush()
-    cluster.controller._link.replaced_at = time.monotonic()
+    cluster.controller._link.away_at = time.monotonic()
     await worker.say("left")
     if adopted:
         await cluster.until(lambda: cluster.controller.report().active_requests == 0)
@@ -256,6 +256,67 @@ async def test_who_was_away_asks_before_it_goes_on_with_what_others_may_have_ado
         assert (other.unread, inbox.rest()) == ((0, 0), [])
     else:
         assert (await other.next_dispatch()).attempt == 1
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+async def test_also_who_was_looking_for_the_next_worker_asks(
+    cluster: Running, bus: Bus, adopted: bool
+) -> None:
+    await say_controller(bus, SECOND, "joined")
+    await until_known(cluster, SECOND)
+    worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
+    other.answer = keep_silent
+    inbox = await cluster.ask(request_id=OURS)
+    accepted(await inbox.next())
+    await worker.next_dispatch()
+    assert await running_state(cluster, OURS) == "running"
+    await worker.say("left")
+    dispatch = await other.next_dispatch()
+    assert dispatch.attempt == 1
+    asked = asyncio.Event()
+
+    async def answer(message: Message) -> None:
+        asked.set()
+        if adopted:
+            state = RequestState(request_id=RequestId(OURS), state="running", controller=SECOND)
+            await bus.publish(message.reply, encode(state))
+
+    await bus.subscribe("mlx.request.local.status", answer)
+    third = await cluster.worker("w3", active_requests=6)
+    cluster.controller._link.away_at = time.monotonic()
+    await other.vanish()
+    await other.say("left")
+    await asyncio.wait_for(asked.wait(), 10)
+    if adopted:
+        await cluster.until(lambda: cluster.controller.report().active_requests == 0)
+        await cluster.settle()
+        assert (third.unread, inbox.rest()) == ((0, 0), [])
+    else:
+        assert (await third.next_dispatch()).attempt == 2
+    loads = {view.id: view.load for view in cluster.controller._registry.workers}
+    assert loads == {"w3": 6 if adopted else 7}
+
+
+async def test_the_turns_behind_one_that_was_adopted_go_to_who_has_it(bus: Bus, pair: Pair) -> None:
+    worker = await pair.worker("w1")
+    session = next(
+        name for name in map(str, range(100))
+        if rank_owners(f"local/session/{name}", [FIRST, SECOND])[0] == FIRST
+    )  # fmt: skip
+    for name in ("turn-0", "turn-1", "turn-2"):
+        accepted(await (await pair.ask(request_id=name, session_id=session)).next())
+    dispatch = await worker.next_dispatch()
+    assert (await pair.state("turn-0")).controller == FIRST
+    hold(worker, held("turn-0", session_id=session), owner=FIRST)
+    second = pair.controllers[1].controller
+    (running,) = await second._adoption._list(worker.id)
+    await second._adoption._adopt(worker.id, running)  # it took the first one for gone
+    await pair.until_each(
+        lambda one: one.report().active_requests == (3 if one.id == SECOND else 0)
+    )
+    assert worker.unread == (0, 0), "they wait for the one before"
+    await worker.finish(dispatch, SECOND)
+    assert (await worker.next_dispatch()).request_id == "turn-1"
 
 
 @pytest.mark.parametrize("owner", [CONTROLLER, DEAD])
@@ -382,6 +443,36 @@ async def test_what_the_worker_has_goes_on(
     assert await running_state(cluster, "r") == "running"
     await worker.finish(dispatch, CONTROLLER)
     await cluster.until(lambda: cluster.controller.report().completed_requests == 1)
+
+
+async def test_what_another_controller_has_adopted_unheard_is_its_own(
+    own: tuple[Running, SimulatedWorker, Dispatch],
+) -> None:
+    cluster, worker, dispatch = own
+    hold(worker, AdoptedRequest(dispatch=dispatch), owner=SECOND)
+    await cluster.until(lambda: cluster.controller.report().active_requests == 0)
+    assert cluster.controller._requests.find((LOCAL, RequestId("r"))) is None
+    assert cluster.controller.report().completed_requests == 0
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_what_its_worker_has_no_more_may_go_on_elsewhere_for_another_controller(
+    own: tuple[Running, SimulatedWorker, Dispatch], bus: Bus, known: bool
+) -> None:
+    cluster, _, _ = own
+    await say_controller(bus, SECOND, "joined")
+    await until_known(cluster, SECOND)
+
+    async def answer(message: Message) -> None:
+        state = RequestState(request_id=RequestId("r"), state="running", controller=SECOND)
+        await bus.publish(message.reply, encode(state))
+
+    if known:
+        await bus.subscribe("mlx.request.local.status", answer)
+        await bus.flush()
+    cluster.controller._link.note_new_connection()
+    await cluster.until(lambda: cluster.controller.report().active_requests == 0)
+    assert cluster.controller.report().completed_requests == (not known)
 
 
 async def test_another_boot_of_its_worker_says_nothing_of_it(

@@ -220,6 +220,32 @@ async def test_who_leaves_leaves_what_runs_and_hands_over_what_waits(pair: Pair)
     assert first.controller.report().failed_requests == 0
 
 
+async def test_a_turn_stays_until_the_one_before_has_found_another_worker(pair: Pair) -> None:
+    """Nobody else hears of a turn whose worker ends as its controller leaves."""
+    worker, other = await pair.worker("w1"), await pair.worker("w2")
+    await other.say("heartbeat", active_requests=5)
+    (session,) = sessions_of(FIRST, 1)
+    for number in range(2):
+        await turn_of(pair, session, f"turn-{number}")
+    assert (await worker.next_dispatch()).request_id == "turn-0"
+    await pair.state("turn-0")
+    first, second = pair.controllers
+    first.stop.request()
+    await second.until(lambda: FIRST not in second.controller._registry.ready_controllers)
+    await worker.vanish()
+    dispatch = await other.next_dispatch()
+    assert (dispatch.request_id, dispatch.attempt) == ("turn-0", 1)
+    await second.settle()
+    assert second.controller.report().active_requests == 0
+    hold(other, held("turn-0", attempt=1, session_id=session), owner=FIRST)
+    assert (await other.next_adopted()).owner == SECOND
+    await asyncio.wait_for(first.task, LIMIT_S)
+    assert second.controller.report().active_requests == 2
+    assert other.unread == (0, 0), "it waits there too"
+    await other.finish(dispatch, SECOND)
+    assert (await other.next_dispatch()).request_id == "turn-1"
+
+
 async def test_the_prompts_of_a_list_still_go_to_workers(cut: Cut) -> None:
     """A list is its controller's alone."""
     worker = await cut.worker("w1")

@@ -106,6 +106,15 @@ async def test_who_is_told_not_to_trust_it_begins_anew(own_bus: Bus) -> None:
         assert await trusted(link) >= told
 
 
+async def test_on_a_new_connection_others_may_have_taken_us_for_gone(own_bus: Bus) -> None:
+    async with watching(own_bus) as link:
+        await trusted(link)
+        assert link.away_at is None
+        link.note_new_connection()
+        assert link.trusted_since is None and link.away_at is not None
+        assert link.replaced_at is None, "clients are more patient"
+
+
 async def test_what_lay_in_a_buffer_is_known_to_be_old_until_all_of_it_has_come(
     server: NatsProcess, own_bus: Bus
 ) -> None:
