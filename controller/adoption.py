@@ -40,7 +40,7 @@ class Adoption:
 
     Args:
         models: of a skill, in order of preference; none where it is not known here.
-        settles_s: so long after its start a controller knows who else is there.
+        settles_s: so long after it began to listen a controller knows who else is there.
     """
 
     def __init__(
@@ -60,7 +60,14 @@ class Adoption:
         self._models = models
         self._tasks = Tasks()
         self._catching_up: set[WorkerId] = set()
-        self._settled_at = time.monotonic() + settles_s
+        self._settles_s = settles_s
+        self._settled = False
+
+    def open(self) -> None:
+        """Take over what nobody who is there answers for: requests of a controller that ended
+        before we began, or of an earlier boot of ours. Until that is done no turn begins: the one
+        before may be among them."""
+        self._tasks.start(self._adopt_first(self._requests.hold_turns()))
 
     async def close(self) -> None:
         await self._tasks.end()
@@ -69,12 +76,14 @@ class Adoption:
         """Take over what it owned, as far as that falls to us."""
         workers = [view.id for view in self._registry.workers]
         hold = self._requests.hold_turns()  # at once: turns of its sessions come here already
-        self._tasks.start(self._adopt_all(workers, lambda owner: owner == controller, hold))
+        # Its next boot, if it is here already, takes nothing over before it knows who is there.
+        among = self._takers - {controller}
+        self._tasks.start(self._adopt_all(workers, lambda owner: owner == controller, among, hold))
 
     def on_worker_heard(self, worker: WorkerId) -> None:
-        """Take over what it serves for nobody who is there: for a controller that ended before we
-        began, or for an earlier boot of ours."""
-        self._tasks.start(self._adopt_orphans(worker))
+        """Likewise what one serves that is heard only now."""
+        if self._settled:
+            self._tasks.start(self._adopt_orphans([worker], self._requests.hold_turns()))
 
     def catch_up(self, workers: Iterable[WorkerId]) -> None:
         """Learn what came of our own requests at workers of which we may have missed something."""
@@ -125,32 +134,43 @@ class Adoption:
             if adopted is not None and adopted.failure is not None:
                 await self._requests.on_event(worker, adopted.failure)
 
-    async def _adopt_orphans(self, worker: WorkerId) -> None:
-        await asyncio.sleep(max(0.0, self._settled_at - time.monotonic()))
-        await self._adopt_all([worker], self._is_nobody, self._requests.hold_turns())
+    async def _adopt_first(self, release: Callable[[], None]) -> None:
+        await asyncio.sleep(self._settles_s)
+        self._settled = True
+        await self._adopt_orphans([view.id for view in self._registry.workers], release)
+
+    async def _adopt_orphans(
+        self, workers: Collection[WorkerId], release: Callable[[], None]
+    ) -> None:
+        await self._adopt_all(workers, self._is_nobody, self._takers, release)
 
     def _is_nobody(self, owner: ControllerId) -> bool:
         return owner == self._id or owner not in {c.id for c in self._registry.controllers}
+
+    @property
+    def _takers(self) -> set[ControllerId]:
+        """Among whom requests are shared out."""
+        return {*self._registry.ready_controllers, self._id}
 
     async def _adopt_all(
         self,
         workers: Collection[WorkerId],
         is_gone: Callable[[ControllerId], bool],
+        takers: Collection[ControllerId],
         release: Callable[[], None],
     ) -> None:
         try:
             listings = await asyncio.gather(*(self._list(worker) for worker in workers))
             for worker, running in _latest(zip(workers, listings, strict=True)):
-                if is_gone(running.owner) and self._is_ours(running):
+                if is_gone(running.owner) and self._is_ours(running, takers):
                     await self._adopt(worker, running)
         finally:
             release()
 
-    def _is_ours(self, running: RunningRequest) -> bool:
+    def _is_ours(self, running: RunningRequest, takers: Collection[ControllerId]) -> bool:
         key = adoption_key(running.client, running.request_id, running.session_id)
-        ready = {*self._registry.ready_controllers, self._id}
         known = self._requests.find((running.client, running.request_id))
-        return rank_owners(key, ready)[0] == self._id and known is None
+        return rank_owners(key, takers)[0] == self._id and known is None
 
     async def _list(self, worker: WorkerId) -> list[RunningRequest]:
         order = ListRequests(given_back=True)

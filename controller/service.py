@@ -43,6 +43,8 @@ _STOPPED_S = 1.0
 _DRAIN_S = 10.0
 _ADOPTED_WITHIN_S = 5.0
 _MEET_S = 2.0
+_SETTLING_BEATS = 2
+"""So many heartbeats after it began to listen a controller has heard who else is there."""
 
 
 class Controller:
@@ -95,7 +97,7 @@ class Controller:
             self._registry,
             self._requests,
             lambda skill: settings.skills.get(skill, []),
-            settles_s=self._interval_s * failover.missed_heartbeats,
+            settles_s=_SETTLING_BEATS * self._interval_s,
         )
         self._started_at = time.monotonic()
 
@@ -175,6 +177,7 @@ class Controller:
         await self._probing_controllers.open()
         await self._requests.open()
         await self._meet_controllers()
+        self._adoption.open()
         await self._entrance.open()
         own_health = subjects.controller_health(self.id)
         everyone, cluster = subjects.HEALTH_CONTROLLERS, subjects.HEALTH_CLUSTER

@@ -241,7 +241,7 @@ def judged(asked: Asked, strikes: Sequence[Strike]) -> list[Violation]:
     """Every promise that was broken to who asked."""
     found = []
     for record, truth in asked.streams:
-        found += judge_stream(record, truth)
+        found += judge_stream(record, truth, strikes)
     for wire, truth in asked.wire:
         found += judge_wire(wire, truth, strikes, _WIRE_SLACK_S)
     for turns in asked.sessions:

@@ -36,6 +36,33 @@ def test_what_the_client_library_gives(record: Record, promises: list[str]) -> N
     assert [violation.promise for violation in judge_stream(record, TRUTH)] == promises
 
 
+ENGINES = [Strike("kill an engine", ("w1",), 0.0, 1e9), Strike("stop an engine", ("w2",), 0.0, 1e9)]
+POISON = "request_crashes_engine"
+
+
+@pytest.mark.parametrize(
+    ("end", "strikes", "promises"),
+    [
+        (POISON, ENGINES, []),
+        (POISON, ENGINES[:1], ["success"]),
+        (POISON, [], ["success"]),
+        (POISON, [Strike("kill a worker", ("w1",), 0.0, 1e9), ENGINES[0]], ["success"]),
+        (POISON, [ENGINES[0], Strike("stop an engine", ("w2",), 0.0, 1.0)], ["success"]),
+        (POISON, [ENGINES[0], Strike("stop an engine", ("w2",), 1e8, 1e9)], ["success"]),
+        ("worker_lost", ENGINES, ["success"]),
+    ],
+)
+def test_for_a_poison_is_taken_only_what_two_engines_ended_beside(
+    end: str, strikes: list[Strike], promises: list[str]
+) -> None:
+    stream = recorded(FIRST, end=end)
+    assert [violation.promise for violation in judge_stream(stream, TRUTH, strikes)] == promises
+    wire = heard(accepted(), done(error={"code": end}))
+    wire.messages = [(1e7, message) for _, message in wire.messages]
+    wire.started_at = 9e6
+    assert judged(wire, *strikes) == promises
+
+
 def accepted(attempt: int = 0) -> dict[str, Any]:
     return {"status": "accepted", "attempt": attempt, "worker": None}
 

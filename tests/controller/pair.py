@@ -81,11 +81,16 @@ async def until_known(running: Running, *controllers: ControllerId) -> None:
 
 
 async def say_controller(
-    bus: Bus, name: ControllerId, kind: EventType = "heartbeat", *, state: ControllerState = "ready"
+    bus: Bus,
+    name: ControllerId,
+    kind: EventType = "heartbeat",
+    *,
+    state: ControllerState = "ready",
+    boot: str = "b",
 ) -> None:
     """What a controller of that name would say. Until `stop_listening` it is there for who probes
     it, and takes no requests."""
-    report = ControllerReport(id=name, boot_id=BootId("b"), version="0.1.0", state=state)
+    report = ControllerReport(id=name, boot_id=BootId(boot), version="0.1.0", state=state)
     event = ControllerEvent(type=kind, controller=report)
     if (bus, name) not in _listening:
         subject = subjects.controller_health(name)

@@ -23,7 +23,7 @@ from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
 CONTROLLER = ControllerId("c-1")
 PATIENT = {
     "dispatch": {"ack_timeout_ms": 10_000},
-    "failover": {"heartbeat_interval_ms": 1000, "missed_heartbeats": 100},
+    "failover": {"heartbeat_interval_ms": 300, "missed_heartbeats": 100},
     "waiting_room": {"enabled": False},
 }
 """Nothing times out by itself, however slow this machine is, and who finds no room hears so."""

@@ -152,6 +152,21 @@ async def test_what_the_worker_says_after_it_told_is_added_and_its_end_is_the_en
     await pair.until_each(lambda one: one.id != SECOND or one.report().completed_requests == 1)
 
 
+async def test_what_a_controller_leaves_is_not_left_to_its_own_next_boot(
+    bus: Bus, pair: Pair
+) -> None:
+    """That knows of it only later, and gets the next turns at once."""
+    worker = await pair.worker("w1")
+    owned = next(
+        name for name in map(str, range(100))
+        if rank_owners(f"local/request/{name}", [FIRST, SECOND, DEAD])[0] == DEAD
+    )  # fmt: skip
+    hold(worker, held(owned, 1, 2, 3))
+    await say_controller(bus, DEAD, "joined", boot="b2")
+    adopter = (await worker.next_adopted()).owner
+    assert adopter == rank_owners(f"local/request/{owned}", [FIRST, SECOND])[0]
+
+
 async def test_what_was_given_back_to_the_dead_goes_on_at_once(bus: Bus, pair: Pair) -> None:
     worker, other = await pair.worker("w1"), await pair.worker("w2")
     name = OWNED_BY_SECOND[0]
@@ -407,6 +422,23 @@ async def test_a_turn_that_comes_during_an_adoption_waits_for_the_turn_that_is_a
     assert worker.unread == (0, 0)
     await worker.finish(before.dispatch, SECOND)
     assert (await worker.next_dispatch()).request_id == "next"
+
+
+async def test_who_begins_begins_no_turn_before_it_knows_of_the_one_before(
+    nats_settings: Nats, bus: Bus
+) -> None:
+    worker = SimulatedWorker(bus, "w1")
+    before = held("before", 1, session_id="s")
+    hold(worker, before)
+    async with running_controller(nats_settings, bus) as cluster:
+        await worker.join()
+        accepted(await (await cluster.ask(request_id="next", session_id="s")).next())
+        assert (await worker.next_adopted()).owner == CONTROLLER
+        await cluster.until(lambda: cluster.controller.report().adoptions == 1)
+        await cluster.settle()
+        assert worker.unread == (0, 0)
+        await worker.finish(before.dispatch, CONTROLLER)
+        assert (await worker.next_dispatch()).request_id == "next"
 
 
 # Our own, of which we missed something.
