@@ -77,7 +77,7 @@ class Leaving:
                 await say_left()
                 say_at = time.monotonic() + _SAY_AGAIN_S
             for request in self._ledger.active:
-                if self._turns.is_next(request):
+                if self._waits(request) and self._turns.is_next(request):
                     await self._hand_over(request)
             await self._wait_for_less(here, _SAY_AGAIN_S)
         for request in self._ledger.active:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from shared.ids import BootId, ClientName, ControllerId, SkillName, WorkerId
 
 INBOX_PREFIX = "_INBOX"
+"""Of the inboxes in which clients hear; each has its own name behind it."""
+INTERNAL_INBOX_PREFIX = "_MLX"
+"""Of the inboxes of everybody else; there no client can hear, where the server authenticates."""
 _LITERAL = re.compile(r"[^ *>\t\r\n.]+(\.[^ *>\t\r\n.]+)*")
 """A subject without wildcards and empty tokens."""
 
@@ -173,6 +176,19 @@ def worker_health(worker: WorkerId) -> str:
 
 def log(kind: str, identity: str) -> str:
     return f"mlx.log.{kind}.{identity}"
+
+
+def inbox_prefix(role: str, name: str) -> str:
+    """Under which somebody hears answers."""
+    if role == "client":
+        return f"{INBOX_PREFIX}.{name}"
+    return f"{INTERNAL_INBOX_PREFIX}.{role}.{name}"
+
+
+def is_any_inbox(subject: str) -> bool:
+    """Whether an answer may be sent there at all: whoever answers may publish to more subjects than
+    who asks, and must not do that in its stead."""
+    return subject.startswith((f"{INBOX_PREFIX}.", f"{INTERNAL_INBOX_PREFIX}."))
 
 
 def is_inbox(subject: str, client: ClientName, *, strict: bool) -> bool:

@@ -31,11 +31,13 @@ class NatsProcess:
 
     Attributes:
         store: JetStream's folder; None for a server without JetStream, from the next start on.
+        more: settings of the server beside ours, or instead of them, likewise.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.store: Path | None = folder / "jetstream"
+        self.more: dict[str, Any] = {}
         self._port = -1
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -56,6 +58,7 @@ class NatsProcess:
         }
         if self.store is not None:
             settings["jetstream"] = {"store_dir": str(self.store)}
+        settings |= self.more
         config = self._folder / "server.json"
         config.write_text(json.dumps(settings))
         with (self._folder / "server.log").open("ab") as log:

@@ -1,0 +1,25 @@
+"""Nkeys: who has the seed can prove to be the user of the public key."""
+
+import os
+
+import nkeys
+
+from shared.errors import SettingsError
+
+
+def new_seed() -> str:
+    """The seed of a new user: `SU...`. It is a secret."""
+    return bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)).decode()
+
+
+def public_key(seed: str) -> str:
+    """What the server knows a user by: `U...`.
+
+    Raises:
+        SettingsError: it is no seed; what it is is not shown.
+    """
+    try:
+        pair = nkeys.from_seed(bytearray(seed.strip().encode()))
+        return bytes(pair.public_key).decode()
+    except (nkeys.NkeysError, ValueError, IndexError):
+        raise SettingsError("this is no nkey seed: one begins with SU") from None

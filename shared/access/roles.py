@@ -1,0 +1,138 @@
+"""What each role may publish and subscribe to: the least that its work needs.
+
+The server holds everybody to it. Two things it does not know are held elsewhere: that an answer
+goes to an inbox of who asked (`shared.subjects.is_inbox`), and never to a subject that is no inbox
+(`shared.bus.subscription`).
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from shared import subjects
+from shared.subjects import INBOX_PREFIX, LEADER_BUCKET, LEADER_KEY, inbox_prefix
+
+Role = Literal["client", "gateway", "controller", "worker", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+_SERVICE = ("$SRV.*", "$SRV.*.*", "$SRV.*.*.*")
+"""Where NATS micro services are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Subjects, with wildcards; what is not named is refused."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+
+
+def permissions(role: Role, name: str) -> Permissions:
+    """What the user `name` of a role may do.
+
+    Args:
+        name: of the client, worker or controller: its own subjects carry it.
+    """
+    own = f"{inbox_prefix(role, name)}.>"
+    match role:
+        case "client":
+            return Permissions(
+                publish=(
+                    own,
+                    f"mlx.infer.{name}.*",
+                    f"mlx.request.{name}.*",
+                    f"mlx.route.{name}.*",
+                    f"mlx.stream.*.{name}.resend",
+                    "mlx.health.>",
+                ),
+                subscribe=(own,),
+            )
+        case "gateway":
+            # It speaks for all of its clients, and hears their streams.
+            return Permissions(
+                publish=(
+                    own,
+                    f"{INBOX_PREFIX}.>",
+                    "mlx.infer.*.*",
+                    "mlx.request.*.*",
+                    "mlx.route.*.*",
+                    "mlx.stream.*.*.resend",
+                    "mlx.health.>",
+                    f"mlx.log.gateway.{name}",
+                    _answers("admin"),
+                ),
+                subscribe=(own, f"{INBOX_PREFIX}.>", subjects.RECENT_LOGS, *_SERVICE),
+            )
+        case "controller":
+            return Permissions(
+                publish=(
+                    f"{INBOX_PREFIX}.>",
+                    f"{subjects.INTERNAL_INBOX_PREFIX}.>",
+                    "mlx.request.*.status",
+                    "mlx.controller.*.infer",
+                    "mlx.worker.*.infer",
+                    "mlx.worker.*.control.*",
+                    "mlx.worker.*.*.alive",
+                    f"mlx.event.controller.{name}",
+                    "mlx.health.controller",
+                    "mlx.health.controller.*",
+                    f"mlx.log.controller.{name}",
+                    subjects.kept(LEADER_BUCKET, LEADER_KEY),
+                    *(subjects.jetstream(verb, LEADER_BUCKET) for verb in _LEASE_VERBS),
+                ),
+                subscribe=(
+                    own,
+                    subjects.INFER_ALL,
+                    subjects.REQUEST_ALL,
+                    subjects.ROUTE_ALL,
+                    subjects.WORKER_EVENT_ALL,
+                    subjects.KEPT_EVENT_ALL,
+                    subjects.CONTROLLER_EVENT_ALL,
+                    f"mlx.event.request.{name}",
+                    f"mlx.controller.{name}.infer",
+                    "mlx.health.controller",
+                    f"mlx.health.controller.{name}",
+                    "mlx.health.cluster",
+                    subjects.RECENT_LOGS,
+                    subjects.kept(LEADER_BUCKET, LEADER_KEY),
+                    *_SERVICE,
+                ),
+            )
+        case "worker":
+            return Permissions(
+                publish=(
+                    own,
+                    f"{INBOX_PREFIX}.>",
+                    _answers("controller"),
+                    _answers("admin"),
+                    _answers("gateway"),
+                    f"mlx.event.worker.{name}",
+                    f"mlx.event.kept.{name}",
+                    "mlx.event.request.*",
+                    "mlx.request.*.status",
+                    f"mlx.health.worker.{name}",
+                    f"mlx.log.worker.{name}",
+                ),
+                subscribe=(
+                    own,
+                    f"mlx.worker.{name}.infer",
+                    f"mlx.worker.{name}.control.*",
+                    f"mlx.worker.{name}.*.alive",
+                    f"mlx.stream.{name}.*.resend",
+                    f"mlx.health.worker.{name}",
+                    subjects.RECENT_LOGS,
+                    *_SERVICE,
+                ),
+            )
+        case "admin":
+            return Permissions(
+                publish=(own, f"{INBOX_PREFIX}.{name}.>", "mlx.>", "$SRV.>", "$JS.API.>", "$KV.>"),
+                subscribe=(own, f"{INBOX_PREFIX}.{name}.>", "mlx.log.*.*", "mlx.event.>"),
+            )
+
+
+_LEASE_VERBS = ("INFO", "CREATE", "MSG.GET")
+
+
+def _answers(role: Role) -> str:
+    """The inboxes of a role, of whatever name."""
+    return f"{inbox_prefix(role, '*')}.>"

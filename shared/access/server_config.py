@@ -1,0 +1,87 @@
+"""The configuration of a NATS server that knows its users. JSON is a NATS configuration too."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.access.roles import Role, permissions
+
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+_MAX_STORE_BYTES = 256 * 1024 * 1024
+"""Of JetStream, on disk and in memory: it keeps who leads and what is rolled out, no streams."""
+_MAX_CONTROL_LINE_BYTES = 4096
+_MAX_SUBSCRIPTIONS = 100_000
+_LOGIN_S = 2
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Attributes:
+    public_key: an nkey, `U...`: who can sign with its seed is this user.
+    """
+
+    role: Role
+    name: str
+    public_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFiles:
+    """PEM files: its certificate, the key of that, and the authority that signed it."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+
+def server_config(
+    users: Iterable[User],
+    *,
+    host: str,
+    port: int,
+    store: Path,
+    tls: ServerFiles | None,
+    max_connections: int = 1024,
+) -> dict[str, Any]:
+    """What a server is started with; users, limits and certificates may change while it runs
+    (`nats-server --signal reload`).
+
+    Args:
+        store: JetStream's folder.
+        max_connections: of all users together.
+    """
+    config: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "max_payload": MAX_PAYLOAD_BYTES,
+        "max_pending": 8 * MAX_PAYLOAD_BYTES,
+        "max_control_line": _MAX_CONTROL_LINE_BYTES,
+        "max_connections": max_connections,
+        "max_subscriptions": _MAX_SUBSCRIPTIONS,
+        "jetstream": {
+            "store_dir": str(store),
+            "max_file_store": _MAX_STORE_BYTES,
+            "max_memory_store": _MAX_STORE_BYTES,
+        },
+        "authorization": {"timeout": _LOGIN_S, "users": [_entry(user) for user in users]},
+    }
+    if tls is not None:
+        config["tls"] = {
+            "cert_file": str(tls.certificate),
+            "key_file": str(tls.key),
+            "ca_file": str(tls.authority),
+            "timeout": _LOGIN_S,
+        }
+    return config
+
+
+def _entry(user: User) -> dict[str, Any]:
+    allowed = permissions(user.role, user.name)
+    return {
+        "nkey": user.public_key,
+        "permissions": {
+            "publish": {"allow": list(allowed.publish)},
+            "subscribe": {"allow": list(allowed.subscribe)},
+        },
+    }
