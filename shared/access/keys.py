@@ -18,8 +18,11 @@ def public_key(seed: str) -> str:
     Raises:
         SettingsError: it is no seed; what it is is not shown.
     """
+    seed = seed.strip()
     try:
-        pair = nkeys.from_seed(bytearray(seed.strip().encode()))
-        return bytes(pair.public_key).decode()
+        prefix, raw = nkeys.decode_seed(seed.encode())
+        if prefix != nkeys.PREFIX_BYTE_USER or nkeys.encode_seed(raw, prefix).decode() != seed:
+            raise ValueError("of somebody else, or with a wrong letter")
+        return bytes(nkeys.from_seed(bytearray(seed.encode())).public_key).decode()
     except (nkeys.NkeysError, ValueError, IndexError):
-        raise SettingsError("this is no nkey seed: one begins with SU") from None
+        raise SettingsError("this is no nkey seed of a user: one begins with SU") from None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shared.access.keys import new_seed, public_key
 from shared.access.roles import Role, permissions
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -64,7 +65,10 @@ def server_config(
             "max_file_store": _MAX_STORE_BYTES,
             "max_memory_store": _MAX_STORE_BYTES,
         },
-        "authorization": {"timeout": _LOGIN_S, "users": [_entry(user) for user in users]},
+        "authorization": {
+            "timeout": _LOGIN_S,
+            "users": [_entry(user) for user in users] or [_nobody()],
+        },
     }
     if tls is not None:
         config["tls"] = {
@@ -74,6 +78,11 @@ def server_config(
             "timeout": _LOGIN_S,
         }
     return config
+
+
+def _nobody() -> dict[str, Any]:
+    """A user that nobody can be: a server without any lets everybody in."""
+    return {"nkey": public_key(new_seed()), "permissions": {"publish": {"deny": [">"]}}}
 
 
 def _entry(user: User) -> dict[str, Any]:

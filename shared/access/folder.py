@@ -1,0 +1,247 @@
+"""The folder that says who may take part: on one machine, with all its secrets.
+
+authority.crt, authority.key   who signs certificates
+server.crt, server.key         what the NATS servers show
+users.json                     who may take part, by public key
+seeds/<role>-<name>.nk         what each proves that with
+nats-server.json               made of all that: what a server is started with
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import orjson
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shared.access.certificates import Identity, new_authority, new_server
+from shared.access.keys import new_seed, public_key
+from shared.access.membership import Membership
+from shared.access.roles import Role
+from shared.access.server_config import ServerFiles, User, server_config
+from shared.errors import SettingsError
+from shared.ids import NAME_PATTERN, is_name
+
+CONFIG_NAME = "nats-server.json"
+_USERS = "users.json"
+_PATIENCE_S = 10.0
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KnownUser(_Model):
+    """
+    Attributes:
+        public_keys: the present one first; older ones are still taken while a key is changed.
+        added_at: RFC 3339.
+    """
+
+    role: Role
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    public_keys: Annotated[list[str], Field(min_length=1, max_length=2)]
+    added_at: str
+
+
+class Listening(_Model):
+    """Where servers listen, and under which names and addresses they are reached."""
+
+    host: str = "0.0.0.0"
+    port: Annotated[int, Field(ge=1, le=65535)] = 4222
+    names: Annotated[list[str], Field(min_length=1)]
+
+
+class _Content(_Model):
+    version: Literal[1] = 1
+    listening: Listening
+    users: list[KnownUser] = []
+
+
+class AccessFolder:
+    """Changes are made one after another (`changing`), and are on disk when they are made."""
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            SettingsError: it is no such folder, or cannot be read.
+        """
+        self.path = path
+        try:
+            self._content = _Content.model_validate_json((path / _USERS).read_bytes())
+        except FileNotFoundError:
+            raise SettingsError(f"{path}: `cluster auth init` makes this folder first") from None
+        except (OSError, ValidationError) as error:
+            raise SettingsError(f"{path / _USERS}: {error}") from None
+
+    @classmethod
+    def create(cls, path: Path, listening: Listening) -> Self:
+        """
+        Raises:
+            SettingsError: it is there already, or cannot be made.
+        """
+        if (path / _USERS).exists():
+            raise SettingsError(f"{path} is there already; add users with `cluster auth add`")
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (path / "seeds").mkdir(mode=0o700, exist_ok=True)
+            authority = new_authority("mlx-nats-cluster")
+            _keep_identity(path, "authority", authority)
+            _keep_identity(path, "server", new_server(authority, listening.names))
+            _keep(path / _USERS, _encoded(_Content(listening=listening)))
+        except OSError as error:
+            raise SettingsError(f"{path}: {error.strerror}") from None
+        folder = cls(path)
+        folder._keep_config()
+        return folder
+
+    @property
+    def users(self) -> Sequence[KnownUser]:
+        return self._content.users
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Around a change: nobody else makes one meanwhile, and the server's configuration follows.
+
+        Raises:
+            SettingsError: the folder cannot be written.
+        """
+        try:
+            with FileLock(self.path / ".lock", timeout=_PATIENCE_S):
+                self._content = type(self)(self.path)._content
+                yield
+                self._keep_config()
+        except Timeout:
+            raise SettingsError(f"{self.path}: somebody else is changing it") from None
+        except OSError as error:
+            raise SettingsError(f"{self.path}: {error.strerror}") from None
+
+    def add(self, role: Role, name: str, *, now: str) -> Membership:
+        """Let somebody take part.
+
+        Raises:
+            SettingsError: somebody of that role has that name already, or nobody can have it.
+        """
+        if not is_name(name):
+            raise SettingsError(f"{name!r}: a name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
+        if self._find(role, name) is not None:
+            raise SettingsError(
+                f"there is a {role} {name!r} already; `cluster auth token` shows it"
+            )
+        seed = new_seed()
+        user = KnownUser(role=role, name=name, public_keys=[public_key(seed)], added_at=now)
+        self._keep_seed(role, name, seed)
+        self._keep_users([*self.users, user])
+        return self.membership(role, name)
+
+    def rotate(self, role: Role, name: str) -> Membership:
+        """Give somebody a new key; the one before is taken until `retire`, or the next change of
+        it."""
+        user = self._known(role, name)
+        seed = new_seed()
+        self._keep_seed(role, name, seed)
+        keys = [public_key(seed), user.public_keys[0]]
+        self._replace(user, user.model_copy(update={"public_keys": keys}))
+        return self.membership(role, name)
+
+    def retire(self, role: Role, name: str) -> bool:
+        """Take only the present key from now on; False where that was so."""
+        user = self._known(role, name)
+        self._replace(user, user.model_copy(update={"public_keys": user.public_keys[:1]}))
+        return len(user.public_keys) > 1
+
+    def remove(self, role: Role, name: str) -> None:
+        """Let somebody take part no more."""
+        user = self._known(role, name)
+        self._keep_users([each for each in self.users if each is not user])
+        self._seed_file(role, name).unlink(missing_ok=True)
+
+    def renew_server(self, names: Sequence[str] | None = None) -> None:
+        """A new certificate for the servers, also under other names."""
+        listening = self._content.listening
+        if names:
+            listening = listening.model_copy(update={"names": list(names)})
+        authority = _identity(self.path, "authority")
+        _keep_identity(self.path, "server", new_server(authority, listening.names))
+        self._keep_content(self._content.model_copy(update={"listening": listening}))
+
+    def membership(self, role: Role, name: str) -> Membership:
+        """What somebody takes part with."""
+        self._known(role, name)
+        listening = self._content.listening
+        try:
+            seed = self._seed_file(role, name).read_text()
+            authority = (self.path / "authority.crt").read_text()
+        except OSError as error:
+            raise SettingsError(f"{error.filename}: {error.strerror}") from None
+        servers = [f"tls://{_in_url(host)}:{listening.port}" for host in listening.names]
+        return Membership(role=role, name=name, servers=servers, seed=seed, authority=authority)
+
+    def _known(self, role: Role, name: str) -> KnownUser:
+        user = self._find(role, name)
+        if user is None:
+            raise SettingsError(f"there is no {role} {name!r}; `cluster auth ls` shows who is")
+        return user
+
+    def _find(self, role: Role, name: str) -> KnownUser | None:
+        return next((user for user in self.users if (user.role, user.name) == (role, name)), None)
+
+    def _replace(self, user: KnownUser, by: KnownUser) -> None:
+        self._keep_users([by if each is user else each for each in self.users])
+
+    def _keep_users(self, users: Sequence[KnownUser]) -> None:
+        self._keep_content(self._content.model_copy(update={"users": list(users)}))
+
+    def _keep_content(self, content: _Content) -> None:
+        _keep(self.path / _USERS, _encoded(content))
+        self._content = content
+
+    def _seed_file(self, role: Role, name: str) -> Path:
+        return self.path / "seeds" / f"{role}-{name}.nk"
+
+    def _keep_seed(self, role: Role, name: str, seed: str) -> None:
+        _keep(self._seed_file(role, name), seed.encode())
+
+    def _keep_config(self) -> None:
+        listening = self._content.listening
+        here = self.path.resolve()
+        config = server_config(
+            [User(user.role, user.name, key) for user in self.users for key in user.public_keys],
+            host=listening.host,
+            port=listening.port,
+            store=here / "jetstream",
+            tls=ServerFiles(here / "server.crt", here / "server.key", here / "authority.crt"),
+        )
+        _keep(self.path / CONFIG_NAME, orjson.dumps(config, option=orjson.OPT_INDENT_2))
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _encoded(content: _Content) -> bytes:
+    return orjson.dumps(content.model_dump(), option=orjson.OPT_INDENT_2)
+
+
+def _identity(folder: Path, name: str) -> Identity:
+    certificate = (folder / f"{name}.crt").read_bytes()
+    return Identity(certificate, (folder / f"{name}.key").read_bytes())
+
+
+def _keep_identity(folder: Path, name: str, identity: Identity) -> None:
+    _keep(folder / f"{name}.key", identity.key)
+    _keep(folder / f"{name}.crt", identity.certificate)
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """All of it or nothing, for nobody else to read."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

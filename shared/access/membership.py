@@ -1,0 +1,75 @@
+"""What somebody needs to take part: where the servers are, who they are, and the proof of it.
+
+It travels as a token: one line to paste on another machine. It is a secret.
+"""
+
+import base64
+import binascii
+import zlib
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from shared.access.keys import public_key
+from shared.access.roles import Role
+from shared.errors import SettingsError
+from shared.ids import NAME_PATTERN
+from shared.settings.tree import ServerUrl
+
+_PREFIX = "mlx1."
+"""Of tokens; the number is that of their form."""
+_MOST_BYTES = 64 * 1024
+
+
+def _seed(text: str) -> str:
+    try:
+        public_key(text)
+    except SettingsError as error:
+        raise ValueError(error.message) from None
+    return text
+
+
+class Membership(BaseModel):
+    """
+    Attributes:
+        seed: of the user's nkey.
+        authority: the certificate that the servers' are signed with, as PEM; None without TLS.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    version: Literal[1] = 1
+    role: Role
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    servers: Annotated[list[ServerUrl], Field(min_length=1, max_length=64)]
+    seed: Annotated[str, AfterValidator(_seed)] = Field(repr=False)
+    authority: str | None = None
+
+    def token(self) -> str:
+        packed = zlib.compress(self.model_dump_json(exclude_none=True).encode(), 9)
+        return _PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def read_token(text: str) -> Membership:
+    """The membership in a token.
+
+    Raises:
+        SettingsError: it is none, or not whole; what it is is not shown.
+    """
+    text = "".join(text.split())  # as it was wrapped on its way
+    if not text.startswith(_PREFIX):
+        raise SettingsError(f"this is no token: one begins with {_PREFIX}")
+    body = text.removeprefix(_PREFIX)
+    try:
+        packed = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+        unpacking = zlib.decompressobj()
+        content = unpacking.decompress(packed, _MOST_BYTES)
+        if not unpacking.eof:
+            raise ValueError
+        return Membership.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise SettingsError(f"the token is of no use here: {where}: {first['msg']}") from None
+    except (ValueError, binascii.Error, zlib.error):
+        raise SettingsError("the token is not whole: was all of it copied?") from None

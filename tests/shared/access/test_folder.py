@@ -1,0 +1,173 @@
+"""The folder of `cluster auth`: who is in it gets in, over TLS, and nobody else."""
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.access.certificates import new_authority, new_server
+from shared.access.folder import CONFIG_NAME, AccessFolder, Listening
+from shared.access.membership import Membership
+from shared.bus import Bus
+from shared.errors import BusUnreachable, SettingsError
+from shared.settings.tree import Nats, Tls
+from tests.processes import NatsProcess
+
+pytestmark = pytest.mark.anyio
+
+NOW = "2026-11-23T12:00:00Z"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> AccessFolder:
+    return AccessFolder.create(tmp_path / "access", Listening(names=["127.0.0.1", "localhost"]))
+
+
+@pytest.fixture
+def server(tmp_path: Path, folder: AccessFolder) -> Iterator[NatsProcess]:
+    """Of that folder; `start` it where its users are there."""
+    server = NatsProcess(tmp_path)
+    yield server
+    server.kill()
+
+
+def start(server: NatsProcess, folder: AccessFolder) -> None:
+    server.more = json.loads((folder.path / CONFIG_NAME).read_text()) | {"port": -1}
+    server.start()
+
+
+def settings(server: NatsProcess, member: Membership, tmp_path: Path) -> Nats:
+    assert member.authority is not None
+    seed, authority = tmp_path / f"{member.name}.nk", tmp_path / "ca.crt"
+    seed.write_text(member.seed)
+    authority.write_text(member.authority)
+    return Nats(
+        servers=[server.url.replace("nats://", "tls://")],
+        nkey_seed_file=str(seed),
+        tls=Tls(ca_file=str(authority)),
+    )
+
+
+async def gets_in(nats: Nats) -> bool:
+    try:
+        bus = await Bus.connect(nats, name="test", inbox_prefix="_INBOX.alice", wait_s=0.5)
+    except BusUnreachable:
+        return False
+    await bus.flush()
+    await bus.close()
+    return True
+
+
+async def test_who_is_in_it_gets_in_and_nobody_else(
+    server: NatsProcess, folder: AccessFolder, tmp_path: Path
+) -> None:
+    with folder.changing():
+        alice = folder.add("client", "alice", now=NOW)
+    start(server, folder)
+    known = settings(server, alice, tmp_path)
+    assert await gets_in(known)
+    plain = Nats(servers=[server.url])
+    assert not await gets_in(plain)
+    assert not await gets_in(known.model_copy(update={"nkey_seed_file": None}))
+    stranger = AccessFolder.create(tmp_path / "other", Listening(names=["127.0.0.1"]))
+    with stranger.changing():
+        forged = stranger.add("client", "alice", now=NOW)
+    with_our_authority = forged.model_copy(update={"authority": alice.authority})
+    assert not await gets_in(settings(server, with_our_authority, tmp_path))
+    assert not await gets_in(settings(server, forged, tmp_path)), "its server is another's"
+
+
+async def test_a_key_is_changed_without_a_moment_in_which_none_is_good(
+    server: NatsProcess, folder: AccessFolder, tmp_path: Path
+) -> None:
+    with folder.changing():
+        before = folder.add("client", "alice", now=NOW)
+        after = folder.rotate("client", "alice")
+    assert before.seed != after.seed
+    start(server, folder)
+    assert await gets_in(settings(server, before, tmp_path))
+    assert await gets_in(settings(server, after, tmp_path))
+    server.kill()
+    with folder.changing():
+        assert folder.retire("client", "alice")
+    start(server, folder)
+    assert not await gets_in(settings(server, before, tmp_path))
+    assert await gets_in(settings(server, after, tmp_path))
+    server.kill()
+    with folder.changing():
+        folder.remove("client", "alice")
+    start(server, folder)
+    assert not await gets_in(settings(server, after, tmp_path))
+
+
+async def test_a_server_is_known_by_its_names_only(
+    server: NatsProcess, folder: AccessFolder, tmp_path: Path
+) -> None:
+    with folder.changing():
+        alice = folder.add("client", "alice", now=NOW)
+        folder.renew_server(["10.9.9.9"])
+    start(server, folder)
+    assert not await gets_in(settings(server, alice, tmp_path))
+    server.kill()
+    with folder.changing():
+        folder.renew_server(["127.0.0.1"])
+    start(server, folder)
+    assert await gets_in(settings(server, alice, tmp_path))
+
+
+def test_all_that_is_secret_is_for_its_owner_alone(folder: AccessFolder) -> None:
+    with folder.changing():
+        folder.add("worker", "mac-1", now=NOW)
+    for path in [folder.path, *folder.path.rglob("*")]:
+        if path.name != ".lock":
+            assert not stat.S_IMODE(os.stat(path).st_mode) & 0o077, path
+
+
+def test_what_was_made_is_there_when_it_is_opened_again(folder: AccessFolder) -> None:
+    with folder.changing():
+        made = folder.add("controller", "c-1", now=NOW)
+    again = AccessFolder(folder.path)
+    assert again.membership("controller", "c-1") == made
+    assert made.servers == ["tls://127.0.0.1:4222", "tls://localhost:4222"]
+    assert made.seed not in (folder.path / "users.json").read_text()
+    assert made.seed not in (folder.path / CONFIG_NAME).read_text()
+
+
+async def test_of_several_who_change_it_at_once_none_is_lost(folder: AccessFolder) -> None:
+    def add(number: int) -> None:
+        mine = AccessFolder(folder.path)
+        with mine.changing():
+            mine.add("client", f"c-{number}", now=NOW)
+
+    await asyncio.gather(*(asyncio.to_thread(add, number) for number in range(8)))
+    assert len(AccessFolder(folder.path).users) == 8
+
+
+def test_wrong_orders_are_refused(folder: AccessFolder, tmp_path: Path) -> None:
+    with folder.changing():
+        folder.add("client", "alice", now=NOW)
+        for name in ("", "a.b", "a*", ">", "a" * 65, "ä"):
+            with pytest.raises(SettingsError, match="a name is"):
+                folder.add("client", name, now=NOW)
+        with pytest.raises(SettingsError, match="already"):
+            folder.add("client", "alice", now=NOW)
+        for change in (folder.remove, folder.rotate, folder.retire, folder.membership):
+            with pytest.raises(SettingsError, match="there is no worker 'alice'"):
+                change("worker", "alice")
+    with pytest.raises(SettingsError, match="already"):
+        AccessFolder.create(folder.path, Listening(names=["x"]))
+    with pytest.raises(SettingsError, match="cluster auth init"):
+        AccessFolder(tmp_path / "nowhere")
+    (folder.path / "users.json").write_text("{")
+    with pytest.raises(SettingsError, match=r"users\.json"):
+        AccessFolder(folder.path)
+
+
+@pytest.mark.parametrize("hosts", [[], ["a" * 300], [""], ["a..b"]])
+def test_a_certificate_needs_names(hosts: list[str]) -> None:
+    with pytest.raises(SettingsError):
+        new_server(new_authority("x"), hosts)
