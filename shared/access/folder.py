@@ -26,6 +26,8 @@ from shared.errors import SettingsError
 from shared.ids import NAME_PATTERN, is_name
 
 CONFIG_NAME = "nats-server.json"
+PID_NAME = "nats-server.pid"
+"""Of the server that was started with that, if any."""
 _USERS = "users.json"
 _PATIENCE_S = 10.0
 
@@ -213,6 +215,7 @@ class AccessFolder:
             host=listening.host,
             port=listening.port,
             store=here / "jetstream",
+            pid_file=here / PID_NAME,
             tls=ServerFiles(here / "server.crt", here / "server.key", here / "authority.crt"),
         )
         _keep(self.path / CONFIG_NAME, orjson.dumps(config, option=orjson.OPT_INDENT_2))

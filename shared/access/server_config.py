@@ -43,6 +43,7 @@ def server_config(
     port: int,
     store: Path,
     tls: ServerFiles | None,
+    pid_file: Path | None = None,
     max_connections: int = 1024,
 ) -> dict[str, Any]:
     """What a server is started with; users, limits and certificates may change while it runs
@@ -70,6 +71,8 @@ def server_config(
             "users": [_entry(user) for user in users] or [_nobody()],
         },
     }
+    if pid_file is not None:
+        config["pid_file"] = str(pid_file)
     if tls is not None:
         config["tls"] = {
             "cert_file": str(tls.certificate),

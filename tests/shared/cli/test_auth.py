@@ -1,0 +1,147 @@
+"""`cluster auth`, against a real server that takes its changes while it runs."""
+
+import asyncio
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from shared.access.membership import read_token
+from shared.bus import Bus
+from shared.cli.auth import command
+from shared.errors import BusUnreachable
+from shared.settings.tree import Nats, Tls
+from tests.processes import SCRIPTS, wait_for
+
+pytestmark = pytest.mark.anyio
+
+
+class Auth:
+    """The command, with a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *arguments: str) -> str:
+        result = CliRunner().invoke(command, [*arguments, "--folder", str(self.folder)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def refused(self, *arguments: str) -> str:
+        result = CliRunner().invoke(command, [*arguments, "--folder", str(self.folder)])
+        assert result.exit_code == 2, result.output
+        return result.stderr
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def auth(tmp_path: Path) -> Auth:
+    return Auth(tmp_path / "access")
+
+
+@pytest.fixture
+def running(auth: Auth) -> Iterator[Auth]:
+    """With a server that was started as `init` says."""
+    config = auth.json("init", "--host", "127.0.0.1", "--port", _free_port())["server_config"]
+    server = subprocess.Popen(
+        [SCRIPTS / "nats-server", "--config", config], stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: (auth.folder / "nats-server.pid").exists(), "the server runs")
+        yield auth
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def settings(token: str, folder: Path) -> Nats:
+    """As somebody has them who was given this token."""
+    member = read_token(token)
+    assert member.authority is not None
+    seed, authority = folder / "seed.nk", folder / "ca.crt"
+    seed.write_text(member.seed)
+    authority.write_text(member.authority)
+    return Nats(servers=member.servers, nkey_seed_file=str(seed), tls=Tls(ca_file=str(authority)))
+
+
+async def connected(token: str, folder: Path, wait_s: float = 5) -> Bus:
+    prefix = f"_INBOX.{read_token(token).name}"
+    nats = settings(token, folder)
+    return await Bus.connect(nats, name="test", inbox_prefix=prefix, wait_s=wait_s)
+
+
+async def test_a_running_server_takes_who_is_added_and_drops_who_is_removed(
+    running: Auth, tmp_path: Path
+) -> None:
+    token = running("add", "client", "ada")
+    bus = await connected(token, tmp_path)
+    await bus.flush()
+    running("rm", "client", "ada")
+    await asyncio.wait_for(bus.wait_lost(), 10)
+    await bus.close()
+    with pytest.raises(BusUnreachable, match="Authorization"):
+        await connected(token, tmp_path, wait_s=0.5)
+
+
+async def test_a_new_key_is_good_at_once_and_the_old_one_until_it_is_retired(
+    running: Auth, tmp_path: Path
+) -> None:
+    before = running("add", "client", "ada")
+    after = running("rotate", "client", "ada")
+    assert before != after == running("token", "client", "ada")
+    await (await connected(after, tmp_path)).close()
+    bus = await connected(before, tmp_path)
+    assert "the key before is still taken" in running("ls")
+    running("retire", "client", "ada")
+    assert "the key before" not in running("ls")
+    await asyncio.wait_for(bus.wait_lost(), 10)
+    await bus.close()
+    await (await connected(after, tmp_path)).close()
+    with pytest.raises(BusUnreachable):
+        await connected(before, tmp_path, wait_s=0.5)
+
+
+def test_it_lists_who_may_take_part_and_no_secret(auth: Auth) -> None:
+    auth("init", "--host", "127.0.0.1")
+    token = auth.json("add", "worker", "mac-1")["token"]
+    seed = read_token(token).seed
+    users = {(user["role"], user["name"]) for user in auth.json("ls")["users"]}
+    assert ("worker", "mac-1") in users and ("admin", *_admin(users)) in users
+    for told in (auth("ls"), auth("ls", "--json")):
+        assert "mac-1" in told and seed not in told and token not in told
+
+
+def _admin(users: set[tuple[str, str]]) -> tuple[str]:
+    (name,) = (name for role, name in users if role == "admin")
+    return (name,)
+
+
+def test_wrong_orders_say_what_to_do(auth: Auth) -> None:
+    assert "cluster auth init" in auth.refused("add", "client", "ada")
+    auth("init", "--host", "127.0.0.1")
+    assert "already" in auth.refused("init")
+    assert "a name is" in auth.refused("add", "client", "a.b")
+    assert "a name is" in auth.refused("add", "client", ">")
+    assert "is not one of" in auth.refused("add", "king", "ada")
+    assert "cluster auth ls" in auth.refused("rm", "client", "nobody")
+    auth("add", "client", "ada")
+    assert "already" in auth.refused("add", "client", "ada")
+    assert (
+        "no server"
+        in CliRunner()
+        .invoke(command, ["rm", "client", "ada", "--folder", str(auth.folder)])
+        .stderr.lower()
+    )
