@@ -5,11 +5,12 @@ Checks what comes, sends it once to the controller that owns it, and answers wha
 
 import logging
 import math
+import time
 from collections.abc import Callable
 
 from controller.intake import may_answer, own_request, read_request, rejection
 from controller.owned_request import OwnedRequest
-from controller.peers import Peers
+from controller.peers import HANDED_OVER_HOPS, Peers
 from controller.requests import Requests
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
@@ -106,7 +107,10 @@ class Entrance:
         """Take a request or send it on; say what is wrong with it, if something is."""
         try:
             request = read()
-            if self._requests.find(request.key) is None:
+            known = self._requests.find(request.key)
+            if known is not None and hops == HANDED_OVER_HOPS:
+                known.ours_since = time.monotonic()
+            if known is None:
                 has_turns = self._requests.has_turns(request.session)
                 if await self._peers.forward(request, hops=hops, stale=stale, has_turns=has_turns):
                     return

@@ -24,6 +24,8 @@ from shared.messages.dispatch import ForwardedRequest, ForwardReply
 
 logger = logging.getLogger(__name__)
 
+HANDED_OVER_HOPS = 2
+"""So far has come what another controller gives away: it is ours now."""
 _ANSWER_S = 0.5
 _LOOK_S = 0.05
 _FOUND_OUT_S = 2.0
@@ -74,6 +76,8 @@ class Peers:
         except (BusError, DecodeError) as error:
             logger.warning("the other controllers could not be asked: %s", error.message)
             return None
+        if request.ours_since >= asked_at:
+            return None  # one of them has handed it over to us meanwhile
         request.ours_since = asked_at
         known = [state.controller for state in states if state.state != "unknown"]
         return next((one for one in known if one not in (self._id, None)), None)
@@ -126,7 +130,7 @@ class Peers:
     async def hand_over(self, request: OwnedRequest) -> bool:
         """Have another one serve a request, or go on serving it; False where nobody does."""
         key = adoption_key(request.client, request.request_id, request.request.session_id)
-        return await self._send(request, rank_owners(key, self.others), 2)
+        return await self._send(request, rank_owners(key, self.others), HANDED_OVER_HOPS)
 
     def _noted_others(self) -> list[ControllerId]:
         if (others := self.others) != self._known_others:

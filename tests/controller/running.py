@@ -163,9 +163,11 @@ def failed(message: StreamMessage) -> Failed:
     return message
 
 
-async def forward(cluster: Running, reply: str, elapsed_ms: float = 50.0, **body: Any) -> None:
+async def forward(
+    cluster: Running, reply: str, elapsed_ms: float = 50.0, hops: int = 1, **body: Any
+) -> None:
     message = {
-        "client": "local", "skill": "chat", "reply": reply, "elapsed_ms": elapsed_ms,
+        "client": "local", "skill": "chat", "reply": reply, "elapsed_ms": elapsed_ms, "hops": hops,
         "request": {"prompt": "x", **body},
     }  # fmt: skip
     subject = f"mlx.controller.{CONTROLLER}.infer"

@@ -32,6 +32,7 @@ from tests.controller.running import (
     CONTROLLER,
     Running,
     accepted,
+    forward,
     running_controller,
     running_state,
 )
@@ -310,6 +311,28 @@ async def test_also_who_was_looking_for_the_next_worker_asks(
         assert (await third.next_dispatch()).attempt == 2
     loads = {view.id: view.load for view in cluster.controller._registry.workers}
     assert loads == {"w3": 6 if adopted else 7}
+
+
+async def test_of_two_that_are_not_sure_one_keeps_it(cluster: Running, bus: Bus) -> None:
+    """The other one tells that it has it, and then hands it over."""
+    await say_controller(bus, SECOND, "joined")
+    await until_known(cluster, SECOND)
+    worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
+    inbox = await cluster.ask(request_id=OURS)
+    accepted(await inbox.next())
+    await worker.next_dispatch()
+    assert await running_state(cluster, OURS) == "running"
+
+    async def answer(message: Message) -> None:
+        state = RequestState(request_id=RequestId(OURS), state="accepted", controller=SECOND)
+        await bus.publish(message.reply, encode(state))
+        await forward(cluster, inbox.subject, hops=2, request_id=OURS)
+
+    await bus.subscribe("mlx.request.local.status", answer)
+    await bus.flush()
+    cluster.controller._link.away_at = time.monotonic()
+    await worker.say("left")
+    assert (await other.next_dispatch()).attempt == 1
 
 
 async def test_the_turns_behind_one_that_was_adopted_go_to_who_has_it(bus: Bus, pair: Pair) -> None:
