@@ -185,12 +185,6 @@ def inbox_prefix(role: str, name: str) -> str:
     return f"{INTERNAL_INBOX_PREFIX}.{role}.{name}"
 
 
-def is_any_inbox(subject: str) -> bool:
-    """Whether an answer may be sent there at all: whoever answers may publish to more subjects than
-    who asks, and must not do that in its stead."""
-    return subject.startswith((f"{INBOX_PREFIX}.", f"{INTERNAL_INBOX_PREFIX}."))
-
-
 def is_inbox(subject: str, client: ClientName, *, strict: bool) -> bool:
     """Whether a stream may be sent to `subject` (the inbox rule).
 

@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from shared.errors import SettingsError
 
 _AUTHORITY_DAYS = 3650
-SERVER_DAYS = 397
+_SERVER_DAYS = 397
 """Some TLS libraries, Apple's among them, take no longer ones."""
 _BACKDATED = datetime.timedelta(hours=1)
 """The clocks of machines differ."""
@@ -25,10 +25,6 @@ class Identity:
 
     certificate: bytes
     key: bytes
-
-    @property
-    def ends_at(self) -> datetime.datetime:
-        return _read(self.certificate).not_valid_after_utc
 
 
 def new_authority(name: str) -> Identity:
@@ -45,7 +41,7 @@ def new_authority(name: str) -> Identity:
     return _identity(certificate, key)
 
 
-def new_server(authority: Identity, hosts: Sequence[str], *, days: int = SERVER_DAYS) -> Identity:
+def new_server(authority: Identity, hosts: Sequence[str]) -> Identity:
     """A certificate for a server that is reached under these names and addresses.
 
     Raises:
@@ -61,7 +57,7 @@ def new_server(authority: Identity, hosts: Sequence[str], *, days: int = SERVER_
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]  # also to its peers
     certificate = (
-        _builder(subject, issuer.subject, key.public_key(), days)
+        _builder(subject, issuer.subject, key.public_key(), _SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)

@@ -1,8 +1,7 @@
 """What each role may publish and subscribe to: the least that its work needs.
 
-The server holds everybody to it. Two things it does not know are held elsewhere: that an answer
-goes to an inbox of who asked (`shared.subjects.is_inbox`), and never to a subject that is no inbox
-(`shared.bus.subscription`).
+The server holds everybody to it. What it does not know is held elsewhere: that a stream goes to an
+inbox of who asked (`shared.subjects.is_inbox`).
 """
 
 from dataclasses import dataclass

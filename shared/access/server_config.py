@@ -56,16 +56,10 @@ def server_config(
     config: dict[str, Any] = {
         "host": host,
         "port": port,
-        "max_payload": MAX_PAYLOAD_BYTES,
-        "max_pending": 8 * MAX_PAYLOAD_BYTES,
+        **sizes(store),
         "max_control_line": _MAX_CONTROL_LINE_BYTES,
         "max_connections": max_connections,
         "max_subscriptions": _MAX_SUBSCRIPTIONS,
-        "jetstream": {
-            "store_dir": str(store),
-            "max_file_store": _MAX_STORE_BYTES,
-            "max_memory_store": _MAX_STORE_BYTES,
-        },
         "authorization": {
             "timeout": _LOGIN_S,
             "users": [_entry(user) for user in users] or [_nobody()],
@@ -81,6 +75,19 @@ def server_config(
             "timeout": _LOGIN_S,
         }
     return config
+
+
+def sizes(store: Path) -> dict[str, Any]:
+    """What every server of ours has: room for our messages, and JetStream in a folder."""
+    return {
+        "max_payload": MAX_PAYLOAD_BYTES,
+        "max_pending": 8 * MAX_PAYLOAD_BYTES,
+        "jetstream": {
+            "store_dir": str(store),
+            "max_file_store": _MAX_STORE_BYTES,
+            "max_memory_store": _MAX_STORE_BYTES,
+        },
+    }
 
 
 def _nobody() -> dict[str, Any]:

@@ -113,3 +113,10 @@ def ids_owned_by(*ranks: ControllerId, count: int) -> list[str]:
     found = [name for name in names if rank_owners(f"local/request/{name}", ranks) == list(ranks)]
     assert len(found) >= count
     return found[:count]
+
+
+def sessions_of(owner: str, count: int) -> list[str]:
+    """Ids of sessions of the client `local` of which that one of the pair is the owner."""
+    names = (f"s-{number}" for number in range(1000))
+    ranks = {name: rank_owners(f"local/session/{name}", (FIRST, SECOND))[0] for name in names}
+    return [name for name, first in ranks.items() if first == owner][:count]

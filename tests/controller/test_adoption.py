@@ -11,8 +11,14 @@ import pytest
 from controller.ownership import rank_owners
 from shared.bus import Bus, Message
 from shared.ids import BootId, ClientName, ControllerId, RequestId, SkillName
-from shared.messages.codec import encode
-from shared.messages.control import AdoptedRequest, AdoptRequest, RequestState
+from shared.messages.codec import decode, encode
+from shared.messages.control import (
+    AdoptedRequest,
+    AdoptRequest,
+    RequestQuery,
+    RequestState,
+    RequestStateName,
+)
 from shared.messages.dispatch import Continuation, Dispatch
 from shared.messages.events import RequestAdopted, RequestEvents, RequestFailed
 from shared.messages.request import InferenceRequest
@@ -25,11 +31,13 @@ from tests.controller.pair import (
     ids_owned_by,
     running_pair,
     say_controller,
+    sessions_of,
     stop_listening,
     until_known,
 )
 from tests.controller.running import (
     CONTROLLER,
+    Inbox,
     Running,
     accepted,
     forward,
@@ -88,6 +96,27 @@ def given_back(request_id: str, **fields: Any) -> RequestFailed:
         request_id=RequestId(request_id), client=LOCAL, attempt=0, code="engine_crashed",
         message="the engine ended", terminal_sent=False, **fields,
     )  # fmt: skip
+
+
+async def running_beside_second(
+    cluster: Running, bus: Bus
+) -> tuple[SimulatedWorker, SimulatedWorker, Inbox]:
+    """A request that runs at the first of two workers, and another controller."""
+    await say_controller(bus, SECOND, "joined")
+    await until_known(cluster, SECOND)
+    worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
+    inbox = await cluster.ask(request_id=OURS)
+    accepted(await inbox.next())
+    await worker.next_dispatch()
+    assert await running_state(cluster, OURS) == "running"
+    return worker, other, inbox
+
+
+async def second_tells(bus: Bus, message: Message, state: RequestStateName = "running") -> None:
+    """What the other controller answers that knows the request it is asked for."""
+    request_id = decode(RequestQuery, message.payload).request_id
+    told = RequestState(request_id=request_id, state=state, controller=SECOND)
+    await bus.publish(message.reply, encode(told))
 
 
 async def die(bus: Bus) -> None:
@@ -158,10 +187,7 @@ async def test_what_a_controller_leaves_is_not_left_to_its_own_next_boot(
 ) -> None:
     """That knows of it only later, and gets the next turns at once."""
     worker = await pair.worker("w1")
-    owned = next(
-        name for name in map(str, range(100))
-        if rank_owners(f"local/request/{name}", [FIRST, SECOND, DEAD])[0] == DEAD
-    )  # fmt: skip
+    (owned,) = ids_owned_by(DEAD, FIRST, SECOND, count=1)
     hold(worker, held(owned, 1, 2, 3))
     await say_controller(bus, DEAD, "joined", boot="b2")
     adopter = (await worker.next_adopted()).owner
@@ -249,17 +275,10 @@ async def test_who_was_thought_dead_lets_go_of_what_was_given_back_to_it_meanwhi
 async def test_who_was_away_asks_before_it_goes_on_with_what_others_may_have_adopted(
     cluster: Running, bus: Bus, adopted: bool
 ) -> None:
-    await say_controller(bus, SECOND, "joined")
-    await until_known(cluster, SECOND)
-    worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
-    inbox = await cluster.ask(request_id=OURS)
-    accepted(await inbox.next())
-    await worker.next_dispatch()
-    assert await running_state(cluster, OURS) == "running"
+    worker, other, inbox = await running_beside_second(cluster, bus)
 
     async def answer(message: Message) -> None:
-        state = RequestState(request_id=RequestId(OURS), state="running", controller=SECOND)
-        await bus.publish(message.reply, encode(state))
+        await second_tells(bus, message)
 
     if adopted:
         await bus.subscribe("mlx.request.local.status", answer)
@@ -278,14 +297,8 @@ async def test_who_was_away_asks_before_it_goes_on_with_what_others_may_have_ado
 async def test_also_who_was_looking_for_the_next_worker_asks(
     cluster: Running, bus: Bus, adopted: bool
 ) -> None:
-    await say_controller(bus, SECOND, "joined")
-    await until_known(cluster, SECOND)
-    worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
+    worker, other, inbox = await running_beside_second(cluster, bus)
     other.answer = keep_silent
-    inbox = await cluster.ask(request_id=OURS)
-    accepted(await inbox.next())
-    await worker.next_dispatch()
-    assert await running_state(cluster, OURS) == "running"
     await worker.say("left")
     dispatch = await other.next_dispatch()
     assert dispatch.attempt == 1
@@ -294,8 +307,7 @@ async def test_also_who_was_looking_for_the_next_worker_asks(
     async def answer(message: Message) -> None:
         asked.set()
         if adopted:
-            state = RequestState(request_id=RequestId(OURS), state="running", controller=SECOND)
-            await bus.publish(message.reply, encode(state))
+            await second_tells(bus, message)
 
     await bus.subscribe("mlx.request.local.status", answer)
     third = await cluster.worker("w3", active_requests=6)
@@ -315,17 +327,10 @@ async def test_also_who_was_looking_for_the_next_worker_asks(
 
 async def test_of_two_that_are_not_sure_one_keeps_it(cluster: Running, bus: Bus) -> None:
     """The other one tells that it has it, and then hands it over."""
-    await say_controller(bus, SECOND, "joined")
-    await until_known(cluster, SECOND)
-    worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
-    inbox = await cluster.ask(request_id=OURS)
-    accepted(await inbox.next())
-    await worker.next_dispatch()
-    assert await running_state(cluster, OURS) == "running"
+    worker, other, inbox = await running_beside_second(cluster, bus)
 
     async def answer(message: Message) -> None:
-        state = RequestState(request_id=RequestId(OURS), state="accepted", controller=SECOND)
-        await bus.publish(message.reply, encode(state))
+        await second_tells(bus, message, "accepted")
         await forward(cluster, inbox.subject, hops=2, request_id=OURS)
 
     await bus.subscribe("mlx.request.local.status", answer)
@@ -337,10 +342,7 @@ async def test_of_two_that_are_not_sure_one_keeps_it(cluster: Running, bus: Bus)
 
 async def test_the_turns_behind_one_that_was_adopted_go_to_who_has_it(bus: Bus, pair: Pair) -> None:
     worker = await pair.worker("w1")
-    session = next(
-        name for name in map(str, range(100))
-        if rank_owners(f"local/session/{name}", [FIRST, SECOND])[0] == FIRST
-    )  # fmt: skip
+    (session,) = sessions_of(FIRST, 1)
     for name in ("turn-0", "turn-1", "turn-2"):
         accepted(await (await pair.ask(request_id=name, session_id=session)).next())
     dispatch = await worker.next_dispatch()
@@ -424,10 +426,7 @@ async def test_a_turn_that_comes_during_an_adoption_waits_for_the_turn_that_is_a
     bus: Bus, pair: Pair
 ) -> None:
     worker = await pair.worker("w1")
-    session = next(
-        name for name in map(str, range(100))
-        if rank_owners(f"local/session/{name}", [FIRST, SECOND])[0] == SECOND
-    )  # fmt: skip
+    (session,) = sessions_of(SECOND, 1)
     before = held("before", 1, session_id=session)
     hold(worker, before)
     arrived = asyncio.Event()
@@ -519,8 +518,7 @@ async def test_what_its_worker_has_no_more_may_go_on_elsewhere_for_another_contr
     await until_known(cluster, SECOND)
 
     async def answer(message: Message) -> None:
-        state = RequestState(request_id=RequestId("r"), state="running", controller=SECOND)
-        await bus.publish(message.reply, encode(state))
+        await second_tells(bus, message)
 
     if known:
         await bus.subscribe("mlx.request.local.status", answer)

@@ -8,12 +8,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.ownership import rank_owners
 from shared.bus import Bus
 from shared.ids import ControllerId
 from shared.messages.stream import Done, Usage
 from shared.settings.tree import Nats
-from tests.controller.pair import FIRST, SECOND, Pair, ids_owned_by, running_pair, until_known
+from tests.controller.pair import (
+    FIRST,
+    SECOND,
+    Pair,
+    ids_owned_by,
+    running_pair,
+    sessions_of,
+    until_known,
+)
 from tests.controller.running import Inbox, Running, accepted, running_controller
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, spoken
 from tests.controller.test_adoption import held, hold
@@ -33,12 +40,6 @@ def controller(
     nats: Nats, bus: Bus, name: ControllerId
 ) -> contextlib.AbstractAsyncContextManager[Running]:
     return running_controller(nats, bus, name=name, failover=FAILOVER, waiting_room=WAITING_ROOM)
-
-
-def sessions_of(owner: str, count: int) -> list[str]:
-    names = (f"s-{number}" for number in range(1000))
-    ranks = {name: rank_owners(f"local/session/{name}", (FIRST, SECOND))[0] for name in names}
-    return [name for name, first in ranks.items() if first == owner][:count]
 
 
 class Cut(Pair):

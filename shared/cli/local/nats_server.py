@@ -12,13 +12,11 @@ from typing import Any
 
 import psutil
 
+from shared.access.server_config import sizes
 from shared.cli.local.child import Child
 from shared.cli.local.kept import local_address
 from shared.errors import ClusterError, SettingsError
 
-MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
-_MAX_STORE_BYTES = 256 * 1024 * 1024
-"""Of JetStream, on disk and in memory: it keeps who leads and what is rolled out, no streams."""
 _START_LIMIT_S = 15.0
 _POLL_S = 0.02
 _NO_STORE = re.compile(r"Can't start JetStream: (.*)")
@@ -86,14 +84,8 @@ class NatsServer:
             "host": self._host,
             "port": self.port or -1,
             "server_name": f"mlx-{self._folder.name}",
-            "max_payload": MAX_PAYLOAD_BYTES,
-            "max_pending": 8 * MAX_PAYLOAD_BYTES,
             "ports_file_dir": str(self._ports),
-            "jetstream": {
-                "store_dir": str(self._folder / "jetstream"),
-                "max_file_store": _MAX_STORE_BYTES,
-                "max_memory_store": _MAX_STORE_BYTES,
-            },
+            **sizes(self._folder / "jetstream"),
         }
         if self._token is not None:
             config["authorization"] = {"token": self._token}
