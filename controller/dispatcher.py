@@ -195,11 +195,8 @@ class Dispatcher:
 
     def may_begin(self, request: OwnedRequest) -> bool:
         """Whether it is for us to have a request served by its next worker."""
-        if request.part_of is not None:  # nobody else knows of a prompt
-            return True
-        if request.attempt >= 0:
-            return not self._peers.may_serve(request)
-        return not (self.closed or self._peers.may_have(request))
+        leaves = self.closed and request.attempt < 0 and request.part_of is None
+        return not leaves and self._peers.is_sure(request)
 
     async def _place(self, search: _Search) -> Place | None:
         """A worker that may take it; None where the request has to look again, or has ended.

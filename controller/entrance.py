@@ -187,7 +187,7 @@ class Entrance:
             return  # of a list only the whole can be cancelled
         if verb == "cancel":
             await self._requests.cancel(request)
-        await self._answer(message, request.state_message(self._id))
+        await self._answer(message, request.state_message(self._id, self._peers.claim(request)))
 
     async def _on_route(self, message: Message) -> None:
         """Where a request would go now."""

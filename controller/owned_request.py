@@ -15,7 +15,7 @@ from shared.ids import (
     SkillName,
     WorkerId,
 )
-from shared.messages.control import RequestState, RequestStateName
+from shared.messages.control import Claim, RequestState, RequestStateName
 from shared.messages.dispatch import MAX_INBOXES, Continuation, Dispatch
 from shared.messages.events import TokensEmitted
 from shared.messages.request import InferenceRequest, Message
@@ -303,7 +303,7 @@ class OwnedRequest:
         timings = Timings(waited_ms, 0.0, waited_ms, 0.0)
         return Done(self.request_id, max(0, self.attempt), None, Usage(0, 0, 0), timings, outputs)
 
-    def state_message(self, controller: ControllerId) -> RequestState:
+    def state_message(self, controller: ControllerId, claim: Claim = "certain") -> RequestState:
         return RequestState(
             request_id=self.request_id,
             state=self.state,
@@ -311,4 +311,5 @@ class OwnedRequest:
             worker=self.worker,
             attempt=max(0, self.attempt),
             tokens=self.more_tokens + self.known_tokens,
+            claim=claim,
         )

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Sequence
 
 from controller.link_watch import LinkWatch
 from controller.owned_request import OwnedRequest
@@ -19,7 +20,7 @@ from shared.bus import Bus
 from shared.errors import BusError, DecodeError, NoResponders
 from shared.ids import ControllerId
 from shared.messages.codec import decode, encode
-from shared.messages.control import RequestQuery, RequestState
+from shared.messages.control import Claim, RequestQuery, RequestState
 from shared.messages.dispatch import ForwardedRequest, ForwardReply
 
 logger = logging.getLogger(__name__)
@@ -63,9 +64,9 @@ class Peers:
             await self._link.returned.wait_until(lambda: not self.out_of_touch)
 
     async def owner_since(self, request: OwnedRequest) -> ControllerId | None:
-        """Who has adopted it, or was asked for it again, while we were away, if anybody; the others
-        are asked only where that may be."""
-        if not self.may_serve(request):
+        """Who has adopted it while we were away, if anybody; the others are asked only where that
+        may be. Of several that are not sure the one that came furthest keeps it."""
+        if self.is_sure(request):
             return None
         asked_at = time.monotonic()
         query = encode(RequestQuery(request_id=request.request_id))
@@ -78,24 +79,43 @@ class Peers:
             return None
         if request.ours_since >= asked_at:
             return None  # one of them has handed it over to us meanwhile
-        request.ours_since = asked_at
-        known = [state.controller for state in states if state.state != "unknown"]
-        return next((one for one in known if one not in (self._id, None)), None)
+        owner = self._owner_among(request, states)
+        if owner is None:
+            request.ours_since = asked_at
+        return owner
 
-    def may_serve(self, request: OwnedRequest) -> bool:
-        """Whether another one may have adopted it from a worker since it was certainly ours."""
+    def _owner_among(
+        self, request: OwnedRequest, states: Sequence[RequestState]
+    ) -> ControllerId | None:
+        known = [s for s in states if s.state != "unknown" and s.controller != self._id]
+        if certain := [state.controller for state in known if state.claim == "certain"]:
+            return certain[0]
+        attempts = {s.controller: s.attempt for s in known if s.claim == "begun"}
+        attempts[self._id] = request.attempt
+        last = max(attempts.values())
+        furthest = [controller for controller, attempt in attempts.items() if attempt == last]
+        first = rank_owners(_adoption_key(request), furthest)[0]
+        return first if first != self._id else None
+
+    def claim(self, request: OwnedRequest) -> Claim:
+        """What we answer to others that ask who has it."""
+        if request.ended or self.is_sure(request):
+            return "certain"
+        return "begun" if request.attempt >= 0 else "waiting"
+
+    def is_sure(self, request: OwnedRequest) -> bool:
+        """Whether it is certainly ours: no other one may have adopted it from a worker since that
+        was known last, nor have been asked for it by its client, that knows its id and took us for
+        gone; nor is it to go to another one, behind the turn before it."""
         if request.part_of is not None:  # nobody else knows of a prompt
-            return False
-        return self._may_be_theirs(request, self._link.away_at)
-
-    def may_have(self, request: OwnedRequest) -> bool:
-        """Whether another one was asked for it since, as its client knows its id and took us for
-        gone; or is to have it, behind the turn before it."""
-        if request.follows and self.others:
             return True
-        if meeting_key(request.client, request.request) is None:
+        if request.attempt >= 0:
+            return not self._may_be_theirs(request, self._link.away_at)
+        if request.follows and self.others:
             return False
-        return self._may_be_theirs(request, self._link.replaced_at)
+        if meeting_key(request.client, request.request) is None:
+            return True
+        return not self._may_be_theirs(request, self._link.replaced_at)
 
     def _may_be_theirs(self, request: OwnedRequest, away_at: float | None) -> bool:
         return away_at is not None and away_at >= request.ours_since and bool(self.others)
@@ -129,8 +149,8 @@ class Peers:
 
     async def hand_over(self, request: OwnedRequest) -> bool:
         """Have another one serve a request, or go on serving it; False where nobody does."""
-        key = adoption_key(request.client, request.request_id, request.request.session_id)
-        return await self._send(request, rank_owners(key, self.others), HANDED_OVER_HOPS)
+        owners = rank_owners(_adoption_key(request), self.others)
+        return await self._send(request, owners, HANDED_OVER_HOPS)
 
     def _noted_others(self) -> list[ControllerId]:
         if (others := self.others) != self._known_others:
@@ -172,6 +192,10 @@ class Peers:
             except (BusError, DecodeError):
                 return not if_turns  # it may have it; if not, the client publishes again
         return False
+
+
+def _adoption_key(request: OwnedRequest) -> str:
+    return adoption_key(request.client, request.request_id, request.request.session_id)
 
 
 def _forwarded(request: OwnedRequest, inbox: str, hops: int, *, if_turns: bool) -> bytes:

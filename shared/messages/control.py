@@ -20,6 +20,7 @@ from shared.messages.events import Count, KeptPrefixes, ModelStatus, RequestFail
 _LONGEST_DRAIN_MS = 86_400_000
 
 RequestStateName = Literal["accepted", "dispatching", "running", "finished", "failed", "unknown"]
+Claim = Literal["certain", "begun", "waiting"]
 ResendStateName = Literal["running", "finished", "unknown"]
 
 
@@ -32,7 +33,11 @@ class RequestQuery(BaseModel):
 
 
 class RequestState(Internal):
-    """The owner's answer to a `RequestQuery`; `message` says what is wrong with a query."""
+    """The owner's answer to a `RequestQuery`; `message` says what is wrong with a query.
+
+    Who stood still, or was cut off, may have been replaced: it answers as well, and `claim` is not
+    "certain" until it has found out. "waiting": no worker has had it from this controller.
+    """
 
     request_id: RequestId
     state: RequestStateName
@@ -40,6 +45,7 @@ class RequestState(Internal):
     worker: WorkerId | None = None
     attempt: int = 0
     tokens: int = 0
+    claim: Claim = "certain"
     message: str | None = None
 
 

@@ -15,6 +15,7 @@ from shared.messages.codec import decode, encode
 from shared.messages.control import (
     AdoptedRequest,
     AdoptRequest,
+    Claim,
     RequestQuery,
     RequestState,
     RequestStateName,
@@ -99,23 +100,25 @@ def given_back(request_id: str, **fields: Any) -> RequestFailed:
 
 
 async def running_beside_second(
-    cluster: Running, bus: Bus
+    cluster: Running, bus: Bus, name: str = OURS
 ) -> tuple[SimulatedWorker, SimulatedWorker, Inbox]:
     """A request that runs at the first of two workers, and another controller."""
     await say_controller(bus, SECOND, "joined")
     await until_known(cluster, SECOND)
     worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
-    inbox = await cluster.ask(request_id=OURS)
+    inbox = await cluster.ask(request_id=name)
     accepted(await inbox.next())
     await worker.next_dispatch()
-    assert await running_state(cluster, OURS) == "running"
+    assert await running_state(cluster, name) == "running"
     return worker, other, inbox
 
 
-async def second_tells(bus: Bus, message: Message, state: RequestStateName = "running") -> None:
+async def second_tells(
+    bus: Bus, message: Message, state: RequestStateName = "running", **fields: Any
+) -> None:
     """What the other controller answers that knows the request it is asked for."""
     request_id = decode(RequestQuery, message.payload).request_id
-    told = RequestState(request_id=request_id, state=state, controller=SECOND)
+    told = RequestState(request_id=request_id, state=state, controller=SECOND, **fields)
     await bus.publish(message.reply, encode(told))
 
 
@@ -338,6 +341,43 @@ async def test_of_two_that_are_not_sure_one_keeps_it(cluster: Running, bus: Bus)
     cluster.controller._link.away_at = time.monotonic()
     await worker.say("left")
     assert (await other.next_dispatch()).attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("rank", "claim", "attempt", "kept"),
+    [
+        (FIRST, "begun", 0, True),
+        (SECOND, "begun", 0, False),
+        (FIRST, "begun", 1, False),
+        (SECOND, "waiting", 0, True),
+    ],
+)
+async def test_of_two_that_both_stood_still_the_one_that_came_furthest_keeps_it(
+    cluster: Running, bus: Bus, rank: ControllerId, claim: Claim, attempt: int, kept: bool
+) -> None:
+    (name,) = ids_owned_by(*((FIRST, SECOND) if rank == FIRST else (SECOND, FIRST)), count=1)
+    worker, other, inbox = await running_beside_second(cluster, bus, name)
+
+    async def answer(message: Message) -> None:
+        await second_tells(bus, message, claim=claim, attempt=attempt)
+
+    await bus.subscribe("mlx.request.local.status", answer)
+    await bus.flush()
+    cluster.controller._link.away_at = time.monotonic()
+    await worker.say("left")
+    if kept:
+        assert (await other.next_dispatch()).attempt == 1
+    else:
+        await cluster.until(lambda: cluster.controller.report().active_requests == 0)
+        await cluster.settle()
+        assert (other.unread, inbox.rest()) == ((0, 0), [])
+
+
+async def test_who_was_away_says_so_to_those_who_ask(cluster: Running, bus: Bus) -> None:
+    await running_beside_second(cluster, bus)
+    assert (await cluster.query("status", OURS)).claim == "certain"
+    cluster.controller._link.away_at = time.monotonic()
+    assert (await cluster.query("status", OURS)).claim == "begun"
 
 
 async def test_the_turns_behind_one_that_was_adopted_go_to_who_has_it(bus: Bus, pair: Pair) -> None:
