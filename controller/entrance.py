@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from controller.intake import may_answer, own_request, read_request, rejection
 from controller.owned_request import OwnedRequest
-from controller.peers import HANDED_OVER_HOPS, Peers
+from controller.peers import HANDED_OVER_HOPS, Away, Peers
 from controller.requests import Requests
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
@@ -76,9 +76,9 @@ class Entrance:
     async def _on_arrival(self, message: Message) -> None:
         """Take a message in beside those that come next: one that is forwarded waits for its
         owner."""
-        self._tasks.start(self._on_infer(message, stale=self._peers.out_of_touch))
+        self._tasks.start(self._on_infer(message, away=self._away()))
 
-    async def _on_infer(self, message: Message, *, stale: bool) -> None:
+    async def _on_infer(self, message: Message, *, away: Away) -> None:
         client, _ = subjects.parse_infer(message.subject)
         if not may_answer(message, client, strict=self._strict):
             logger.warning(
@@ -92,7 +92,7 @@ class Entrance:
             lambda: read_request(message, self._settings.skills, max_bytes=max_bytes),
             message.reply,
             lambda: message.payload,
-            stale=stale,
+            away=away,
         )
 
     async def _take_in(
@@ -102,7 +102,7 @@ class Entrance:
         payload: Callable[[], bytes],
         *,
         hops: int = 0,
-        stale: bool,
+        away: Away,
     ) -> None:
         """Take a request or send it on; say what is wrong with it, if something is."""
         try:
@@ -112,11 +112,11 @@ class Entrance:
                 known.ours_since = time.monotonic()
             if known is None:
                 has_turns = self._requests.has_turns(request.session)
-                if await self._peers.forward(request, hops=hops, stale=stale, has_turns=has_turns):
+                if await self._peers.forward(request, hops=hops, away=away, has_turns=has_turns):
                     return
                 if self._has_left and await self._peers.hand_over(request):
                     return
-            if stale:
+            if hops < HANDED_OVER_HOPS and away == [self._id]:  # another one may have been asked
                 request.ours_since = -math.inf
             await self._requests.take(request)
         except RequestError as error:
@@ -154,9 +154,12 @@ class Entrance:
             forwarded.reply,
             lambda: encode(forwarded.request),
             hops=forwarded.hops,
-            stale=self._peers.out_of_touch,
+            away=[*forwarded.away, *self._away()],
         )
         self._tasks.start(taking)
+
+    def _away(self) -> list[ControllerId]:
+        return [self._id] if self._peers.lately_away else []
 
     async def _reject(self, inbox: str, payload: bytes, error: RequestError) -> None:
         multiplex = Claims.of(payload).multiplex

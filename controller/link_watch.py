@@ -1,6 +1,7 @@
 """Whether silence means anything: it does not while our own link to NATS does not work."""
 
 import asyncio
+import math
 import time
 
 from shared.bus import Bus
@@ -10,6 +11,7 @@ from shared.errors import BusError
 _MIN_PATIENCE_S = 0.5
 _MOST_BETWEEN_S = 0.25
 _FRESH_S = 1.0
+_STRAGGLES_S = 2.0
 _REPLACED_AFTER_S = 2.0
 """Clients ask again for what was accepted after 3 s without a word; the last one is up to a second
 old."""
@@ -20,7 +22,6 @@ class LinkWatch:
 
     Attributes:
         returned: told of each that came back.
-        lost_at: when nothing came back in time last, if ever.
         away_at: when a time ended, if ever, in which other controllers may have taken us for gone:
             nothing came back for a while, or the connection ended.
         replaced_at: the same for clients, who are more patient.
@@ -40,7 +41,6 @@ class LinkWatch:
         self._back_at: float | None = None
         self._gap_s = 0.0
         self.returned = Changes()
-        self.lost_at: float | None = None
         self.away_at: float | None = None
         self.replaced_at: float | None = None
 
@@ -51,6 +51,12 @@ class LinkWatch:
         if self._back_at is None:
             return False
         return max(self._gap_s, time.monotonic() - self._back_at) > _FRESH_S
+
+    @property
+    def lately_away(self) -> bool:
+        """Others may still be asked again for what they, too, were asked for meanwhile."""
+        back_s = math.inf if self.away_at is None else time.monotonic() - self.away_at
+        return self.out_of_touch or back_s < _STRAGGLES_S
 
     @property
     def delay_s(self) -> float:
@@ -92,7 +98,7 @@ class LinkWatch:
         if self._back_at is not None:
             self._gap_s = now - self._back_at
             if self._gap_s > _FRESH_S:
-                self.lost_at = self.away_at = now
+                self.away_at = now
             if self._gap_s > _REPLACED_AFTER_S:
                 self.replaced_at = now
         self._back_at = now

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from controller.link_watch import LinkWatch
 from controller.owned_request import OwnedRequest
@@ -22,6 +22,8 @@ from shared.ids import ControllerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import Claim, RequestQuery, RequestState
 from shared.messages.dispatch import ForwardedRequest, ForwardReply
+
+Away = Collection[ControllerId]
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,11 @@ class Peers:
     def out_of_touch(self) -> bool:
         """What comes now may be old, and have been sent to another one since."""
         return self._link.out_of_touch and bool(self.others)
+
+    @property
+    def lately_away(self) -> bool:
+        """Others may have what comes now already, as its client took us for gone."""
+        return self._link.lately_away and bool(self.others)
 
     async def wait_in_touch(self) -> None:
         """Return when what was sent to us while we were out of touch has come."""
@@ -121,15 +128,16 @@ class Peers:
         return away_at is not None and away_at >= request.ours_since and bool(self.others)
 
     async def forward(
-        self, request: OwnedRequest, *, hops: int = 0, stale: bool = False, has_turns: bool = False
+        self, request: OwnedRequest, *, hops: int = 0, away: Away = (), has_turns: bool = False
     ) -> bool:
-        """Send a request to its owner; False where that is this controller, or it has come a long
-        way already.
+        """Send a request to its owner, or, if it came while we were away, to one that was not;
+        False where that is this controller, or it has come a long way already.
 
         Args:
-            stale: it came while we were out of touch.
+            away: who had it in hands and was away lately, we ourselves included.
             has_turns: other turns of its session are here.
         """
+        here = self._id not in away
         if hops > 1 or has_turns:
             return False
         turn = request.session is not None
@@ -137,10 +145,12 @@ class Peers:
         while (others := self._noted_others()) and (
             key := meeting_key(request.client, request.request)
         ) is not None:
-            owners = rank_owners(key, others if stale else [self._id, *others])
-            if owners[0] == self._id or (hops and not stale):
+            # Where all were away nobody else was asked meanwhile: it meets its copies at its owner.
+            present = [one for one in [self._id, *others] if one not in away]
+            owners = rank_owners(key, present or [self._id, *others])
+            if owners[0] == self._id or (hops and here):
                 return turn and await self._send_to_its_session(request, others)
-            if await self._send(request, owners[:1] if turn else owners, hops + 1):
+            if await self._send(request, owners[:1] if turn else owners, hops + 1, away=away):
                 return True
             if time.monotonic() >= patient_until:
                 return False
@@ -159,8 +169,8 @@ class Peers:
 
     async def _send_to_its_session(self, request: OwnedRequest, others: list[ControllerId]) -> bool:
         """Send a turn to who owned its session until lately and has turns of it still."""
-        lost_at = self._link.lost_at
-        changed_at = self._changed_at if lost_at is None else max(lost_at, self._changed_at)
+        away_at = self._link.away_at
+        changed_at = self._changed_at if away_at is None else max(away_at, self._changed_at)
         if time.monotonic() - changed_at > _MOVES_S:
             return False
         for other in others:
@@ -175,6 +185,7 @@ class Peers:
         hops: int,
         *,
         if_turns: bool = False,
+        away: Away = (),
     ) -> bool:
         """Whether one of them has it now, the first that is there."""
         for owner in owners:
@@ -183,7 +194,7 @@ class Peers:
             subject = subjects.controller_infer(owner)
             try:
                 for inbox in request.inboxes:
-                    message = _forwarded(request, inbox, hops, if_turns=if_turns)
+                    message = _forwarded(request, inbox, hops, if_turns=if_turns, away=away)
                     limit_s = _FOUND_OUT_S if if_turns else _ANSWER_S
                     answer = await self._bus.request(subject, message, timeout_s=limit_s)
                 return decode(ForwardReply, answer.payload).taken
@@ -198,7 +209,9 @@ def _adoption_key(request: OwnedRequest) -> str:
     return adoption_key(request.client, request.request_id, request.request.session_id)
 
 
-def _forwarded(request: OwnedRequest, inbox: str, hops: int, *, if_turns: bool) -> bytes:
+def _forwarded(
+    request: OwnedRequest, inbox: str, hops: int, *, if_turns: bool, away: Away
+) -> bytes:
     message = ForwardedRequest(
         client=request.client,
         skill=request.skill,
@@ -206,6 +219,7 @@ def _forwarded(request: OwnedRequest, inbox: str, hops: int, *, if_turns: bool) 
         elapsed_ms=request.elapsed_ms,
         hops=hops,
         if_turns=if_turns,
+        away=list(away),
         request=request.request.model_copy(update={"request_id": request.request_id}),
     )
     return encode(message)

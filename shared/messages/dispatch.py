@@ -122,7 +122,8 @@ class ForwardedRequest(Internal):
     """A request on its way to the controller that owns its session or id.
 
     `hops`: one more where that one was out of touch, or left, and sent it on. `if_turns`: it is for
-    whom it is sent to only where other turns of its session are there.
+    whom it is sent to only where other turns of its session are there. `away`: controllers that it
+    has come through and that were out of touch a moment ago.
     """
 
     client: ClientName
@@ -131,6 +132,7 @@ class ForwardedRequest(Internal):
     elapsed_ms: float
     hops: int = 1
     if_turns: bool = False
+    away: list[ControllerId] = []
     request: InferenceRequest
 
 

@@ -73,12 +73,16 @@ async def cut(nats_settings: Nats, bus: Bus) -> AsyncIterator[Cut]:
 
 async def send_to_first(bus: Bus, request_id: str) -> Inbox:
     """As another controller sends what the first one owns."""
+    return await send_to(FIRST, bus, request_id, hops=1)
+
+
+async def send_to(controller: ControllerId, bus: Bus, request_id: str, hops: int) -> Inbox:
     inbox = await Inbox(bus, bus.new_inbox()).open()
     message = {
-        "client": "local", "skill": "chat", "reply": inbox.subject, "elapsed_ms": 0,
+        "client": "local", "skill": "chat", "reply": inbox.subject, "elapsed_ms": 0, "hops": hops,
         "request": {"prompt": "x", "request_id": request_id},
     }  # fmt: skip
-    await bus.publish(f"mlx.controller.{FIRST}.infer", json.dumps(message).encode())
+    await bus.publish(f"mlx.controller.{controller}.infer", json.dumps(message).encode())
     return inbox
 
 
@@ -146,6 +150,28 @@ async def test_who_was_cut_off_for_a_moment_serves_what_waits_itself(cut: Cut, b
     await worker.say("heartbeat", **ROOM)
     await worker.next_dispatch()
     assert cut.accepted == [1, 0]
+
+
+@pytest.mark.parametrize("away", [(FIRST,), (SECOND,), (FIRST, SECOND)])
+@pytest.mark.parametrize("order", [(FIRST, SECOND), (SECOND, FIRST)])
+async def test_copies_of_a_request_meet_where_some_or_all_were_away(
+    pair: Pair, bus: Bus, away: tuple[ControllerId, ...], order: tuple[ControllerId, ...]
+) -> None:
+    """The host stood still, and the client asked again: each controller finds a copy."""
+    worker = await pair.worker("w1")
+    (name,) = OWNED_BY_FIRST[:1]
+    for one in pair.controllers:
+        if one.controller.id in away:
+            link = one.controller._link
+            link._gap_s, link.away_at = 1.5, time.monotonic()
+    inboxes = [await send_to(controller, bus, name, hops=0) for controller in order]
+    for inbox in inboxes:
+        assert accepted(await inbox.next()).request_id == name
+    dispatch = await worker.next_dispatch()
+    await pair.settle()
+    assert sum(pair.accepted) == 1 and worker.unread == (0, 0)
+    owner = FIRST if FIRST not in away or len(away) == 2 else SECOND
+    assert (await pair.query("status", dispatch.request_id)).controller == owner
 
 
 # Turns of a session whose owner changes.

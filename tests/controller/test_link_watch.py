@@ -120,15 +120,17 @@ async def test_what_lay_in_a_buffer_is_known_to_be_old_until_all_of_it_has_come(
 ) -> None:
     async with watching(own_bus) as link:
         await trusted(link)
-        assert (link.out_of_touch, link.lost_at, link.replaced_at) == (False, None, None)
+        assert (link.lately_away, link.away_at, link.replaced_at) == (False, None, None)
         with server.stalled():
             await asyncio.sleep(1.5)
             assert link.out_of_touch
         back = time.monotonic()
-        await until(lambda: link.lost_at is not None)
+        await until(lambda: link.away_at is not None)
         assert link.out_of_touch, "what came before that may be old"
         await until(lambda: not link.out_of_touch)
-        assert link.lost_at is not None and link.lost_at >= back
+        assert link.lately_away, "others may still be asked again"
+        await until(lambda: not link.lately_away)
+        assert link.away_at is not None and link.away_at >= back
         assert link.replaced_at is None, "nobody gives up so soon"
 
 
@@ -140,7 +142,7 @@ async def test_who_was_away_for_long_knows_that_others_took_its_place(
         with server.stalled():
             await asyncio.sleep(2.5)
         await until(lambda: link.replaced_at is not None)
-        assert link.replaced_at == link.lost_at
+        assert link.replaced_at == link.away_at
 
 
 # What that means for workers.
