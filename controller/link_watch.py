@@ -12,6 +12,7 @@ _MIN_PATIENCE_S = 0.5
 _MOST_BETWEEN_S = 0.25
 _FRESH_S = 1.0
 _STRAGGLES_S = 2.0
+"""So long after a silence there may still come what clients sent again because of it."""
 _REPLACED_AFTER_S = 2.0
 """Clients ask again for what was accepted after 3 s without a word; the last one is up to a second
 old."""
@@ -54,7 +55,7 @@ class LinkWatch:
 
     @property
     def lately_away(self) -> bool:
-        """Others may still be asked again for what they, too, were asked for meanwhile."""
+        """Other controllers may have been asked for what comes now, because we were silent."""
         back_s = math.inf if self.away_at is None else time.monotonic() - self.away_at
         return self.out_of_touch or back_s < _STRAGGLES_S
 

@@ -62,7 +62,7 @@ class Peers:
 
     @property
     def lately_away(self) -> bool:
-        """Others may have what comes now already, as its client took us for gone."""
+        """Others may have been asked for what comes now, because we were silent."""
         return self._link.lately_away and bool(self.others)
 
     async def wait_in_touch(self) -> None:
@@ -72,7 +72,7 @@ class Peers:
 
     async def owner_since(self, request: OwnedRequest) -> ControllerId | None:
         """Who has adopted it while we were away, if anybody; the others are asked only where that
-        may be. Of several that are not sure the one that came furthest keeps it."""
+        may be. Of several that are not sure the one with the latest attempt keeps it."""
         if self.is_sure(request):
             return None
         asked_at = time.monotonic()
