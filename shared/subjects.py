@@ -185,6 +185,13 @@ def inbox_prefix(role: str, name: str) -> str:
     return f"{INTERNAL_INBOX_PREFIX}.{role}.{name}"
 
 
+def is_any_inbox(subject: str) -> bool:
+    """Whether it is the inbox of anybody. Answers go nowhere else: on a subject of the cluster an
+    answer would be an order, given with the permissions of who answers."""
+    inboxes = subject.startswith((f"{INBOX_PREFIX}.", f"{INTERNAL_INBOX_PREFIX}."))
+    return inboxes and _LITERAL.fullmatch(subject) is not None
+
+
 def is_inbox(subject: str, client: ClientName, *, strict: bool) -> bool:
     """Whether a stream may be sent to `subject` (the inbox rule).
 

@@ -113,8 +113,9 @@ class Entrance:
             else self._unreadable(dispatch)
             for dispatch in batch.dispatches
         ]
-        reply = DispatchReply(worker=self._id, boot_id=self._boot_id, results=results)
-        await self._bus.publish(message.reply, encode(reply))
+        if message.reply:
+            reply = DispatchReply(worker=self._id, boot_id=self._boot_id, results=results)
+            await self._bus.publish(message.reply, encode(reply))
 
     def _unreadable(self, dispatch: _UnreadableDispatch) -> DispatchResult:
         message = f"worker {self._id}, of version {VERSION}, cannot read this request"

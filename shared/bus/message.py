@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 
 class Message(NamedTuple):
-    """One message as it arrived; `reply` is empty where no answer is asked for.
+    """One message as it arrived; `reply` is empty where no answer is asked for, and where who asks
+    names a subject that is no inbox.
 
     `no_responders` marks the server's own 503: nobody subscribes to what was published with
     this inbox as its reply.

@@ -7,6 +7,8 @@ import nats.micro
 from nats.aio.client import Client
 from nats.micro.request import Request
 
+from shared.subjects import is_any_inbox
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -51,6 +53,7 @@ class Service:
 
 def _handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
-        await request.respond(endpoint.answer())
+        if is_any_inbox(request._msg.reply):  # the library tells it nowhere else
+            await request.respond(endpoint.answer())
 
     return handle

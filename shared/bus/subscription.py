@@ -10,6 +10,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
 from shared.bus.message import Handler, Message
+from shared.subjects import is_any_inbox
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ class Subscription:
 
     async def _deliver(self, msg: Msg) -> None:
         headers = msg.headers or {}
-        message = Message(msg.subject, msg.reply, msg.data, headers.get("Status") == "503")
+        reply = msg.reply if is_any_inbox(msg.reply) else ""
+        message = Message(msg.subject, reply, msg.data, headers.get("Status") == "503")
         try:
             await self._handler(message)
         except Exception:

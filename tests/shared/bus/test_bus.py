@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from shared.bus import Bus, Message
+from shared.bus.service import Endpoint, Service
 from shared.errors import BusError, NoResponders, PayloadTooLarge, RequestTimedOut
 from shared.settings.tree import Nats
 
@@ -29,6 +30,24 @@ async def test_a_message_arrives_with_its_subject_reply_and_bytes(bus: Bus) -> N
     await bus.publish("t.two", b"")
     assert await next_of(messages) == Message("t.one", "_INBOX.x", b"hello")
     assert await next_of(messages) == Message("t.two", "", b"")
+
+
+@pytest.mark.parametrize("reply", ["t.orders", "_INBOX", "_INBOX.", "_INBOX.a..b", "$JS.API.INFO"])
+async def test_what_names_no_inbox_asks_for_no_answer(bus: Bus, reply: str) -> None:
+    """Who answers there would give an order in its own name."""
+    messages = await collect(bus, "t.one")
+    await bus.publish("t.one", b"hello", reply=reply)
+    assert await next_of(messages) == Message("t.one", "", b"hello")
+
+
+async def test_a_service_answers_in_inboxes_only(bus: Bus) -> None:
+    endpoint = Endpoint("health", "t.health", "q", lambda: b"well")
+    await bus.serve(Service("t", "0.1.0", "for a test", {}, (endpoint,)))
+    orders = await collect(bus, "t.orders")
+    await bus.publish("t.health", b"", reply="t.orders")
+    assert (await bus.request("t.health", b"", timeout_s=10)).payload == b"well"
+    await bus.flush()
+    assert orders.empty()
 
 
 async def test_a_request_gets_the_answer(bus: Bus) -> None:
