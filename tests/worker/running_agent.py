@@ -211,9 +211,10 @@ class RunningAgent:
 
     async def settle(self) -> None:
         """Return once everything the agent has published so far is in the log."""
-        inbox = self.wire.new_inbox()
-        await self.wire.bus.publish(subjects.worker_health(self.id), b"", reply=inbox)
-        await self.wire.wait(lambda: bool(self.wire.on(inbox)))
+        await self.health()  # the answer follows what was published before it
+        marker = self.wire.new_inbox()  # and this follows in the log
+        await self.wire.bus.publish(marker, b"")
+        await self.wire.wait(lambda: bool(self.wire.on(marker)))
 
     def reports(self) -> list[tuple[str, WorkerReport]]:
         """The type and state of every event so far."""
