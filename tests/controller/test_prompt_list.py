@@ -1,5 +1,7 @@
 """A list of prompts as requests of their own, by value."""
 
+import time
+
 import pytest
 
 from controller.prompt_list import fails_all, first_part, is_list, of_prompt, part_of, passes
@@ -65,10 +67,11 @@ def test_a_part_streams_and_is_no_turn_of_a_session() -> None:
     assert whole.session is not None
 
 
-def test_a_part_has_the_time_that_the_list_has_left() -> None:
+def test_a_part_has_the_time_that_the_list_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = owned(prompt=["a", "b"], timeout_ms=1000)
-    whole.accepted_at -= 0.75
-    assert part_of(whole, 1, INBOX).deadline == pytest.approx(whole.deadline, abs=0.05)
+    now = whole.accepted_at + 0.75
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert part_of(whole, 1, INBOX).deadline == pytest.approx(whole.deadline, abs=1e-6)
 
 
 def test_a_part_is_a_request_that_others_can_read() -> None:
