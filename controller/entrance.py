@@ -15,7 +15,7 @@ from controller.requests import Requests
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.errors import BusError, DecodeError, InvalidRequest, RequestError
-from shared.ids import ControllerId, RequestId, is_name
+from shared.ids import ClientName, ControllerId, RequestId, is_name
 from shared.messages.codec import decode, encode
 from shared.messages.control import RequestQuery, RequestState
 from shared.messages.dispatch import ForwardedRequest, ForwardReply
@@ -183,18 +183,20 @@ class Entrance:
             state = RequestState(
                 request_id=request_id, state="unknown", controller=self._id, message=error.message
             )
-            await self._answer(message, state)
+            await self._answer(message, client, state)
             return
         request = self._requests.find((client, query.request_id))
         if request is None or (request.part_of is not None and verb == "cancel"):
             return  # of a list only the whole can be cancelled
         if verb == "cancel":
             await self._requests.cancel(request)
-        await self._answer(message, request.state_message(self._id, self._peers.claim(request)))
+        state = request.state_message(self._id, self._peers.claim(request))
+        await self._answer(message, client, state)
 
     async def _on_route(self, message: Message) -> None:
         """Where a request would go now."""
-        if not message.reply:
+        client, _ = subjects.parse_infer(message.subject)
+        if not subjects.may_hear(message.reply, client, strict=self._strict):
             return
         try:
             request = read_request(
@@ -211,8 +213,8 @@ class Entrance:
         except BusError as error:
             logger.warning("a route was lost: %s", error.message)
 
-    async def _answer(self, message: Message, state: RequestState) -> None:
-        if message.reply:
+    async def _answer(self, message: Message, client: ClientName, state: RequestState) -> None:
+        if subjects.may_hear(message.reply, client, strict=self._strict):
             await self._bus.publish(message.reply, encode(state))
 
 

@@ -78,4 +78,4 @@ async def _serve(
     async def work(bus: Bus) -> None:
         await Controller(settings, bus, identity, logs).run(stop)
 
-    return await run_on_bus(stop, settings.nats, f"controller {identity}", work)
+    return await run_on_bus(stop, settings.nats, "controller", identity, work)

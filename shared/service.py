@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from shared import subjects
 from shared.bus import Bus
 from shared.settings.tree import Nats
 
@@ -53,10 +54,16 @@ async def unless_stopped(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T |
 
 
 async def run_on_bus(
-    stop: StopRequest, settings: Nats, name: str, work: Callable[[Bus], Awaitable[None]]
+    stop: StopRequest, settings: Nats, role: str, name: str, work: Callable[[Bus], Awaitable[None]]
 ) -> int:
-    """Connect, however long that takes, run `work`, and close; 0 also when stopped before."""
-    bus = await unless_stopped(stop, Bus.connect(settings, name=name))
+    """Connect, however long that takes, run `work`, and close; 0 also when stopped before.
+
+    Args:
+        role: worker, controller or gateway; answers come to inboxes of that role and name.
+    """
+    prefix = subjects.inbox_prefix(role, name)
+    connecting = Bus.connect(settings, name=f"{role} {name}", inbox_prefix=prefix)
+    bus = await unless_stopped(stop, connecting)
     if bus is None:
         return 0
     try:

@@ -192,6 +192,14 @@ def is_any_inbox(subject: str) -> bool:
     return inboxes and _LITERAL.fullmatch(subject) is not None
 
 
+def may_hear(subject: str, client: ClientName, *, strict: bool) -> bool:
+    """Whether the answer to a question in the name of a client may be sent to `subject`: an inbox
+    of its own, or of one of the cluster's own processes, which ask in the name of many."""
+    if subject.startswith(f"{INTERNAL_INBOX_PREFIX}."):
+        return is_any_inbox(subject)
+    return is_inbox(subject, client, strict=strict)
+
+
 def is_inbox(subject: str, client: ClientName, *, strict: bool) -> bool:
     """Whether a stream may be sent to `subject` (the inbox rule).
 

@@ -105,7 +105,7 @@ async def _serve(
         await _refuse_double(bus, identity)
         again = await Agent(settings, bus, identity, logs).run(stop)
 
-    status = await run_on_bus(stop, settings.nats, f"worker {identity}", work)
+    status = await run_on_bus(stop, settings.nats, "worker", identity, work)
     return _START_AGAIN if again else status
 
 

@@ -149,12 +149,11 @@ class Desk:
             await self._quotas.charge(key, usage.prompt_tokens + usage.completion_tokens)
 
     def _cluster(self, client: ClientName) -> Cluster:
-        prefix = f"{INBOX_PREFIX}.{client}" if self._strict else ""
+        prefix = f"{INBOX_PREFIX}.{client}" if self._strict else INBOX_PREFIX
         inbox = self._inboxes.get(prefix)
         if inbox is None:
-            unique = self._bus.new_inbox()
-            own = f"{prefix}.{unique.rpartition('.')[2]}" if self._strict else unique
-            inbox = self._inboxes[prefix] = SharedInbox(self._bus, own)
+            unique = self._bus.new_inbox().rpartition(".")[2]
+            inbox = self._inboxes[prefix] = SharedInbox(self._bus, f"{prefix}.{unique}")
         return Cluster(self._bus, client, inbox)
 
 

@@ -93,7 +93,7 @@ async def _serve(
     async def work(bus: Bus) -> None:
         await GatewayService(settings, ring, bus, logs, say).run(stop)
 
-    return await run_on_bus(stop, settings.nats, f"gateway {identity}", work)
+    return await run_on_bus(stop, settings.nats, "gateway", identity, work)
 
 
 def _say(url: str) -> None:

@@ -124,17 +124,24 @@ async def running_controller(
     *,
     name: ControllerId = CONTROLLER,
     models: Sequence[str] = ("demo",),
+    strict: bool = False,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Running]:
     """Run a controller on a connection of its own; end it in haste.
 
     Args:
         models: of the skill, the best first.
+        strict: the inbox rule.
         sections: of the settings of `controller`, instead of those of `PATIENT`.
     """
     controller_settings = {**PATIENT, **sections}
     settings = ClusterSettings.model_validate(
-        {"nats": nats, "controller": controller_settings, "skills": {"chat": list(models)}}
+        {
+            "nats": nats,
+            "security": {"strict_inbox": strict},
+            "controller": controller_settings,
+            "skills": {"chat": list(models)},
+        }
     )
     own = await Bus.connect(nats, name="controller", wait_s=5)
     controller = Controller(settings, own, name, LogStore("controller", name))

@@ -1,11 +1,13 @@
-"""A controller answers in inboxes only: nobody can have it publish on subjects of the cluster."""
+"""A controller answers in inboxes only, and under the strict rule in those of who asks: nobody can
+have it publish on subjects of the cluster, or write to others."""
 
 import json
 
 import pytest
 
 from shared.bus import Bus, Message
-from tests.controller.running import CONTROLLER, Running
+from shared.settings.tree import Nats
+from tests.controller.running import CONTROLLER, Running, running_controller
 
 pytestmark = pytest.mark.anyio
 
@@ -46,3 +48,39 @@ async def test_no_answer_is_an_order(
     await cluster.settle()
     await cluster.settle()
     assert orders == []
+
+
+@pytest.mark.parametrize(
+    ("subject", "payload"),
+    [
+        ("mlx.infer.ada.chat", ASKED),
+        ("mlx.infer.ada.chat", b"{"),
+        ("mlx.request.ada.status", QUERY),
+        ("mlx.request.ada.status", b"{"),
+        ("mlx.request.ada.cancel", b"{"),
+        ("mlx.route.ada.chat", ASKED),
+        ("mlx.route.ada.chat", b"{"),
+    ],
+)
+async def test_under_the_strict_rule_nobody_is_answered_in_the_inbox_of_another(
+    nats_settings: Nats, bus: Bus, subject: str, payload: bytes
+) -> None:
+    heard: list[str] = []
+
+    async def take(message: Message) -> None:
+        heard.append(message.subject)
+
+    async with running_controller(nats_settings, bus, strict=True) as cluster:
+        await cluster.worker("w1")
+        running = json.dumps({"prompt": "x", "request_id": "r"}).encode()
+        for inbox in ("_INBOX.ada.running", "_INBOX.ada.asks", "_INBOX.bob.asks", "_INBOX.asks"):
+            await bus.subscribe(inbox, take)
+        await bus.flush()
+        await bus.publish("mlx.infer.ada.chat", running, reply="_INBOX.ada.running")
+        await cluster.settle()
+        heard.clear()
+        for inbox in ("_INBOX.bob.asks", "_INBOX.asks", "_INBOX.ada.asks"):
+            await bus.publish(subject, payload, reply=inbox)
+        await cluster.until(lambda: "_INBOX.ada.asks" in heard)
+        await cluster.settle()
+        assert set(heard) <= {"_INBOX.ada.asks", "_INBOX.ada.running"}

@@ -133,3 +133,24 @@ def test_streams_go_to_inboxes_only(reply: str, open_rule: bool, strict_rule: bo
 def test_the_strict_rule_never_allows_what_the_open_rule_refuses(reply: str) -> None:
     strict = subjects.is_inbox(reply, ADA, strict=True)
     assert not strict or subjects.is_inbox(reply, ADA, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("reply", "open_rule", "strict_rule"),
+    [
+        ("_INBOX.ada.x1", True, True),
+        ("_INBOX.bob.x1", True, False),
+        ("_INBOX.x1", True, False),
+        ("_MLX.gateway.g.x1", True, True),
+        ("_MLX.gateway.*", False, False),
+        ("_MLX.", False, False),
+        ("_MLX", False, False),
+        ("", False, False),
+        ("mlx.worker.mac-1.infer", False, False),
+    ],
+)
+def test_answers_to_questions_go_to_who_may_ask_them(
+    reply: str, open_rule: bool, strict_rule: bool
+) -> None:
+    assert subjects.may_hear(reply, ADA, strict=False) is open_rule
+    assert subjects.may_hear(reply, ADA, strict=True) is strict_rule
