@@ -11,6 +11,7 @@ import click
 
 from controller.service import Controller
 from shared.bus import Bus
+from shared.cli.joining import joining_commands
 from shared.cli.options import (
     json_option,
     read_settings,
@@ -29,10 +30,11 @@ Run one, or up to three that share the work. Health: `nats req mlx.health.cluste
 
 \b
   controller --nats nats://192.168.1.20:4222 --config config/cluster.yaml
+  controller join          with a token of `cluster auth add controller NAME`; then: controller
 """
 
 
-@click.command(help=_HELP)
+@click.group(help=_HELP, invoke_without_command=True)
 @settings_options
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65535),
@@ -41,8 +43,10 @@ Run one, or up to three that share the work. Health: `nats req mlx.health.cluste
 @click.option("--id", "controller_id", help="Name of this controller. Default: host and number.")
 @json_option
 @version_option("controller")
+@click.pass_context
 @reports_errors
 def main(
+    context: click.Context,
     config: Path | None,
     nats: str | None,
     token: str | None,
@@ -50,6 +54,8 @@ def main(
     controller_id: str | None,
     as_json: bool,
 ) -> None:
+    if context.invoked_subcommand is not None:
+        return
     flags: dict[str, Any] = {}
     if controller_id is not None:
         flags["controller"] = {"id": controller_id}
@@ -57,11 +63,15 @@ def main(
         flags.setdefault("controller", {})["metrics"] = {"enabled": True, "port": metrics_port}
     if as_json:
         flags["logging"] = {"format": "json"}
-    settings = read_settings(config, nats, token, flags)
+    settings = read_settings(config, nats, token, flags, seat="controller")
     made = f"{name_from(socket.gethostname())[:56]}-{secrets.token_hex(3)}"
     identity = ControllerId(settings.controller.id or made)
     logs = set_up_logging(settings.logging, "controller", identity)
     sys.exit(run_service(lambda stop: _serve(settings, identity, logs, stop)))
+
+
+for joining in joining_commands("controller"):
+    main.add_command(joining)
 
 
 _COLLECT_AFTER = (50_000, 50, 1000)

@@ -13,6 +13,7 @@
         ├── BusUnreachable        no server answers
         ├── NoResponders          nobody subscribes to the subject of a request
         ├── RequestTimedOut       a responder exists (or may) but did not answer in time
+        ├── NotPermitted          the server does not let this user say that
         ├── Overtaken             somebody else has written since to what JetStream keeps
         └── PayloadTooLarge       more bytes than the server takes
 
@@ -39,6 +40,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "not_supported": ErrorCode("The field is known but not served yet.", False),
         "unauthenticated": ErrorCode("The API key is missing, or not known here.", False),
         "not_allowed": ErrorCode("The API key does not allow this.", False),
+        "not_permitted": ErrorCode("The NATS server does not let this user do that.", False),
         "rate_limit_exceeded": ErrorCode("More than the API key allows; see retry_after_ms.", True),
         "not_found": ErrorCode("There is nothing at this path.", False),
         "method_not_allowed": ErrorCode("This path does not take that method.", False),
@@ -175,6 +177,10 @@ class NoResponders(BusError):
 
 class RequestTimedOut(BusError):
     pass
+
+
+class NotPermitted(BusError):
+    code = "not_permitted"
 
 
 class Overtaken(BusError):

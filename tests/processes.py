@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sysconfig
 import time
@@ -18,6 +19,13 @@ SCRIPTS = Path(sysconfig.get_path("scripts"))
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 _NOTHING_ON_DISK = {"CLUSTER__WORKER__KV_CACHE__DISK_MB": "0"}
 """What one test leaves there another would find."""
+
+
+def free_port() -> str:
+    """One on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 class RunningNats(Protocol):

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from shared import subjects
 from shared.bus import Bus
+from shared.cli.joining import joining_commands
 from shared.cli.options import (
     json_option,
     not_empty,
@@ -39,13 +40,15 @@ Connects to NATS, loads its models, and answers requests until it is stopped (Ct
 running streams end first; twice ends at once).
 
 \b
+  worker join                                  with a token of `cluster auth add worker NAME`
+  worker                                       the cluster that was joined
   worker --nats nats://192.168.1.20:4222 --token secret
   worker --model mlx-community/Qwen3-4B-4bit
   worker --check
 """
 
 
-@click.command(help=_HELP)
+@click.group(help=_HELP, invoke_without_command=True)
 @settings_options
 @click.option("--id", "worker_id", help="Name of this worker. Default: the host's, kept on disk.")
 @click.option(
@@ -61,8 +64,10 @@ running streams end first; twice ends at once).
 )
 @json_option
 @version_option("worker")
+@click.pass_context
 @reports_errors
 def main(
+    context: click.Context,
     config: Path | None,
     nats: str | None,
     token: str | None,
@@ -72,6 +77,8 @@ def main(
     fetch: str | None,
     as_json: bool,
 ) -> None:
+    if context.invoked_subcommand is not None:
+        return
     if fetch is not None:
         _fetch(fetch)
         return
@@ -83,7 +90,7 @@ def main(
     flags: dict[str, Any] = {"worker": section} if section else {}
     if as_json:
         flags["logging"] = {"format": "json"}
-    settings = read_settings(config, nats, token, flags)
+    settings = read_settings(config, nats, token, flags, seat="worker")
     if check:
         sys.exit(_check(settings, as_json=as_json))
     identity = WorkerId(settings.worker.id) if settings.worker.id else stable_worker_id()
@@ -93,6 +100,10 @@ def main(
     if status == _START_AGAIN:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     sys.exit(status)
+
+
+for joining in joining_commands("worker"):
+    main.add_command(joining)
 
 
 async def _serve(

@@ -15,6 +15,7 @@ from controller.gateway.keys_command import keys
 from controller.gateway.server import check_tls
 from controller.gateway.service import GatewayService, key_ring
 from shared.bus import Bus
+from shared.cli.joining import joining_commands
 from shared.cli.options import (
     json_option,
     read_settings,
@@ -34,6 +35,7 @@ Run any number of them; they keep nothing. Programs need only another base URL:
 \b
   gateway                                    on this machine: http://127.0.0.1:8000
   gateway keys add ada                       make a key for ada
+  gateway join                               with a token of `cluster auth add gateway NAME`
   gateway --host 0.0.0.0 --keys-file FILE    with the file that `keys add` names
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1   for OpenAI's clients
   ANTHROPIC_BASE_URL=http://127.0.0.1:8000   for Anthropic's
@@ -46,6 +48,7 @@ Run any number of them; they keep nothing. Programs need only another base URL:
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: 8000; 0 for any free one.")
 @click.option("--keys-file", help="Who may call; see `gateway keys --help`.")
 @click.option("--allow-anonymous", is_flag=True, help="Let everybody call who can reach it.")
+@click.option("--id", "gateway_id", help="Name of this gateway. Default: host and number.")
 @json_option
 @version_option("gateway")
 @click.pass_context
@@ -59,19 +62,23 @@ def main(
     port: int | None,
     keys_file: str | None,
     allow_anonymous: bool,
+    gateway_id: str | None,
     as_json: bool,
 ) -> None:
-    given: dict[str, Any] = {"host": host, "port": port, "keys_file": keys_file}
+    given: dict[str, Any] = {"id": gateway_id, "host": host, "port": port, "keys_file": keys_file}
     flags: dict[str, Any] = {"gateway": {k: v for k, v in given.items() if v is not None}}
     if allow_anonymous:
         flags["gateway"]["allow_anonymous"] = True
     if as_json:
         flags["logging"] = {"format": "json"}
-    settings = read_settings(config, nats, token, flags)
+    if context.invoked_subcommand in ("join", "leave"):
+        return
+    settings = read_settings(config, nats, token, flags, seat="gateway")
     if context.invoked_subcommand is not None:
         context.obj = settings
         return
-    identity = f"{name_from(socket.gethostname())[:48]}-{secrets.token_hex(3)}"
+    made = f"{name_from(socket.gethostname())[:48]}-{secrets.token_hex(3)}"
+    identity = settings.gateway.id or made
     ring = key_ring(settings.gateway)
     check_tls(settings.gateway.tls)  # says it at once, without NATS
     logs = set_up_logging(settings.logging, "gateway", identity)
@@ -80,6 +87,8 @@ def main(
 
 
 main.add_command(keys)
+for joining in joining_commands("gateway"):
+    main.add_command(joining)
 
 
 async def _serve(

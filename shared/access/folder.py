@@ -8,7 +8,6 @@ nats-server.json               made of all that: what a server is started with
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shared.access.certificates import Identity, new_authority, new_server
 from shared.access.keys import new_seed, public_key
 from shared.access.membership import Membership
+from shared.access.private_file import keep_private
 from shared.access.roles import Role
 from shared.access.server_config import ServerFiles, User, server_config
 from shared.errors import SettingsError
@@ -93,7 +93,7 @@ class AccessFolder:
             authority = new_authority("mlx-nats-cluster")
             _keep_identity(path, "authority", authority)
             _keep_identity(path, "server", new_server(authority, listening.names))
-            _keep(path / _USERS, _encoded(_Content(listening=listening)))
+            keep_private(path / _USERS, _encoded(_Content(listening=listening)))
         except OSError as error:
             raise SettingsError(f"{path}: {error.strerror}") from None
         folder = cls(path)
@@ -198,14 +198,14 @@ class AccessFolder:
         self._keep_content(self._content.model_copy(update={"users": list(users)}))
 
     def _keep_content(self, content: _Content) -> None:
-        _keep(self.path / _USERS, _encoded(content))
+        keep_private(self.path / _USERS, _encoded(content))
         self._content = content
 
     def _seed_file(self, role: Role, name: str) -> Path:
         return self.path / "seeds" / f"{role}-{name}.nk"
 
     def _keep_seed(self, role: Role, name: str, seed: str) -> None:
-        _keep(self._seed_file(role, name), seed.encode())
+        keep_private(self._seed_file(role, name), seed.encode())
 
     def _keep_config(self) -> None:
         listening = self._content.listening
@@ -218,7 +218,7 @@ class AccessFolder:
             pid_file=here / PID_NAME,
             tls=ServerFiles(here / "server.crt", here / "server.key", here / "authority.crt"),
         )
-        _keep(self.path / CONFIG_NAME, orjson.dumps(config, option=orjson.OPT_INDENT_2))
+        keep_private(self.path / CONFIG_NAME, orjson.dumps(config, option=orjson.OPT_INDENT_2))
 
 
 def _in_url(host: str) -> str:
@@ -235,16 +235,5 @@ def _identity(folder: Path, name: str) -> Identity:
 
 
 def _keep_identity(folder: Path, name: str, identity: Identity) -> None:
-    _keep(folder / f"{name}.key", identity.key)
-    _keep(folder / f"{name}.crt", identity.certificate)
-
-
-def _keep(path: Path, content: bytes) -> None:
-    """All of it or nothing, for nobody else to read."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.unlink(missing_ok=True)
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    keep_private(folder / f"{name}.key", identity.key)
+    keep_private(folder / f"{name}.crt", identity.certificate)

@@ -15,6 +15,7 @@ import nats.errors
 from shared.bus.client import Client
 from shared.bus.message import Handler, Message
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
+from shared.bus.refusals import Refusals
 from shared.bus.service import Service
 from shared.bus.subscription import Subscription
 from shared.errors import BusError, BusUnreachable, NoResponders, PayloadTooLarge, RequestTimedOut
@@ -33,6 +34,7 @@ class Bus:
         self._client = Client()
         self._attached: set[Subscription | Service] = set()
         self._last_error: Exception | None = None
+        self._refusals = Refusals()
         self._closing = False
         self._rebuilding: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
@@ -130,13 +132,18 @@ class Bus:
         Raises:
             NoResponders: nobody subscribes to `subject`.
             RequestTimedOut: no answer within `timeout_s`.
+            NotPermitted: the server does not let this user ask that.
             PayloadTooLarge, BusError: as `publish`.
         """
         try:
-            with _cancellable():
-                msg = await self._client.request(
-                    subject, payload, timeout=timeout_s, headers=dict(headers) if headers else None
-                )
+            async with self._refusals.watched(subject):
+                with _cancellable():
+                    msg = await self._client.request(
+                        subject,
+                        payload,
+                        timeout=timeout_s,
+                        headers=dict(headers) if headers else None,
+                    )
         except nats.errors.NoRespondersError:
             raise NoResponders(f"nobody answers on {subject}") from None
         except (nats.errors.TimeoutError, TimeoutError):
@@ -148,7 +155,12 @@ class Bus:
         return Message(msg.subject, msg.reply, msg.data)
 
     async def request_many(self, subject: str, payload: bytes, *, wait_s: float) -> list[Message]:
-        """Publish and collect what is answered within `wait_s`; empty when nobody listens."""
+        """Publish and collect what is answered within `wait_s`; empty when nobody listens.
+
+        Raises:
+            NotPermitted: the server does not let this user ask that.
+            PayloadTooLarge, BusError: as `publish`.
+        """
         answers: list[Message] = []
         nobody = asyncio.Event()
 
@@ -161,10 +173,11 @@ class Bus:
         inbox = self.new_inbox()
         subscription = await self.subscribe(inbox, collect)
         try:
-            await self.publish(subject, payload, reply=inbox)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await nobody.wait()
+            async with self._refusals.watched(subject):
+                await self.publish(subject, payload, reply=inbox)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await nobody.wait()
         finally:
             await subscription.unsubscribe()
         return answers
@@ -198,6 +211,7 @@ class Bus:
         its PONG comes after the timeout, the client stops reading for good (nats-py 2.16).
 
         Raises:
+            NotPermitted: the server does not let this user have such inboxes.
             BusError: it did not come back in time.
         """
         if self._echo is None:
@@ -206,9 +220,10 @@ class Bus:
         mark = secrets.token_bytes(8)
         event = self._echoes[mark] = asyncio.Event()
         try:
-            await self.publish(self._echo_subject, mark)
-            async with asyncio.timeout(timeout_s):
-                await event.wait()
+            async with self._refusals.watched(self._echo_subject):
+                await self.publish(self._echo_subject, mark)
+                async with asyncio.timeout(timeout_s):
+                    await event.wait()
         except TimeoutError:
             raise BusError(f"the server did not answer within {timeout_s:g} s") from None
         finally:
@@ -282,9 +297,14 @@ class Bus:
         servers = ", ".join(_without_credentials(server) for server in self._options["servers"])
         cause = self._last_error or error
         reason = str(cause) or type(cause).__name__
+        if "Authorization" in reason:
+            reason += " (it does not know this key, token or password, or asks for one)"
         return f"cannot reach NATS at {servers}: {reason}"
 
     async def _on_error(self, error: Exception) -> None:
+        if (subject := self._refusals.heard(str(error))) is not None:
+            logger.warning("the NATS server does not permit this: %s", subject)
+            return
         # After a refusal comes the end of the connection: that is not the reason.
         if "Authorization" not in str(self._last_error):
             self._last_error = error

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import getpass
 import os
+import shlex
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ import psutil
 from rich.console import Console
 
 from shared.access.folder import CONFIG_NAME, PID_NAME, AccessFolder, Listening
+from shared.access.joined import join, membership
 from shared.access.membership import Membership
 from shared.access.roles import ROLES, Role
 from shared.cli.groups import ListingGroup
@@ -36,6 +38,13 @@ server that runs with the folder's configuration takes every change at once.
   cluster auth retire client ada              that
   cluster auth rm client ada
 """
+
+_NEXT = """
+Next:
+  nats-server --config {config}
+  cluster auth add controller {name} | controller join     and then: controller
+  cluster auth add worker NAME        prints a token; on that Mac: worker join
+  cluster auth add client NAME        prints a token for a person; there: cluster join"""
 
 
 @click.group(cls=ListingGroup, help=_HELP)
@@ -80,14 +89,29 @@ def init(hosts: Sequence[str], port: int, folder: Path, as_json: bool) -> None:
     made = AccessFolder.create(folder, Listening(names=names, port=port))
     admin = name_from(getpass.getuser())
     with made.changing():
-        made.add("admin", admin, now=_now())
+        member = made.add("admin", admin, now=_now())
+    joins = membership("cluster") is None
+    if joins:
+        join(member)
     config = folder / CONFIG_NAME
     if as_json:
-        told = {"folder": str(folder), "server_config": str(config), "admin": admin}
+        told = {
+            "folder": str(folder),
+            "server_config": str(config),
+            "admin": admin,
+            "joined": joins,
+        }
         click.echo(orjson.dumps(told).decode())
         return
     click.echo(f"Made {folder}. It has every secret: keep it where only you can read it.")
-    click.echo(f"\n  nats-server --config {config}\n  cluster auth add controller {names[0]}")
+    if joins:
+        click.echo(f"`cluster` on this machine is the administrator {admin} from now on.")
+    else:
+        click.echo(
+            "`cluster` on this machine has joined another cluster. To look after this one:\n"
+            f"  cluster auth token admin {admin} | cluster join"
+        )
+    click.echo(_NEXT.format(config=shlex.quote(str(config)), name=name_from(socket.gethostname())))
 
 
 @command.command("ls")

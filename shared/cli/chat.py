@@ -12,8 +12,8 @@ import uvloop
 
 from shared.cli.options import reports_errors, settings_options, version_option
 from shared.cli.run import print_stream, request_options
-from shared.cli.session import connection_settings
-from shared.client import Stream, connect
+from shared.cli.session import session
+from shared.client import Stream
 from shared.errors import ClusterError
 
 T = TypeVar("T")
@@ -39,12 +39,11 @@ def command(
 ) -> None:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (line editing and history for input())
-    settings = connection_settings(config, nats, token)
+    connecting = session(config, nats, token)
     given = {name: value for name, value in fields.items() if value is not None}
     beginning = [{"role": "system", "content": system}] if system else []
     with _Loop() as loop:
-        session = connect(settings)
-        cluster = loop.run(session.__aenter__())
+        cluster = loop.run(connecting.__aenter__())
         try:
             messages = list(beginning)
             while (said := _ask_user()) is not None:
@@ -55,7 +54,7 @@ def command(
                     stream = cluster.stream(messages, skill=skill, **given)
                     messages.append({"role": "assistant", "content": _answer(loop, stream)})
         finally:
-            loop.run(session.__aexit__(None, None, None))
+            loop.run(connecting.__aexit__(None, None, None))
 
 
 def _ask_user() -> str | None:

@@ -18,6 +18,9 @@ _COMMANDS = {
     "restart": "Start workers again.",
     "sessions": "List, pin and remove conversations.",
     "route": "Show where a request would go, and why.",
+    "auth": "Say who may take part: keys, certificates, tokens.",
+    "join": "Take part in a cluster, with a token.",
+    "leave": "Forget the cluster that was joined.",
     "logs": "Follow the logs of all processes.",
     "bench": "Measure what this machine does.",
 }

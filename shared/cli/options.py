@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from shared.access.joined import Seat, joined_settings
 from shared.errors import ClusterError
 from shared.settings import ClusterSettings, load_settings
 from shared.version import VERSION
@@ -60,9 +61,17 @@ def json_option(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def read_settings(
-    config: Path | None, nats: str | None, token: str | None, flags: dict[str, Any] | None = None
+    config: Path | None,
+    nats: str | None,
+    token: str | None,
+    flags: dict[str, Any] | None = None,
+    *,
+    seat: Seat | None = None,
 ) -> ClusterSettings:
     """The settings with the connection flags applied.
+
+    Args:
+        seat: of a command that takes part in the cluster that it joined.
 
     Raises:
         SettingsError: as `load_settings`.
@@ -75,7 +84,7 @@ def read_settings(
         connection["token"] = token
     if connection:
         merged["nats"] = connection
-    return load_settings(config, merged)
+    return load_settings(config, merged, joined_settings(seat) if seat is not None else None)
 
 
 def print_error(error: ClusterError, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,17 +12,23 @@ from pydantic import SecretStr
 from shared.cli.local.kept import kept_token
 from shared.cli.options import read_settings
 from shared.client import Cluster, connect
-from shared.settings.tree import Nats
 
 T = TypeVar("T")
+Session = AbstractAsyncContextManager[Cluster]
 
 
-def connection_settings(config: Path | None, nats: str | None, token: str | None) -> Nats:
-    """The settings of the connection; a cluster of this machine needs no token typed."""
-    settings = read_settings(config, nats, token).nats
-    if settings.token is None and (kept := kept_token(settings.servers[0])) is not None:
-        return settings.model_copy(update={"token": SecretStr(kept)})
-    return settings
+def session(config: Path | None, nats: str | None, token: str | None) -> Session:
+    """A connection as the flags and settings say, or to the cluster that this machine joined; one
+    that runs on this machine needs no token typed.
+
+    Raises:
+        SettingsError: there is something wrong with them. BusUnreachable: when it is entered.
+    """
+    settings = read_settings(config, nats, token, seat="cluster")
+    connection = settings.nats
+    if connection.token is None and (kept := kept_token(connection.servers[0])) is not None:
+        connection = connection.model_copy(update={"token": SecretStr(kept)})
+    return connect(connection, client=settings.security.client)
 
 
 def with_cluster(
@@ -35,10 +42,10 @@ def with_cluster(
     Raises:
         SettingsError, BusUnreachable, and what `work` raises.
     """
-    settings = connection_settings(config, nats, token)
+    connecting = session(config, nats, token)
 
     async def connected() -> T:
-        async with connect(settings) as cluster:
+        async with connecting as cluster:
             return await work(cluster)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

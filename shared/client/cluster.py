@@ -12,8 +12,10 @@ from shared.bus import Bus, Message
 from shared.client.inbox import Inbox, OwnInbox
 from shared.client.stream import Completion, Stream
 from shared.errors import (
+    BusError,
     InvalidRequest,
     NoResponders,
+    NotPermitted,
     RequestError,
     RequestTimedOut,
     Unavailable,
@@ -55,15 +57,27 @@ async def connect(
 
     Raises:
         BusUnreachable: no server answers within `wait_s`.
+        NotPermitted: the server does not know this user under that name.
     """
     if not isinstance(servers, Nats):
         servers = Nats(servers=[servers] if isinstance(servers, str) else servers)
     prefix = f"{subjects.INBOX_PREFIX}.{client}"
     bus = await Bus.connect(servers, name=f"client {client}", inbox_prefix=prefix, wait_s=wait_s)
     try:
+        await _refuse_foreign_name(bus)
         yield Cluster(bus, ClientName(client))
     finally:
         await bus.close()
+
+
+async def _refuse_foreign_name(bus: Bus) -> None:
+    """Raises NotPermitted where answers could never come in."""
+    try:
+        await bus.flush()
+    except NotPermitted:
+        raise
+    except BusError:
+        pass  # the connection is gone again: as later, it comes back by itself
 
 
 class Cluster:

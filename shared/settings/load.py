@@ -1,7 +1,7 @@
 """One frozen tree out of flags, environment and file; the first that names a key wins."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -24,10 +24,13 @@ from shared.settings.yaml_file import Location, YamlFile
 CONFIG_VARIABLE = "CLUSTER_CONFIG"
 DEFAULT_FILE = Path("config/cluster.yaml")
 _PREFIX = "CLUSTER__"
+_Leaf = tuple[tuple[str, ...], Any]
 
 
 def load_settings(
-    file: Path | None = None, flags: Mapping[str, Any] | None = None
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    joined: Mapping[str, Any] | None = None,
 ) -> ClusterSettings:
     """Read the settings once, at the start of a process.
 
@@ -35,6 +38,8 @@ def load_settings(
         file: the YAML file; by default `$CLUSTER_CONFIG`, else `config/cluster.yaml` where
             it exists, else the defaults alone.
         flags: nested values from the command line; they win over everything.
+        joined: what the cluster that this machine joined asks for. It holds, and nothing else may
+            say otherwise, unless somebody else names a server (`nats`).
 
     Raises:
         SettingsError: names the source, the key, the value and what is allowed.
@@ -42,6 +47,9 @@ def load_settings(
     yaml_file = _open(file)
     values = yaml_file.values if yaml_file else {}
     _check_variables()
+    given = dict(joined or {})
+    if _names_server(flags or {}, values):
+        given = {}
 
     class Sources(ClusterSettings):
         @classmethod
@@ -53,14 +61,44 @@ def load_settings(
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings_cls, values)
+            file = InitSettingsSource(settings_cls, values)
+            return init_settings, env_settings, file, InitSettingsSource(settings_cls, given)
 
     try:
-        return Sources(**(flags or {}))
+        settings = Sources(**(flags or {}))
     except ValidationError as error:
         raise _explain(error, flags or {}, yaml_file) from None
     except PydanticSettingsError as error:
         raise SettingsError(f"environment: {error}; lists and mappings are JSON") from None
+    for location, value in _leaves(given):
+        if (said := _value_at(settings, location)) != value:
+            key = ".".join(location)
+            raise SettingsError(
+                f"{_source(location, flags or {}, yaml_file)}: {key}: {shortened(repr(said))}, "
+                f"but the cluster that this machine joined says {value!r}; remove one of them",
+                param=key,
+            )
+    return settings
+
+
+def _names_server(flags: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    variables = any(name.upper().startswith(f"{_PREFIX}NATS__") for name in os.environ)
+    return variables or f"{_PREFIX}NATS" in os.environ or "nats" in flags or "nats" in values
+
+
+def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[_Leaf]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def _value_at(settings: BaseModel, location: Sequence[str]) -> Any:
+    value: Any = settings
+    for part in location:
+        value = getattr(value, part)
+    return value
 
 
 def _open(file: Path | None) -> YamlFile | None:

@@ -34,9 +34,10 @@ class Section(BaseModel):
 
 class Security(Section):
     """`strict_inbox`: replies must lie under `_INBOX.<client>.`, as the server's permissions
-    check; set where the server authenticates."""
+    check; set where the server authenticates. `client`: in whose name commands ask."""
 
     strict_inbox: bool = False
+    client: Annotated[str, Field(pattern=NAME_PATTERN)] = "local"
 
 
 class Tls(Section):
@@ -85,6 +86,7 @@ class Gateway(Section):
     pages that may call it (`["*"]`: all); none by default.
     """
 
+    id: str | None = Field(None, pattern=NAME_PATTERN)
     enabled: bool = False
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from shared.access.joined import membership
 from shared.access.membership import read_token
 from shared.bus import Bus
 from shared.cli.auth import command
 from shared.errors import BusUnreachable
 from shared.settings.tree import Nats, Tls
-from tests.processes import SCRIPTS, wait_for
+from tests.processes import SCRIPTS, free_port, wait_for
 
 pytestmark = pytest.mark.anyio
 
@@ -42,14 +42,14 @@ class Auth:
 
 
 @pytest.fixture
-def auth(tmp_path: Path) -> Auth:
+def auth(tmp_path: Path, home: Path) -> Auth:
     return Auth(tmp_path / "access")
 
 
 @pytest.fixture
 def running(auth: Auth) -> Iterator[Auth]:
     """With a server that was started as `init` says."""
-    config = auth.json("init", "--host", "127.0.0.1", "--port", _free_port())["server_config"]
+    config = auth.json("init", "--host", "127.0.0.1", "--port", free_port())["server_config"]
     server = subprocess.Popen(
         [SCRIPTS / "nats-server", "--config", config], stderr=subprocess.DEVNULL
     )
@@ -59,12 +59,6 @@ def running(auth: Auth) -> Iterator[Auth]:
     finally:
         server.kill()
         server.wait()
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def settings(token: str, folder: Path) -> Nats:
@@ -127,6 +121,16 @@ def test_it_lists_who_may_take_part_and_no_secret(auth: Auth) -> None:
 def _admin(users: set[tuple[str, str]]) -> tuple[str]:
     (name,) = (name for role, name in users if role == "admin")
     return (name,)
+
+
+def test_who_begins_is_the_administrator_here_unless_of_another_cluster(auth: Auth) -> None:
+    assert auth.json("init", "--host", "127.0.0.1")["joined"]
+    admin = membership("cluster")
+    assert admin is not None and admin.role == "admin"
+    assert auth("token", "admin", admin.name).strip() == admin.token()
+    second = Auth(auth.folder.parent / "second")
+    assert "has joined another cluster" in second("init", "--host", "127.0.0.1")
+    assert membership("cluster") == admin
 
 
 def test_wrong_orders_say_what_to_do(auth: Auth) -> None:

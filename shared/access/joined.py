@@ -1,0 +1,103 @@
+"""What this machine takes part with: the memberships that it was given, kept until it leaves.
+
+joined/<seat>/membership.json   who it is, where the servers are, and the seed that proves it
+joined/<seat>/seed.nk           the seed alone, as the NATS client reads it
+joined/<seat>/authority.crt     whom to believe that a server is one of the cluster
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from shared.access.membership import Membership
+from shared.access.private_file import keep_private
+from shared.access.roles import Role
+from shared.errors import SettingsError
+from shared.folders import data_folder
+
+Seat = Literal["worker", "controller", "gateway", "cluster"]
+"""The command that takes part. `cluster` does as an administrator or as a client."""
+
+_MEMBERSHIP = "membership.json"
+_SEED = "seed.nk"
+_AUTHORITY = "authority.crt"
+
+
+def seat_of(role: Role) -> Seat:
+    match role:
+        case "admin" | "client":
+            return "cluster"
+        case _:
+            return role
+
+
+def join(member: Membership) -> None:
+    """Keep a membership, in place of the one before.
+
+    Raises:
+        SettingsError: it cannot be written.
+    """
+    folder = _folder(seat_of(member.role))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_private(folder / _SEED, member.seed.encode())
+        if member.authority is None:
+            (folder / _AUTHORITY).unlink(missing_ok=True)
+        else:
+            keep_private(folder / _AUTHORITY, member.authority.encode())
+        keep_private(folder / _MEMBERSHIP, member.model_dump_json().encode())
+    except OSError as error:
+        raise SettingsError(f"{folder}: {error.strerror}") from None
+
+
+def leave(seat: Seat) -> bool:
+    """Forget the membership; False where there is none."""
+    folder = _folder(seat)
+    if not folder.exists():
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def membership(seat: Seat) -> Membership | None:
+    """What was joined with; None where nothing was.
+
+    Raises:
+        SettingsError: what is kept cannot be used.
+    """
+    path = _folder(seat) / _MEMBERSHIP
+    try:
+        return Membership.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError):
+        again = "join again with a token of `cluster auth token`"
+        raise SettingsError(f"{path} cannot be used; {again}") from None
+
+
+def joined_settings(seat: Seat) -> dict[str, Any] | None:
+    """The settings that follow from the membership, as in cluster.yaml; None where there is none.
+
+    Raises:
+        SettingsError: as `membership`.
+    """
+    member = membership(seat)
+    if member is None:
+        return None
+    folder = _folder(seat)
+    nats: dict[str, Any] = {
+        "servers": member.servers,
+        "nkey_seed_file": str(folder / _SEED),
+    }
+    if member.authority is not None:
+        nats["tls"] = {"ca_file": str(folder / _AUTHORITY)}
+    security: dict[str, Any] = {"strict_inbox": True}
+    if seat == "cluster":
+        return {"nats": nats, "security": {**security, "client": member.name}}
+    return {"nats": nats, "security": security, seat: {"id": member.name}}
+
+
+def _folder(seat: Seat) -> Path:
+    return data_folder() / "joined" / seat
