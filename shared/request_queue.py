@@ -70,6 +70,12 @@ class RequestQueue(Generic[Q]):
         self._levels: list[deque[_Place[Q]]] = [deque() for _ in range(levels)]
         self._numbers = itertools.count()
 
+    def configure(self, max_depth: int, *, promote_after_s: float, reject_when_full: bool) -> None:
+        """Hold other limits from now on; who waits already stays."""
+        self.max_depth = max_depth
+        self._promote_after_s = promote_after_s
+        self._reject_when_full = reject_when_full
+
     def __len__(self) -> int:
         return sum(len(level) for level in self._levels)
 

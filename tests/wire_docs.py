@@ -33,6 +33,7 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     control.UnloadModel,
     control.ListModels,
     control.DrainWorker,
+    control.ConfigureWorker,
     control.ListRequests,
     control.AdoptRequest,
     control.ListSessions,

@@ -10,6 +10,7 @@ from shared.messages.events import QueueStatus
 from shared.messages.prefixes import PrefixIndex
 from shared.messages.request import PRIORITIES, Priority
 from shared.request_queue import RequestQueue
+from shared.settings.tree import RequestQueue as RequestQueueSettings
 from shared.settings.tree import Worker
 from worker.active_request import ActiveRequest
 from worker.drain_rate import DrainRate
@@ -53,6 +54,15 @@ class Admission:
         self._engines = engines
         self._choice = EngineChoice(engines, self._most)
         self._foresight = Foresight()
+
+    def configure(self, settings: RequestQueueSettings) -> None:
+        """Hold other limits; who waits already stays."""
+        self._queue.configure(
+            settings.max_depth,
+            promote_after_s=settings.promote_after_ms / 1000,
+            reject_when_full=settings.reject_when_full,
+        )
+        self._max_wait_s = None if settings.max_wait_ms is None else settings.max_wait_ms / 1000
 
     def __len__(self) -> int:
         """Requests that wait."""

@@ -12,20 +12,22 @@ from pathlib import Path
 
 from shared import subjects
 from shared.bus import Bus, Endpoint, Service
-from shared.errors import BusError
+from shared.errors import BusError, RequestError
 from shared.folders import cache_folder, data_folder
 from shared.ids import BootId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import encode
-from shared.messages.control import DrainWorker
+from shared.messages.control import ConfigureWorker, DrainWorker
 from shared.messages.events import EventType, KeptPrefixes, WorkerEvent, WorkerReport, WorkerState
 from shared.messages.health import WorkerHealth
 from shared.messages.stream import StreamError
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
+from shared.settings.changes import Effect
 from shared.settings.tree import Worker
 from shared.version import VERSION
 from worker.active_request import ActiveRequest
+from worker.configuration import Configuration
 from worker.cpu_use import CpuUse
 from worker.engine_process import EngineProcess
 from worker.entrance import Entrance
@@ -36,6 +38,7 @@ from worker.machine import threads_per_engine
 from worker.pre_warming import PreWarming
 from worker.predictive_warming import PredictiveWarming
 from worker.publisher import Publisher
+from worker.reconfiguration import Reconfiguration
 from worker.report import build_report
 from worker.scheduler import Scheduler
 from worker.sessions.book import SessionBook
@@ -54,8 +57,14 @@ class Agent:
     """Composes the parts of a worker. `run` is its whole life."""
 
     def __init__(
-        self, settings: ClusterSettings, bus: Bus, worker_id: WorkerId, logs: LogStore
+        self,
+        settings: ClusterSettings,
+        bus: Bus,
+        worker_id: WorkerId,
+        logs: LogStore,
+        configuration: Configuration | None = None,
     ) -> None:
+        """Without `configuration` its settings stay what they are."""
         self.id = worker_id
         self.boot_id: BootId = new_boot_id()
         self._state: WorkerState = "starting"
@@ -106,6 +115,12 @@ class Agent:
             state=lambda: self.state,
             asleep=lambda: self._asleep,
             drain=self._on_drain,
+            configure=self._on_configure,
+        )
+        self._reconfiguration = (
+            Reconfiguration(settings, configuration, self._apply, self._on_drain)
+            if configuration is not None
+            else None
         )
         self._announced = False
         engines = settings.worker.engines
@@ -178,6 +193,7 @@ class Agent:
             self._scheduler,
             self._pre_warming.status(self._predictive.proposed),
             self._cpu,
+            self._reconfiguration,
             worker_id=self.id,
             boot_id=self.boot_id,
             version=VERSION,
@@ -249,6 +265,19 @@ class Agent:
         ordered = self._drain_order.deadline_ms if self._drain_order is not None else None
         return (self._settings.worker.drain_timeout_ms if ordered is None else ordered) / 1000
 
+    def _on_configure(self, order: ConfigureWorker) -> Effect | None:
+        if self._reconfiguration is None:
+            raise RequestError("the settings of this worker cannot be changed", code="settings")
+        return self._reconfiguration.take(order)
+
+    def _apply(self, settings: ClusterSettings) -> None:
+        """Go by other settings, from now on: those that need no restart."""
+        self._settings = settings
+        logging.getLogger().setLevel(settings.logging.level.upper())
+        self._sessions.configure(settings.worker.sessions)
+        self._scheduler.configure(settings)
+        self._pre_warming.configure(settings)
+
     async def _mind_sleep(self) -> None:
         if (power := this_machine()) is not None:
             await SleepNotice(
@@ -281,6 +310,8 @@ class Agent:
     async def _change_state(self, state: WorkerState) -> None:
         if self._state != state:
             self._state = state
+            if state == "ready" and self._reconfiguration is not None:
+                self._reconfiguration.came_up()
             await self._announce_state()
 
     async def _announce_state(self) -> None:
@@ -321,9 +352,8 @@ class Agent:
             self._sessions.tick()
 
     async def _guard_memory(self) -> None:
-        interval_s = self._settings.worker.resource_limits.check_interval_ms / 1000
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(self._settings.worker.resource_limits.check_interval_ms / 1000)
             self._scheduler.relieve_memory()
 
     # Engines.

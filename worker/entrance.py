@@ -17,6 +17,7 @@ from shared.messages.control import (
     AdoptRequest,
     AttachStream,
     CancelRequest,
+    ConfigureWorker,
     ControlOrder,
     ControlReply,
     DrainWorker,
@@ -36,6 +37,7 @@ from shared.messages.control import (
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import WorkerState
+from shared.settings.changes import Effect
 from shared.version import VERSION
 from worker.active_request import ActiveRequest
 from worker.scheduler import Scheduler
@@ -70,6 +72,7 @@ class Entrance:
         strict: the inbox rule of `security.strict_inbox`.
         asleep: whether the machine is about to sleep, or sleeps.
         drain: has the agent end gracefully.
+        configure: has it run with other settings; raises ClusterError where they are no good.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Entrance:
         state: Callable[[], WorkerState],
         asleep: Callable[[], bool],
         drain: Callable[[DrainWorker], None],
+        configure: Callable[[ConfigureWorker], Effect | None],
     ) -> None:
         self._bus = bus
         self._id = worker
@@ -92,6 +96,7 @@ class Entrance:
         self._state = state
         self._asleep = asleep
         self._drain = drain
+        self._configure = configure
 
     async def open(self) -> None:
         bus = self._bus
@@ -204,6 +209,10 @@ class Entrance:
             case DrainWorker():
                 self._drain(order)
                 return ControlReply(worker=self._id, ok=True)
+            case ConfigureWorker():
+                if self._state() in ("draining", "stopped"):
+                    return self._refuse("draining", f"worker {self._id} is shutting down")
+                return ControlReply(worker=self._id, ok=True, effect=self._configure(order))
             case ListRequests():
                 return self._list(order)
             case AdoptRequest():

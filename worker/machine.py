@@ -1,24 +1,51 @@
 """What the agent knows of its machine without MLX."""
 
+import contextlib
 import os
 import platform
+import subprocess
 import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
 import psutil
 
+from shared.ids import WorkerId
 from shared.messages.events import Hardware
+from shared.settings.overrides import Machine
 from shared.settings.tree import Engines
 
 
 def hardware(device: str = "", accelerator: str = "") -> Hardware:
     """This machine; `device` and `accelerator` as an engine found them."""
     return Hardware(
-        chip=device or platform.processor() or platform.machine(),
+        chip=device or _chip(),
         accelerator=accelerator,
         cores=available_cores(),
         memory_bytes=psutil.virtual_memory().total,
         os=f"{platform.system()} {platform.release()} {platform.machine()}",
     )
+
+
+def this_machine(worker: WorkerId, labels: Mapping[str, str]) -> Machine:
+    """What overrides go by."""
+    own = hardware()
+    return Machine(worker, labels, own.chip, own.memory_bytes)
+
+
+@cache
+def _chip() -> str:
+    """As the system calls it."""
+    name = ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if sys.platform == "darwin":
+            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            name = subprocess.run(asked, capture_output=True, text=True, timeout=5).stdout
+        else:
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+            name = next((line for line in lines if line.startswith("model name")), "")
+    return name.rpartition(":")[2].strip() or platform.processor() or platform.machine()
 
 
 def available_cores() -> int:

@@ -26,11 +26,13 @@ from shared.ids import WorkerId
 from shared.logs import LogStore, set_up_logging
 from shared.service import StopRequest, run_on_bus, run_service
 from shared.settings import ClusterSettings
+from shared.settings.rolled_out import RolledOut
 from shared.settings.tree import DEMO_MODEL
 from worker import demo_model
 from worker.agent import Agent
+from worker.configuration import Configuration
 from worker.identity import stable_worker_id
-from worker.machine import threads_per_engine
+from worker.machine import this_machine, threads_per_engine
 
 _START_AGAIN = 75
 
@@ -90,13 +92,27 @@ def main(
     flags: dict[str, Any] = {"worker": section} if section else {}
     if as_json:
         flags["logging"] = {"format": "json"}
-    settings = read_settings(config, nats, token, flags, seat="worker")
+    own = read_settings(config, nats, token, flags, seat="worker")
     if check:
-        sys.exit(_check(settings, as_json=as_json))
-    identity = WorkerId(settings.worker.id) if settings.worker.id else stable_worker_id()
+        sys.exit(_check(own, as_json=as_json))
+    identity = WorkerId(own.worker.id) if own.worker.id else stable_worker_id()
+
+    def load(rolled_out: RolledOut | None) -> ClusterSettings:
+        return read_settings(
+            config,
+            nats,
+            token,
+            flags,
+            seat="worker",
+            rolled_out=rolled_out,
+            machine=lambda settings: this_machine(identity, settings.worker.labels),
+        )
+
+    configuration = Configuration(identity, load)
+    settings = configuration.begin()
     logs = set_up_logging(settings.logging, "worker", identity)
     environment = dict(os.environ)  # before it is known to whom we belong
-    status = run_service(lambda stop: _serve(settings, identity, logs, stop))
+    status = run_service(lambda stop: _serve(settings, identity, logs, configuration, stop))
     if status == _START_AGAIN:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     sys.exit(status)
@@ -107,14 +123,18 @@ for joining in joining_commands("worker"):
 
 
 async def _serve(
-    settings: ClusterSettings, identity: WorkerId, logs: LogStore, stop: StopRequest
+    settings: ClusterSettings,
+    identity: WorkerId,
+    logs: LogStore,
+    configuration: Configuration,
+    stop: StopRequest,
 ) -> int:
     again = False
 
     async def work(bus: Bus) -> None:
         nonlocal again
         await _refuse_double(bus, identity)
-        again = await Agent(settings, bus, identity, logs).run(stop)
+        again = await Agent(settings, bus, identity, logs, configuration).run(stop)
 
     status = await run_on_bus(stop, settings.nats, "worker", identity, work)
     return _START_AGAIN if again else status

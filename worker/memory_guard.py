@@ -55,6 +55,10 @@ class MemoryGuard:
         self._reading = self._read()
         self.limits: MemoryLimits = limits_of(settings, self._reading)
 
+    def configure(self, settings: ResourceLimits) -> None:
+        """Hold other limits from the next `check` on."""
+        self._settings = settings
+
     def check(self) -> None:
         """Measure."""
         self._reading = self._read()

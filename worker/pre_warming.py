@@ -27,6 +27,15 @@ class PreWarming:
         self._were_warm: set[ModelId] = set()
         self._gave_up: set[ModelId] = set()
 
+    def configure(self, settings: ClusterSettings) -> None:
+        """Load the models that are to be warm now and were not before."""
+        self._settings = settings.worker.pre_warming
+        wanted = [self._keeper.catalogue[model] for model in settings.pre_warmed_models]
+        new = [model for model in wanted if model not in self._models]
+        self._models = wanted
+        for model in new:
+            self._begin(model)
+
     async def run(
         self, has_engine: Callable[[], bool], on_begin: Callable[[], Awaitable[None]]
     ) -> None:
@@ -61,12 +70,17 @@ class PreWarming:
             proposed=proposed,
         )
 
-    async def _warm(self, model: Model) -> None:
+    def _begin(self, model: Model) -> bool:
         try:
             self._keeper.load(model.id)
         except ClusterError as error:
             logger.error("model %s is not pre-warmed: %s", model.id, error.message)
             self._gave_up.add(model.id)
+            return False
+        return True
+
+    async def _warm(self, model: Model) -> None:
+        if not self._begin(model):
             return
         patience_s = self._settings.timeout_per_model_ms / 1000
         while model.state == "loading":

@@ -22,6 +22,7 @@ from worker.entrance import DISPATCHES_PER_MESSAGE
 from worker.machine import hardware
 from worker.memory_guard import engine_bytes
 from worker.prefill_backlog import prefill_ms
+from worker.reconfiguration import Reconfiguration
 from worker.scheduler import Scheduler
 
 _STATES: dict[str, Literal["starting", "running", "restarting", "failed"]] = {
@@ -38,6 +39,7 @@ def build_report(
     scheduler: Scheduler,
     pre_warming: PreWarmingStatus,
     cpu: CpuUse,
+    reconfiguration: Reconfiguration | None,
     *,
     worker_id: WorkerId,
     boot_id: BootId,
@@ -77,6 +79,8 @@ def build_report(
         completed_requests=scheduler.completed,
         differing_requests=scheduler.differing,
         failed_requests=scheduler.failed,
+        config_version=reconfiguration.version if reconfiguration is not None else 0,
+        config_problem=reconfiguration.problem if reconfiguration is not None else None,
         uptime_s=round(uptime_s, 1),
         tasks=tasks,
     )

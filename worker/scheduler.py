@@ -95,6 +95,12 @@ class Scheduler:
         self.failed = 0
         self.differing = 0
 
+    def configure(self, settings: ClusterSettings) -> None:
+        """Go by other settings; of them only those that need no restart."""
+        self.guard.configure(settings.worker.resource_limits)
+        self.models.configure(settings)
+        self.admission.configure(settings.worker.request_queue)
+
     # What others ask.
 
     @property

@@ -12,6 +12,8 @@ import click
 from shared.access.joined import Seat, joined_settings
 from shared.errors import ClusterError
 from shared.settings import ClusterSettings, load_settings
+from shared.settings.overrides import Machine
+from shared.settings.rolled_out import RolledOut
 from shared.version import VERSION
 
 P = ParamSpec("P")
@@ -67,11 +69,14 @@ def read_settings(
     flags: dict[str, Any] | None = None,
     *,
     seat: Seat | None = None,
+    rolled_out: RolledOut | None = None,
+    machine: Callable[[ClusterSettings], Machine] | None = None,
 ) -> ClusterSettings:
     """The settings with the connection flags applied.
 
     Args:
         seat: of a command that takes part in the cluster that it joined.
+        rolled_out, machine: as of `load_settings`.
 
     Raises:
         SettingsError: as `load_settings`.
@@ -84,7 +89,8 @@ def read_settings(
         connection["token"] = token
     if connection:
         merged["nats"] = connection
-    return load_settings(config, merged, joined_settings(seat) if seat is not None else None)
+    joined = joined_settings(seat) if seat is not None else None
+    return load_settings(config, merged, joined, rolled_out=rolled_out, machine=machine)
 
 
 def print_error(error: ClusterError, *, as_json: bool) -> None:

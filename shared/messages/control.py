@@ -127,6 +127,22 @@ class DrainWorker(Internal):
     restart: bool = False
 
 
+class ConfigureWorker(Internal):
+    """Runs with a version of cluster.yaml: at once where that can be, else the worker drains as
+    after `DrainWorker`, and starts again. The reply says which.
+
+    Attributes:
+        version: 0 for the machine's own file.
+        text: of the file; None with version 0.
+        deadline_ms: as of `DrainWorker`.
+    """
+
+    verb: Literal["config"] = "config"
+    version: Count
+    text: str | None = None
+    deadline_ms: int | None = Field(None, ge=0, le=_LONGEST_DRAIN_MS)
+
+
 class ListRequests(Internal):
     """Which requests run for an owner, and if asked which were `given_back` to it not long ago:
     for the successor of a dead controller, and for an owner that may have missed what it was
@@ -195,6 +211,7 @@ ControlOrder = (
     | UnloadModel
     | ListModels
     | DrainWorker
+    | ConfigureWorker
     | ListRequests
     | AdoptRequest
     | ListSessions
@@ -211,6 +228,7 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
     "unload": UnloadModel,
     "models": ListModels,
     "drain": DrainWorker,
+    "config": ConfigureWorker,
     "requests": ListRequests,
     "adopt": AdoptRequest,
     "sessions": ListSessions,
@@ -282,7 +300,7 @@ class ControlReply(Internal):
     """What became of an order; `requests` answers `ListRequests`, with the worker's `boot_id`;
     `adopted` `AdoptRequest`; `models` answers orders about models: all, or the one concerned;
     `sessions` those about sessions, `said` `TellSession`: all messages, or None where they are
-    not known; `kept` `TellKept`."""
+    not known; `kept` `TellKept`; `effect` `ConfigureWorker`: None where it ran with that."""
 
     worker: WorkerId
     boot_id: BootId | None = None
@@ -295,3 +313,4 @@ class ControlReply(Internal):
     sessions: list[SessionStatus] = []
     said: list[dict[str, str]] | None = None
     kept: KeptPrefixes | None = None
+    effect: Literal["live", "models", "restart"] | None = None

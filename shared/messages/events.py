@@ -271,6 +271,8 @@ class WorkerReport(Part):
         cpu_cores: how many its processes kept busy, lately.
         load_balance: of the engines, 1 when all generated the same lately, 1 / engines when one
             did it all.
+        config_version: of cluster.yaml, as it was rolled out; 0 for the machine's own file.
+        config_problem: why that is not the one that was rolled out last, or None.
         differing_requests: that went on here otherwise than they had begun elsewhere.
         uptime_s: since this boot.
         tasks: of the agent's event loop; a number that only grows is a leak.
@@ -301,6 +303,8 @@ class WorkerReport(Part):
     completed_requests: Count = 0
     failed_requests: Count = 0
     differing_requests: Count = 0
+    config_version: Count = 0
+    config_problem: str | None = None
     uptime_s: float = 0.0
     tasks: Count = 0
 

@@ -1,9 +1,9 @@
 """One frozen tree out of flags, environment and file; the first that names a key wins."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -18,12 +18,14 @@ from pydantic_settings import (
 
 from shared.errors import SettingsError
 from shared.messages.codec import shortened
+from shared.settings.origin import PREFIX, Origin, section, value_shape
+from shared.settings.overrides import Machine, Values, merged, overridden
+from shared.settings.rolled_out import RolledOut, combined
 from shared.settings.tree import ClusterSettings
-from shared.settings.yaml_file import Location, YamlFile
+from shared.settings.yaml_file import YamlFile
 
 CONFIG_VARIABLE = "CLUSTER_CONFIG"
 DEFAULT_FILE = Path("config/cluster.yaml")
-_PREFIX = "CLUSTER__"
 _Leaf = tuple[tuple[str, ...], Any]
 
 
@@ -31,6 +33,9 @@ def load_settings(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     joined: Mapping[str, Any] | None = None,
+    *,
+    rolled_out: RolledOut | None = None,
+    machine: Callable[[ClusterSettings], Machine] | None = None,
 ) -> ClusterSettings:
     """Read the settings once, at the start of a process.
 
@@ -40,17 +45,60 @@ def load_settings(
         flags: nested values from the command line; they win over everything.
         joined: what the cluster that this machine joined asks for. It holds, and nothing else may
             say otherwise, unless somebody else names a server (`nats`).
+        rolled_out: what stands in for the file, but for what a machine says for itself.
+        machine: which worker this is; without it `overrides` are only checked.
 
     Raises:
         SettingsError: names the source, the key, the value and what is allowed.
     """
-    yaml_file = _open(file)
-    values = yaml_file.values if yaml_file else {}
+    own = _open(file)
+    files = [own] if own else []
+    values = own.values if own else {}
+    if rolled_out is not None:
+        version = YamlFile(f"cluster.yaml, version {rolled_out.version}", rolled_out.text)
+        files.insert(0, version)
+        values = combined(values, version.values)
     _check_variables()
-    given = dict(joined or {})
-    if _names_server(flags or {}, values):
-        given = {}
+    origin = Origin(flags or {}, files)
+    given = {} if _names_server(origin.flags, values) else dict(joined or {})
+    settings = _build(values, given, origin)
+    _check_overrides(settings, origin)
+    if machine is not None and settings.overrides:
+        settings = _build(overridden(values, settings, machine(settings)), given, origin)
+    for location, value in _leaves(given):
+        if (said := _value_at(settings, location)) != value:
+            key = ".".join(location)
+            raise SettingsError(
+                f"{origin.of(location)}: {key}: {shortened(repr(said))}, "
+                f"but the cluster that this machine joined says {value!r}; remove one of them",
+                param=key,
+            )
+    return settings
 
+
+def read_text(text: str, name: str, machine: Machine | None = None) -> ClusterSettings:
+    """The settings of a file for other machines, as if nothing else was said there.
+
+    Args:
+        name: what the file is called.
+
+    Raises:
+        SettingsError: as `load_settings`.
+    """
+    file = YamlFile(name, text)
+    origin = Origin({}, [file])
+    values = combined({}, file.values)
+    settings = _build(values, {}, origin, environment=False)
+    _check_overrides(settings, origin)
+    if machine is not None:
+        values = overridden(values, settings, machine)
+        settings = _build(values, {}, origin, environment=False)
+    return settings
+
+
+def _build(
+    values: Values, joined: Values, origin: Origin, *, environment: bool = True
+) -> ClusterSettings:
     class Sources(ClusterSettings):
         @classmethod
         def settings_customise_sources(
@@ -62,28 +110,31 @@ def load_settings(
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             file = InitSettingsSource(settings_cls, values)
-            return init_settings, env_settings, file, InitSettingsSource(settings_cls, given)
+            variables = (env_settings,) if environment else ()
+            return init_settings, *variables, file, InitSettingsSource(settings_cls, joined)
 
     try:
-        settings = Sources(**(flags or {}))
+        return Sources(**origin.flags)
     except ValidationError as error:
-        raise _explain(error, flags or {}, yaml_file) from None
+        raise origin.explain(error) from None
     except PydanticSettingsError as error:
         raise SettingsError(f"environment: {error}; lists and mappings are JSON") from None
-    for location, value in _leaves(given):
-        if (said := _value_at(settings, location)) != value:
-            key = ".".join(location)
-            raise SettingsError(
-                f"{_source(location, flags or {}, yaml_file)}: {key}: {shortened(repr(said))}, "
-                f"but the cluster that this machine joined says {value!r}; remove one of them",
-                param=key,
-            )
-    return settings
+
+
+def _check_overrides(settings: ClusterSettings, origin: Origin) -> None:
+    """Each as it is on a machine that only this one is for; also where it is for others."""
+    for index, override in enumerate(settings.overrides):
+        for name, said in (("worker", override.worker), ("logging", override.logging)):
+            base: BaseModel = getattr(settings, name)
+            try:
+                type(base).model_validate(merged(base.model_dump(), said))
+            except ValidationError as error:
+                raise origin.explain(error, at=("overrides", index, name), of=(name,)) from None
 
 
 def _names_server(flags: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    variables = any(name.upper().startswith(f"{_PREFIX}NATS__") for name in os.environ)
-    return variables or f"{_PREFIX}NATS" in os.environ or "nats" in flags or "nats" in values
+    variables = any(name.upper().startswith(f"{PREFIX}NATS__") for name in os.environ)
+    return variables or f"{PREFIX}NATS" in os.environ or "nats" in flags or "nats" in values
 
 
 def _leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[_Leaf]:
@@ -113,17 +164,17 @@ def _check_variables() -> None:
     """Refuse CLUSTER__ variables that name no setting, or hold no JSON where that is needed;
     pydantic would pass over some, and name only the section of others."""
     for name, value in os.environ.items():
-        if not name.upper().startswith(_PREFIX):
+        if not name.upper().startswith(PREFIX):
             continue
         shape: Any = ClusterSettings
-        for part in name[len(_PREFIX) :].lower().split("__"):
-            section = _section(shape)
-            if section is not None and part in section.model_fields:
-                shape = section.model_fields[part].annotation
-            elif section is None and (inner := _value_shape(shape)) is not None:
+        for part in name[len(PREFIX) :].lower().split("__"):
+            inside = section(shape)
+            if inside is not None and part in inside.model_fields:
+                shape = inside.model_fields[part].annotation
+            elif inside is None and (inner := value_shape(shape)) is not None:
                 shape = inner  # a mapping: any key
             else:
-                allowed = ", ".join(section.model_fields) if section else "nothing below this"
+                allowed = ", ".join(inside.model_fields) if inside else "nothing below this"
                 raise SettingsError(
                     f"environment variable {name}: unknown setting {part!r}; allowed: {allowed}",
                     param=name,
@@ -141,75 +192,5 @@ def _check_json(name: str, value: str) -> None:
         ) from None
 
 
-def _section(shape: Any) -> type[BaseModel] | None:
-    """The section that a field of this type holds, itself or optionally."""
-    if get_origin(shape) in (dict, list):
-        return None
-    candidates = (shape, *get_args(shape))
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-
-
-def _value_shape(shape: Any) -> Any:
-    """The type of the values of a mapping or list; None for anything else."""
-    for candidate in (shape, *get_args(shape)):
-        if get_origin(candidate) in (dict, list):
-            return get_args(candidate)[-1]
-    return None
-
-
 def _is_complex(shape: Any) -> bool:
-    return _section(shape) is not None or _value_shape(shape) is not None
-
-
-def _explain(
-    error: ValidationError, flags: Mapping[str, Any], yaml_file: YamlFile | None
-) -> SettingsError:
-    problem = error.errors(include_url=False)[0]
-    location = problem["loc"]
-    key = ".".join(map(shortened, location))
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        message = f"unknown key; allowed here: {', '.join(_allowed(location[:-1]))}"
-    elif "nats" not in location[:1] and not isinstance(problem["input"], dict | list):
-        # But nothing where secrets may be.
-        message = f"{message}, not {shortened(repr(problem['input']))}"
-    source = _source(location, flags, yaml_file)
-    return SettingsError(f"{source}: {key}: {message}", param=key)
-
-
-def _allowed(location: Location) -> list[str]:
-    shape: Any = ClusterSettings
-    for part in location:
-        section = _section(shape)
-        if section is None:
-            shape = _value_shape(shape)
-        elif part in section.model_fields:
-            shape = section.model_fields[str(part)].annotation
-        else:
-            return []
-    section = _section(shape)
-    return list(section.model_fields) if section else []
-
-
-def _source(location: Location, flags: Mapping[str, Any], yaml_file: YamlFile | None) -> str:
-    value: Any = flags
-    for part in location:
-        if isinstance(value, Mapping):
-            value = value.get(part)
-        elif isinstance(value, list) and isinstance(part, int):
-            value = value[part]
-        else:
-            value = None
-    if value is not None:
-        return "command line"
-    variables = {name.upper(): name for name in os.environ}
-    for length in range(len(location), 0, -1):
-        name = _PREFIX + "__".join(str(part).upper() for part in location[:length])
-        if name in variables:
-            return f"environment variable {variables[name]}"
-    if yaml_file is None:
-        return "settings"
-    for length in range(len(location), 0, -1):
-        if (line := yaml_file.lines.get(location[:length])) is not None:
-            return f"{yaml_file.path}, line {line}"
-    return str(yaml_file.path)
+    return section(shape) is not None or value_shape(shape) is not None

@@ -4,7 +4,7 @@ Units stand in the names. A section that is a capability has `enabled`.
 """
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -395,6 +395,34 @@ class Logging(Section):
     format: Literal["auto", "text", "json"] = "auto"
 
 
+class Match(Section):
+    """Which workers an override is for: those for which all holds that is said.
+
+    `workers`: names, where `*` stands for anything; `chip`: a part of its name; `labels`: all of
+    them."""
+
+    workers: Annotated[list[str], Field(min_length=1)] | None = None
+    labels: dict[str, str] = {}
+    chip: Annotated[str, Field(min_length=1)] | None = None
+    min_memory_gb: float | None = Field(None, ge=0)
+    max_memory_gb: float | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("says nothing: what is for all workers stands in `worker`")
+        return self
+
+
+class Override(Section):
+    """Settings of the workers that `match`; later ones win. `worker` and `logging` as at the top
+    level, with only what differs."""
+
+    match: Match
+    worker: dict[str, Any] = {}
+    logging: dict[str, Any] = {}
+
+
 class ClusterSettings(BaseSettings):
     """All of cluster.yaml. Build it with `load_settings`, which names the source of errors."""
 
@@ -417,6 +445,7 @@ class ClusterSettings(BaseSettings):
     controller: Controller = Controller()
     worker: Worker = Worker()
     logging: Logging = Logging()
+    overrides: Annotated[list[Override], Field(max_length=256)] = []
 
     @property
     def served_models(self) -> list[ModelId]:

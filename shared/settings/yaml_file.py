@@ -18,16 +18,23 @@ class YamlFile:
     """A parsed file.
 
     Attributes:
+        path: what it is called in errors.
+        text: its content.
         values: the mapping at the top; empty for an empty file.
-        lines: the line (from 1) of each key, by its path.
+        lines: the line (from 1) of each key and each item of a list, by its path.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises SettingsError when the file is missing, unreadable or no strict YAML."""
+    def __init__(self, path: Path | str, text: str | None = None) -> None:
+        """Read a file, or a `text` that was one elsewhere.
+
+        Raises:
+            SettingsError: the file is missing or unreadable, or it is no strict YAML.
+        """
         self.path = path
         self.lines: dict[Location, int] = {}
         self._left = _MAX_VALUES
-        node = self._compose(self._read())
+        self.text = _read(Path(path)) if text is None else text
+        node = self._compose(self.text)
         self.values: dict[str, Any] = {}
         if node is not None:
             try:
@@ -37,20 +44,6 @@ class YamlFile:
             if not isinstance(value, dict):
                 raise SettingsError(f"{path}: expected a mapping of settings at the top level")
             self.values = value
-
-    def _read(self) -> str:
-        try:
-            with self.path.open("rb") as file:
-                content = file.read(_MAX_BYTES + 1)
-            if len(content) > _MAX_BYTES:
-                raise SettingsError(f"{self.path}: over {_MAX_BYTES} bytes; is it the right file?")
-            return content.decode("utf-8")
-        except FileNotFoundError:
-            raise SettingsError(f"{self.path}: no such file") from None
-        except UnicodeDecodeError as error:
-            raise SettingsError(f"{self.path}: not UTF-8 text: {error}") from None
-        except OSError as error:
-            raise SettingsError(f"{self.path}: cannot be read: {error.strerror}") from None
 
     def _compose(self, text: str) -> yaml.Node | None:
         try:
@@ -70,7 +63,9 @@ class YamlFile:
                 for key, value in self._keys(node, location)
             }
         if isinstance(node, yaml.SequenceNode):
-            return [self._construct(item, (*location, i)) for i, item in enumerate(node.value)]
+            items = list(enumerate(node.value))
+            self.lines.update({(*location, i): item.start_mark.line + 1 for i, item in items})
+            return [self._construct(item, (*location, i)) for i, item in items]
         loader = yaml.SafeLoader("")
         try:
             return loader.construct_object(node)
@@ -106,3 +101,18 @@ class YamlFile:
             self.lines[(*location, key)] = line
             pairs.append((key, value_node))
         return pairs
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise SettingsError(f"{path}: over {_MAX_BYTES} bytes; is it the right file?")
+        return content.decode("utf-8")
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 text: {error}") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None

@@ -98,11 +98,15 @@ class ModelCatalogue:
     """The models that settings name, by id."""
 
     def __init__(self, settings: ClusterSettings) -> None:
-        named = [*settings.pre_warmed_models, *settings.served_models]
-        self._models = {
-            model: Model(model, settings.models.get(model) or ModelSource(path=model))
-            for model in dict.fromkeys(named)
-        }
+        self._models: dict[ModelId, Model] = {}
+        self.add(settings)
+
+    def add(self, settings: ClusterSettings) -> None:
+        """Also know the models that these settings name; those that are known stay as they are."""
+        for model in [*settings.pre_warmed_models, *settings.served_models]:
+            if model not in self._models:
+                source = settings.models.get(model) or ModelSource(path=model)
+                self._models[model] = Model(model, source)
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())

@@ -58,6 +58,13 @@ class ModelKeeper:
             on_failed=on_failed,
         )
 
+    def configure(self, settings: ClusterSettings) -> None:
+        """Go by other settings, also with models that were not known; none goes."""
+        self._settings = settings.worker.model_loading
+        self.catalogue.add(settings)
+        self._room.eviction = self._settings.eviction
+        self.loader.settings = self._settings
+
     def check_served(self, model_id: ModelId) -> None:
         """Whether a request for this model may come in.
 

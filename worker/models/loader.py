@@ -58,7 +58,7 @@ class ModelLoader:
         stall_limit_s: float,
         on_failed: Callable[[Model, ClusterError], None],
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._models = models
         self._engines = engines
         self._room = room
@@ -149,7 +149,7 @@ class ModelLoader:
 
         def on_size(total_bytes: int, missing_bytes: int) -> None:
             self._room.check_ever(model, total_bytes)
-            if missing_bytes and not self._settings.downloads:
+            if missing_bytes and not self.settings.downloads:
                 raise ModelError(
                     f"{model.id} is not on this machine, and downloads are switched off "
                     "(worker.model_loading.downloads)"

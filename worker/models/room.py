@@ -32,7 +32,7 @@ class ModelRoom:
     ) -> None:
         self._guard = guard
         self._copies = copies
-        self._eviction = eviction
+        self.eviction = eviction
         self._idle = idle
         self._unload = unload
         self._promised: dict[str, int] = {}  # to models on their way
@@ -67,7 +67,7 @@ class ModelRoom:
         raise Unavailable(
             f"{model.id} needs {_gb(self._needed(model.size_bytes))}{self._each()} of memory and "
             f"{_gb(max(0, self._free()))} are free of {_gb(self._guard.most_bytes)}"
-            + ("" if self._eviction else " (eviction is off)"),
+            + ("" if self.eviction else " (eviction is off)"),
             code="memory_pressure",
             retry_after_ms=MEMORY_RETRY_AFTER_MS,
         )
@@ -103,7 +103,7 @@ class ModelRoom:
             return  # the allocator keeps some of it, which the model will be given
 
     def _victims(self, model: Model, missing_bytes: int) -> list[Model]:
-        if not self._eviction:
+        if not self.eviction:
             return []
         per_copy = -(-missing_bytes // self._copies)
         return victims(self._idle(), per_copy, model.source.priority)

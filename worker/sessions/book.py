@@ -52,6 +52,10 @@ class SessionBook:
             self._add(session)
         self.tick()
 
+    def configure(self, settings: Sessions) -> None:
+        """Hold other limits from the next `tick` on."""
+        self._settings = settings
+
     def __len__(self) -> int:
         return len(self._sessions)
 

@@ -79,6 +79,7 @@ class VirtualWorker:
             state=lambda: self.state,
             asleep=lambda: False,
             drain=lambda order: self.drain(),
+            configure=lambda order: None,
         )
         self._announced = False
         self._tasks: list[asyncio.Task[None]] = []

@@ -192,7 +192,7 @@ BAD_FILES = [
     ("worker: 5", "worker", 1, "not 5"),
     ("worker:\n  id: my mac", "worker.id", 2, "match pattern"),
     ("skills: {chat: []}", "skills.chat", 1, "at least 1 item"),
-    ("skills:\n  chat:\n    - a\n    - 5", "skills.chat.1", 2, "valid string, not 5"),
+    ("skills:\n  chat:\n    - a\n    - 5", "skills.chat.1", 4, "valid string, not 5"),
     ("models: {coder: {revision: x}}", "models.coder.path", 1, "required"),
     ("nats: {servers: []}", "nats.servers", 1, "at least 1 item"),
     ("controller: {dispatch: {min_hold_ms: 5}}", "controller.dispatch", 1,

@@ -1,0 +1,107 @@
+"""Where a setting comes from, and what is wrong with it: for people who have to mend it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from shared.errors import SettingsError
+from shared.messages.codec import shortened
+from shared.settings.tree import ClusterSettings
+from shared.settings.yaml_file import Location, YamlFile
+
+PREFIX = "CLUSTER__"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """All that settings are read from.
+
+    Attributes:
+        flags: of the command line.
+        files: the first in which a key stands counts.
+    """
+
+    flags: Mapping[str, Any]
+    files: Sequence[YamlFile]
+
+    def of(self, location: Location) -> str:
+        """Where the value at a location was said."""
+        value: Any = self.flags
+        for part in location:
+            if isinstance(value, Mapping):
+                value = value.get(part)
+            elif isinstance(value, list) and isinstance(part, int):
+                value = value[part]
+            else:
+                value = None
+        if value is not None:
+            return "command line"
+        variables = {name.upper(): name for name in os.environ}
+        for above in _upwards(location):
+            name = PREFIX + "__".join(str(part).upper() for part in above)
+            if name in variables:
+                return f"environment variable {variables[name]}"
+        for above in _upwards(location):
+            for file in self.files:
+                if (line := file.lines.get(above)) is not None:
+                    return f"{file.path}, line {line}"
+        return str(self.files[0].path) if self.files else "settings"
+
+    def explain(
+        self, error: ValidationError, *, at: Location = (), of: Location = ()
+    ) -> SettingsError:
+        """The first thing that is wrong, in one line.
+
+        Args:
+            at: where the values stand that were checked.
+            of: the section that they were checked as.
+        """
+        problem = error.errors(include_url=False)[0]
+        location = (*at, *problem["loc"])
+        key = ".".join(map(shortened, location))
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            allowed = _allowed((*of, *problem["loc"][:-1]))
+            message = f"unknown key; allowed here: {', '.join(allowed)}"
+        elif "nats" not in location[:1] and not isinstance(problem["input"], dict | list):
+            # But nothing where secrets may be.
+            message = f"{message}, not {shortened(repr(problem['input']))}"
+        return SettingsError(f"{self.of(location)}: {key}: {message}", param=key)
+
+
+def section(shape: Any) -> type[BaseModel] | None:
+    """The section that a field of this type holds, itself or optionally."""
+    if get_origin(shape) in (dict, list):
+        return None
+    candidates = (shape, *get_args(shape))
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+
+
+def value_shape(shape: Any) -> Any:
+    """The type of the values of a mapping or list; None for anything else."""
+    for candidate in (shape, *get_args(shape)):
+        if get_origin(candidate) in (dict, list):
+            return get_args(candidate)[-1]
+    return None
+
+
+def _upwards(location: Location) -> list[Location]:
+    """A location and all above it."""
+    return [location[:length] for length in range(len(location), 0, -1)]
+
+
+def _allowed(location: Location) -> list[str]:
+    shape: Any = ClusterSettings
+    for part in location:
+        inside = section(shape)
+        if inside is None:
+            shape = value_shape(shape)
+        elif part in inside.model_fields:
+            shape = inside.model_fields[str(part)].annotation
+        else:
+            return []
+    inside = section(shape)
+    return list(inside.model_fields) if inside else []
