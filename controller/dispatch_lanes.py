@@ -111,6 +111,10 @@ class DispatchLanes:
         self._tasks = Tasks()
         self.messages = self.dispatches = 0
 
+    def configure(self, settings: DispatchSettings) -> None:
+        """Go by other settings, from the next message on."""
+        self._settings = settings
+
     async def open(self) -> None:
         await self._bus.subscribe(f"{self._inbox}.*", self._on_reply)
 

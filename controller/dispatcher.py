@@ -126,6 +126,14 @@ class Dispatcher:
         self.waiting: WaitingRoom[Place] = WaitingRoom(settings.waiting_room, time.monotonic)
         self.metrics = Metrics(registry, self.waiting, self._lanes)
 
+    def configure(self, settings: Controller) -> None:
+        """Go by other settings, from now on."""
+        if settings.routing.policy != self._policy.name:
+            self._policy = policy_named(settings.routing.policy)
+        self._lanes.configure(settings.dispatch)
+        self._ack_timeout_s = settings.dispatch.ack_timeout_ms / 1000
+        self.waiting.configure(settings.waiting_room)
+
     async def open(self) -> None:
         """Hear what workers answer."""
         await self._lanes.open()

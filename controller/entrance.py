@@ -49,6 +49,10 @@ class Entrance:
         self._has_left = False
         self._intake: Subscription | None = None
 
+    def configure(self, settings: ClusterSettings) -> None:
+        """Go by other skills, from the next request on."""
+        self._settings = settings
+
     async def open(self) -> None:
         bus = self._bus
         await bus.subscribe(subjects.REQUEST_ALL, self._on_query)

@@ -1,6 +1,7 @@
 """The `controller` command."""
 
 import gc
+import logging
 import secrets
 import socket
 import sys
@@ -9,7 +10,8 @@ from typing import Any
 
 import click
 
-from controller.service import Controller
+from controller.rollout.store import RolloutStore
+from controller.service import Controller, Load
 from shared.bus import Bus
 from shared.cli.joining import joining_commands
 from shared.cli.options import (
@@ -19,10 +21,14 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
+from shared.errors import ClusterError
 from shared.ids import ControllerId, name_from
 from shared.logs import LogStore, set_up_logging
 from shared.service import StopRequest, run_on_bus, run_service
 from shared.settings import ClusterSettings
+from shared.settings.rolled_out import RolledOut
+
+logger = logging.getLogger(__name__)
 
 _HELP = """Route requests of a cluster to its workers.
 
@@ -63,11 +69,15 @@ def main(
         flags.setdefault("controller", {})["metrics"] = {"enabled": True, "port": metrics_port}
     if as_json:
         flags["logging"] = {"format": "json"}
-    settings = read_settings(config, nats, token, flags, seat="controller")
+
+    def load(rolled_out: RolledOut | None) -> ClusterSettings:
+        return read_settings(config, nats, token, flags, seat="controller", rolled_out=rolled_out)
+
+    settings = load(None)
     made = f"{name_from(socket.gethostname())[:56]}-{secrets.token_hex(3)}"
     identity = ControllerId(settings.controller.id or made)
     logs = set_up_logging(settings.logging, "controller", identity)
-    sys.exit(run_service(lambda stop: _serve(settings, identity, logs, stop)))
+    sys.exit(run_service(lambda stop: _serve(settings, load, identity, logs, stop)))
 
 
 for joining in joining_commands("controller"):
@@ -80,12 +90,28 @@ workers one look through all objects takes a tenth of a second, in which nothing
 
 
 async def _serve(
-    settings: ClusterSettings, identity: ControllerId, logs: LogStore, stop: StopRequest
+    settings: ClusterSettings, load: Load, identity: ControllerId, logs: LogStore, stop: StopRequest
 ) -> int:
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
 
     async def work(bus: Bus) -> None:
-        await Controller(settings, bus, identity, logs).run(stop)
+        now, version = await _rolled_out(bus, load, settings)
+        controller = Controller(now, bus, identity, logs, load=load, version=version)
+        await controller.run(stop)
 
     return await run_on_bus(stop, settings.nats, "controller", identity, work)
+
+
+async def _rolled_out(bus: Bus, load: Load, own: ClusterSettings) -> tuple[ClusterSettings, int]:
+    """The settings of the version that all run, and which that is; the machine's own where that
+    cannot be had now: it is followed as soon as it can."""
+    store = RolloutStore(bus)
+    try:
+        state = await store.state()
+        version = await store.version(state.stable) if state.stable else None
+        if version is not None:
+            return load(RolledOut(version.version, version.text)), version.version
+    except ClusterError as error:
+        logger.info("starts with the machine's own settings: %s", error.message)
+    return own, 0

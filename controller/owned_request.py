@@ -57,6 +57,7 @@ class OwnedRequest:
         tried: workers whose attempt failed; others come first.
         failures: attempts that failed after a worker took them; refusals are none.
         migrations: of those, the ones that had begun to answer.
+        left: the worker that it had to leave after it had begun, and since when, until it goes on.
         crashes: of those, the ones that an engine ended with, maybe because of this request.
         last_error: of the last of those.
         end: the terminal message, where this controller sent it.
@@ -93,6 +94,7 @@ class OwnedRequest:
     tried: set[WorkerId] = field(default_factory=set)
     failures: int = 0
     migrations: int = 0
+    left: tuple[WorkerId, float] | None = None
     crashes: int = 0
     last_error: StreamError | None = None
     end: Done | Failed | None = None
@@ -218,6 +220,8 @@ class OwnedRequest:
         self.failures += 1
         if self.started:
             self.migrations += 1
+            if self.left is None and self.worker is not None:
+                self.left = self.worker, time.monotonic()
             self.models = [self.model] if self.model is not None else self.models
         if self.worker is not None:
             self.tried.add(self.worker)

@@ -28,7 +28,11 @@ class WorkerGone:
 
 
 class Registry:
-    """Every worker and controller that is alive."""
+    """Every worker and controller that is alive.
+
+    Attributes:
+        on_trial: workers with settings that have not proved themselves there.
+    """
 
     def __init__(self, silence_limit_s: float, breakers: BreakerLimits | None = None) -> None:
         """Without `breakers` no worker is left alone for its failures."""
@@ -43,6 +47,16 @@ class Registry:
         self._breakers: dict[WorkerId, CircuitBreaker] = {}
         self._controllers: dict[ControllerId, tuple[ControllerReport, float]] = {}
         self._gone: list[ControllerId] = []
+        self.on_trial: frozenset[WorkerId] = frozenset()
+
+    def configure(self, breakers: BreakerLimits) -> None:
+        """Hold other limits; what workers did before is forgotten."""
+        if breakers == self._breaker_limits:
+            return
+        self._breaker_limits = breakers
+        self._breakers.clear()
+        for view in self.workers:
+            view.breaker = self._breaker(view.id)
 
     @property
     def workers(self) -> Sequence[WorkerView]:

@@ -47,6 +47,7 @@ from shared.messages.events import (
 from shared.messages.routes import Route
 from shared.messages.stream import KEEP_ALIVE_S, Done, Failed, StreamError
 from shared.settings import ClusterSettings
+from shared.settings.tree import Routing
 from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -94,9 +95,9 @@ class Requests:
         self._pauses: dict[OwnedRequest, asyncio.TimerHandle] = {}
         self._expected: dict[RequestKey, list[tuple[WorkerId, RequestEvent]]] = {}
         self._ledger = Ledger()
-        routing = settings.controller.routing
-        ttl_s = routing.session_ttl_s if routing.sticky_sessions else None
-        self._homes = SessionHomes(kept, ttl_s=ttl_s, clock=time.monotonic)
+        self._homes = SessionHomes(
+            kept, ttl_s=_session_ttl_s(settings.controller.routing), clock=time.monotonic
+        )
         ack_timeout_s = settings.controller.dispatch.ack_timeout_ms / 1000
         self._turns = SessionTurns(bus, self._homes, timeout_s=ack_timeout_s)
         self._dispatcher = Dispatcher(controller, settings.controller, bus, registry, kept, peers)
@@ -108,8 +109,17 @@ class Requests:
             self, self._ledger, self._lists, self._turns, self._dispatcher, peers, self._changes
         )
         self._closed: StreamError | None = None
+        self._failovers_ms: dict[WorkerId, float] = {}
         self.accepted = self.completed = self.failed = 0
         self.metrics = self._dispatcher.metrics
+
+    def configure(self, settings: ClusterSettings) -> None:
+        """Go by other settings, from now on."""
+        self._prompt_rules = settings.worker.kv_cache.prompt_rules
+        self._retries = RetrySchedule(settings.controller.retry, random.random)
+        self._migration_limit = settings.controller.failover.migration_limit
+        self._homes.ttl_s = _session_ttl_s(settings.controller.routing)
+        self._dispatcher.configure(settings.controller)
 
     @property
     def active(self) -> int:
@@ -316,6 +326,7 @@ class Requests:
                 if await self._lists.begin(request):
                     return
                 if await self._dispatcher.dispatch(request, self._need(request)):
+                    self._note_failover(request)
                     break
         except RequestError as error:
             await self._fail(request, stream_error(error))
@@ -366,6 +377,21 @@ class Requests:
     def _need(self, request: OwnedRequest) -> Need:
         home = self._homes.home(request.kinship) if request.kinship is not None else None
         return need_of(request, self._prompt_rules, home)
+
+    def _note_failover(self, request: OwnedRequest) -> None:
+        """If the request had begun elsewhere, it goes on now."""
+        if request.left is None:
+            return
+        worker, since = request.left
+        request.left = None
+        took_ms = (time.monotonic() - since) * 1000
+        self._failovers_ms[worker] = max(took_ms, self._failovers_ms.get(worker, 0.0))
+
+    def take_failovers_ms(self) -> dict[WorkerId, float]:
+        """How long requests waited that had to leave a worker, until they went on: the longest for
+        each worker since the last call."""
+        taken, self._failovers_ms = self._failovers_ms, {}
+        return taken
 
     async def _retry(self, request: OwnedRequest, error: StreamError) -> None:
         """An attempt failed: another one begins, or goes on where this one was; where that is of
@@ -562,3 +588,7 @@ def _about(request: OwnedRequest) -> dict[str, object]:
         "model": request.model,
         "worker": request.worker,
     }
+
+
+def _session_ttl_s(routing: Routing) -> float | None:
+    return routing.session_ttl_s if routing.sticky_sessions else None

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 
 from controller.adoption import Adoption
 from controller.entrance import Entrance
@@ -16,9 +16,10 @@ from controller.peers import Peers
 from controller.probing import Boot, Probing
 from controller.registry import Registry, WorkerGone
 from controller.requests import Requests
+from controller.rollout.conductor import Conductor
 from shared import subjects
 from shared.bus import Bus, Endpoint, Message, Service
-from shared.errors import BusError, DecodeError
+from shared.errors import BusError, DecodeError, SettingsError
 from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import decode, encode
@@ -32,9 +33,14 @@ from shared.messages.events import (
 from shared.messages.health import ClusterHealth, ControllerHealth
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
+from shared.settings.changes import Change, Effect, changes, effect_on_controller
+from shared.settings.load import read_text
+from shared.settings.rolled_out import RolledOut
 from shared.version import VERSION
 
 logger = logging.getLogger(__name__)
+
+Load = Callable[[RolledOut | None], ClusterSettings]
 
 _ABSENT = "nobody listens there any more"
 _TICK_S = 0.25
@@ -51,12 +57,25 @@ class Controller:
     """Composes the parts of a controller. `run` is its whole life."""
 
     def __init__(
-        self, settings: ClusterSettings, bus: Bus, controller_id: ControllerId, logs: LogStore
+        self,
+        settings: ClusterSettings,
+        bus: Bus,
+        controller_id: ControllerId,
+        logs: LogStore,
+        *,
+        load: Load | None = None,
+        version: int = 0,
     ) -> None:
+        """
+        Args:
+            load: the settings with a version of cluster.yaml, or with the machine's own file; None
+                where they stay what they are.
+            version: that `settings` are of; 0 for the machine's own file.
+        """
         self.id = controller_id
         self.boot_id: BootId = new_boot_id()
         self.state: ControllerState = "starting"
-        self._settings = settings
+        self._settings = self._started_with = settings
         self._bus = bus
         self._logs = logs
         failover = settings.controller.failover
@@ -96,8 +115,21 @@ class Controller:
             controller_id,
             self._registry,
             self._requests,
-            lambda skill: settings.skills.get(skill, []),
+            lambda skill: self._settings.skills.get(skill, []),
             settles_s=_SETTLING_BEATS * self._interval_s,
+        )
+        self._load = load
+        self._needs_restart = False
+        self._conductor = Conductor(
+            settings.controller.rollout,
+            version,
+            bus,
+            controller_id,
+            self._lease,
+            self._registry,
+            self._requests.take_failovers_ms,
+            self._on_stable,
+            self._look,
         )
         self._started_at = time.monotonic()
 
@@ -123,6 +155,7 @@ class Controller:
                     tasks.create_task(self._kept.run()),
                     tasks.create_task(self._probing.run()),
                     tasks.create_task(self._probing_controllers.run()),
+                    tasks.create_task(self._conductor.run()),
                     tasks.create_task(self._heartbeat()),
                     tasks.create_task(self._tick()),
                     tasks.create_task(self._logs.run(self._bus)),
@@ -135,6 +168,7 @@ class Controller:
                 for task in background:
                     task.cancel()
         finally:
+            await self._conductor.close()
             await self._adoption.close()
             await self._entrance.close()
             await self._requests.close()
@@ -160,9 +194,43 @@ class Controller:
             workers=len(self._registry.workers),
             leader=self._lease.holds,
             leader_problem=self._lease.problem,
+            config_version=self._conductor.stable,
+            needs_restart=self._needs_restart,
             uptime_s=round(time.monotonic() - self._started_at, 1),
             tasks=len(asyncio.all_tasks()),
         )
+
+    # Settings.
+
+    def _on_stable(self, version: int, text: str | None) -> None:
+        """All run with a version now."""
+        if self._load is None:
+            return
+        try:
+            settings = self._load(RolledOut(version, text) if text is not None else None)
+        except SettingsError as error:
+            logger.error("version %d of cluster.yaml is not followed: %s", version, error.message)
+            return
+        self._needs_restart = effect_on_controller(self._started_with, settings) == "restart"
+        self._settings = settings
+        logging.getLogger().setLevel(settings.logging.level.upper())
+        self._registry.configure(settings.controller.circuit_breaker)
+        self._requests.configure(settings)
+        self._entrance.configure(settings)
+        self._conductor.settings = settings.controller.rollout
+        restart = "; some of it when it starts again" if self._needs_restart else ""
+        logger.info("this controller goes by version %d of cluster.yaml%s", version, restart)
+
+    def _look(self, text: str) -> tuple[Effect | None, Sequence[Change]]:
+        """What a text of cluster.yaml would change here, and what that takes.
+
+        Raises:
+            SettingsError: it is no good.
+        """
+        after = read_text(text, "cluster.yaml")
+        if self._load is not None:
+            after = self._load(RolledOut(self._conductor.stable + 1, text))
+        return effect_on_controller(self._settings, after), changes(self._settings, after)
 
     # Life.
 
@@ -175,6 +243,7 @@ class Controller:
         await self._kept.open()
         await self._probing.open()
         await self._probing_controllers.open()
+        await self._conductor.open()
         await self._requests.open()
         await self._meet_controllers()
         self._adoption.open()

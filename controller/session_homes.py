@@ -21,7 +21,7 @@ class SessionHomes:
         self, kept: KeptByWorkers, *, ttl_s: float | None, clock: Callable[[], float]
     ) -> None:
         self._kept = kept
-        self._ttl_s = ttl_s
+        self.ttl_s = ttl_s
         self._clock = clock
         self._homes: OrderedDict[SessionKey, tuple[WorkerId, float]] = OrderedDict()
 
@@ -32,13 +32,13 @@ class SessionHomes:
 
     def home(self, session: SessionKey) -> WorkerId | None:
         """Where the next turn of a session is best served."""
-        if self._ttl_s is None:
+        if self.ttl_s is None:
             return None
         known = self._homes.get(session)
         if known is None:
             return self._kept.home(session)
         worker, used_at = known
-        return worker if self._clock() - used_at <= self._ttl_s else None
+        return worker if self._clock() - used_at <= self.ttl_s else None
 
     def settle(self, session: SessionKey, worker: WorkerId) -> WorkerId | None:
         """A worker answered a turn; returns who served the session before, if this controller

@@ -53,10 +53,15 @@ class WaitingRoom(Generic[P]):
         self.max_wait_s = limits.max_wait_ms / 1000
         self._clock = clock
         self._queue: RequestQueue[_Waiting[P]] = RequestQueue(
-            limits.max_depth if limits.enabled else 0, reject_when_full=False
+            _depth(limits), reject_when_full=False
         )
         self._look: asyncio.TimerHandle | None = None
         self.came = self.left = 0
+
+    def configure(self, limits: Limits) -> None:
+        """Hold other limits; who waits already stays."""
+        self.max_wait_s = limits.max_wait_ms / 1000
+        self._queue.configure(_depth(limits))
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -153,3 +158,7 @@ class WaitingRoom(Generic[P]):
             waiting.found.set_exception(end)
         else:
             waiting.found.set_result(end)
+
+
+def _depth(limits: Limits) -> int:
+    return limits.max_depth if limits.enabled else 0

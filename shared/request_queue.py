@@ -70,11 +70,19 @@ class RequestQueue(Generic[Q]):
         self._levels: list[deque[_Place[Q]]] = [deque() for _ in range(levels)]
         self._numbers = itertools.count()
 
-    def configure(self, max_depth: int, *, promote_after_s: float, reject_when_full: bool) -> None:
-        """Hold other limits from now on; who waits already stays."""
+    def configure(
+        self,
+        max_depth: int,
+        *,
+        promote_after_s: float | None = None,
+        reject_when_full: bool | None = None,
+    ) -> None:
+        """Hold other limits from now on, or the same where none is given; who waits stays."""
         self.max_depth = max_depth
-        self._promote_after_s = promote_after_s
-        self._reject_when_full = reject_when_full
+        if promote_after_s is not None:
+            self._promote_after_s = promote_after_s
+        if reject_when_full is not None:
+            self._reject_when_full = reject_when_full
 
     def __len__(self) -> int:
         return sum(len(level) for level in self._levels)

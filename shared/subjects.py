@@ -53,6 +53,12 @@ SUBJECTS: tuple[Subject, ...] = (
             "RequestEvents", "none"),
     Subject("$KV.mlx_leader.controller", "controller", "JetStream, all controllers",
             "LeaseRecord", "PubAck"),
+    Subject("mlx.rollout.<verb>", "operator", "every controller; the leader answers",
+            "RolloutOrder", "RolloutReply"),
+    Subject("$KV.mlx_rollout.state", "leading controller", "JetStream, all controllers",
+            "RolloutState", "PubAck"),
+    Subject("$KV.mlx_rollout.version.<number>", "leading controller", "JetStream",
+            "Version", "PubAck"),
     Subject("mlx.health.controller", "anyone", "every controller", "empty", "ControllerHealth"),
     Subject("mlx.health.controller.<controller>", "anyone", "controller",
             "empty", "ControllerHealth"),
@@ -80,6 +86,15 @@ LEADER_BUCKET = "mlx_leader"
 LEADER_KEY = "controller"
 """What JetStream keeps of who leads: a bucket of its own, because the lease counts its sequence."""
 
+ROLLOUT_BUCKET = "mlx_rollout"
+ROLLOUT_KEY = "state"
+"""What JetStream keeps of what is rolled out; the versions stand beside it."""
+
+
+def rollout_version(number: int) -> str:
+    """The key in the bucket of roll-outs."""
+    return f"version.{number}"
+
 
 def kept(bucket: str, key: str) -> str:
     """What JetStream keeps in a bucket under a key."""
@@ -89,6 +104,11 @@ def kept(bucket: str, key: str) -> str:
 def jetstream(verb: str, bucket: str) -> str:
     """The server's own subject for a verb about the stream of a bucket."""
     return f"$JS.API.STREAM.{verb}.KV_{bucket}"
+
+
+def direct_get(bucket: str) -> str:
+    """The server's own subject for what a bucket keeps under any key."""
+    return f"$JS.API.DIRECT.GET.KV_{bucket}.>"
 
 
 def infer(client: ClientName, skill: SkillName) -> str:
@@ -168,6 +188,10 @@ def request_event(controller: ControllerId) -> str:
 
 def controller_health(controller: ControllerId) -> str:
     return f"mlx.health.controller.{controller}"
+
+
+def rollout(verb: str) -> str:
+    return f"mlx.rollout.{verb}"
 
 
 def worker_health(worker: WorkerId) -> str:

@@ -73,7 +73,7 @@ def test_golden_stream_messages_are_valid_and_come_back_the_same() -> None:
 def test_every_message_of_the_subject_table_has_a_schema() -> None:
     plain = {"empty", "none", "a stream of StreamMessage", "ResendState, then the chunks"}
     plain |= {"PubAck"}  # JetStream's own
-    orders = {"ControlOrder"}  # one of the orders, by the verb in the subject
+    orders = {"ControlOrder", "RolloutOrder"}  # one of the orders, by the verb in the subject
     for subject in SUBJECTS:
         for name in (subject.message, subject.answer):
             assert name in {*MESSAGES, "StreamMessage"} | plain | orders, subject

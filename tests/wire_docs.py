@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from shared.errors import ERROR_CODES
-from shared.messages import control, dispatch, events, health, logs, request, routes
+from shared.messages import control, dispatch, events, health, logs, request, rollout, routes
 from shared.messages.codec import json_schema
 from shared.subjects import SUBJECTS
 
@@ -47,6 +47,15 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     dispatch.ForwardedRequest,
     dispatch.ForwardReply,
     routes.RouteAnswer,
+    rollout.ApplyRollout,
+    rollout.PlanRollout,
+    rollout.ShowRollout,
+    rollout.PauseRollout,
+    rollout.ResumeRollout,
+    rollout.RollBack,
+    rollout.RolloutReply,
+    rollout.RolloutState,
+    rollout.Version,
     events.WorkerEvent,
     events.KeptPrefixes,
     events.ControllerEvent,

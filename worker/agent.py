@@ -17,13 +17,12 @@ from shared.folders import cache_folder, data_folder
 from shared.ids import BootId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import encode
-from shared.messages.control import ConfigureWorker, DrainWorker
+from shared.messages.control import ConfigureWorker, ControlReply, DrainWorker, SettingChange
 from shared.messages.events import EventType, KeptPrefixes, WorkerEvent, WorkerReport, WorkerState
 from shared.messages.health import WorkerHealth
 from shared.messages.stream import StreamError
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
-from shared.settings.changes import Effect
 from shared.settings.tree import Worker
 from shared.version import VERSION
 from worker.active_request import ActiveRequest
@@ -265,10 +264,15 @@ class Agent:
         ordered = self._drain_order.deadline_ms if self._drain_order is not None else None
         return (self._settings.worker.drain_timeout_ms if ordered is None else ordered) / 1000
 
-    def _on_configure(self, order: ConfigureWorker) -> Effect | None:
+    def _on_configure(self, order: ConfigureWorker) -> ControlReply:
         if self._reconfiguration is None:
             raise RequestError("the settings of this worker cannot be changed", code="settings")
-        return self._reconfiguration.take(order)
+        if not order.dry_run:
+            effect = self._reconfiguration.take(order)
+            return ControlReply(worker=self.id, ok=True, effect=effect)
+        effect, changes = self._reconfiguration.look(order)
+        told = [SettingChange(key=one.key, before=one.before, after=one.after) for one in changes]
+        return ControlReply(worker=self.id, ok=True, effect=effect, changes=told)
 
     def _apply(self, settings: ClusterSettings) -> None:
         """Go by other settings, from now on: those that need no restart."""

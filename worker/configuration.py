@@ -4,8 +4,9 @@ A version with which the worker does not come up, twice in a row, is left for th
 machine that starts its worker again and again must not do so for ever with settings that end it.
 """
 
+import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -42,15 +43,20 @@ class Configuration:
     """What is kept for one worker, and the settings that follow from it.
 
     Args:
+        servers: of the cluster: what another one rolled out is not for this one.
         load: the settings of this machine with a version, or with its own file; raises
             SettingsError where those are none.
     """
 
     def __init__(
-        self, worker: WorkerId, load: Callable[[RolledOut | None], ClusterSettings]
+        self,
+        worker: WorkerId,
+        servers: Iterable[str],
+        load: Callable[[RolledOut | None], ClusterSettings],
     ) -> None:
         self.load = load
-        self._path = data_folder() / "rolled-out" / f"{worker}.json"
+        cluster = hashlib.sha256(" ".join(sorted(servers)).encode()).hexdigest()[:12]
+        self._path = data_folder() / "rolled-out" / cluster / f"{worker}.json"
         self._kept = _read(self._path)
 
     @property

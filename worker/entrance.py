@@ -37,7 +37,6 @@ from shared.messages.control import (
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import WorkerState
-from shared.settings.changes import Effect
 from shared.version import VERSION
 from worker.active_request import ActiveRequest
 from worker.scheduler import Scheduler
@@ -86,7 +85,7 @@ class Entrance:
         state: Callable[[], WorkerState],
         asleep: Callable[[], bool],
         drain: Callable[[DrainWorker], None],
-        configure: Callable[[ConfigureWorker], Effect | None],
+        configure: Callable[[ConfigureWorker], ControlReply],
     ) -> None:
         self._bus = bus
         self._id = worker
@@ -212,7 +211,7 @@ class Entrance:
             case ConfigureWorker():
                 if self._state() in ("draining", "stopped"):
                     return self._refuse("draining", f"worker {self._id} is shutting down")
-                return ControlReply(worker=self._id, ok=True, effect=self._configure(order))
+                return self._configure(order)
             case ListRequests():
                 return self._list(order)
             case AdoptRequest():

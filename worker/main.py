@@ -108,7 +108,7 @@ def main(
             machine=lambda settings: this_machine(identity, settings.worker.labels),
         )
 
-    configuration = Configuration(identity, load)
+    configuration = Configuration(identity, own.nats.servers, load)
     settings = configuration.begin()
     logs = set_up_logging(settings.logging, "worker", identity)
     environment = dict(os.environ)  # before it is known to whom we belong

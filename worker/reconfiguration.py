@@ -6,7 +6,7 @@ from collections.abc import Callable
 from shared.errors import RequestError
 from shared.messages.control import ConfigureWorker, DrainWorker
 from shared.settings import ClusterSettings
-from shared.settings.changes import Effect, effect_on_worker
+from shared.settings.changes import Change, Effect, changes, effect_on_worker
 from shared.settings.rolled_out import RolledOut
 from worker.configuration import Configuration
 
@@ -42,6 +42,15 @@ class Reconfiguration:
         """Why it is not the one that was rolled out last, or None."""
         return self._configuration.problem
 
+    def look(self, order: ConfigureWorker) -> tuple[Effect | None, list[Change]]:
+        """What it would take to go over to a version, and what would differ.
+
+        Raises:
+            SettingsError: it is no good on this machine.
+        """
+        settings = self._configuration.load(_rolled_out(order))
+        return effect_on_worker(self._settings, settings), changes(self._settings, settings)
+
     def take(self, order: ConfigureWorker) -> Effect | None:
         """Go over to a version; returns what that takes, None where it runs already.
 
@@ -51,9 +60,7 @@ class Reconfiguration:
         """
         if order.version == self.version == self._configuration.version:
             return None
-        rolled_out = None
-        if order.version:
-            rolled_out = RolledOut(order.version, order.text or "")
+        rolled_out = _rolled_out(order)
         settings = self._configuration.load(rolled_out)
         try:
             self._configuration.take(rolled_out)
@@ -74,3 +81,7 @@ class Reconfiguration:
     def came_up(self) -> None:
         """The worker is ready with it."""
         self._configuration.came_up()
+
+
+def _rolled_out(order: ConfigureWorker) -> RolledOut | None:
+    return RolledOut(order.version, order.text or "") if order.version or order.dry_run else None

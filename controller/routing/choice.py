@@ -49,6 +49,11 @@ class Fleet(Protocol):
     @property
     def workers(self) -> Sequence[WorkerView]: ...
 
+    @property
+    def on_trial(self) -> Collection[WorkerId]:
+        """Those with settings that have not proved themselves: not for what matters most, where
+        others can serve it."""
+
     def gone_lately(self, now: float) -> Sequence[WorkerView]:
         """Those that ended a moment ago, as they were last."""
 
@@ -121,6 +126,9 @@ def choose(
                     candidates.append(_candidate(view, model, need, links, kept))
                 else:
                     obstacles.setdefault(view.id, obstacle)
+            if need.level == "high":
+                proven = [one for one in candidates if one.worker.id not in fleet.on_trial]
+                candidates = proven or candidates
             if candidates:
                 chosen, reason = _pick(candidates, need, policy, draw)
                 return Decision(model, chosen, reason, candidates, obstacles)

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from shared import subjects
-from shared.subjects import INBOX_PREFIX, LEADER_BUCKET, LEADER_KEY, inbox_prefix
+from shared.subjects import (
+    INBOX_PREFIX,
+    LEADER_BUCKET,
+    LEADER_KEY,
+    ROLLOUT_BUCKET,
+    ROLLOUT_KEY,
+    inbox_prefix,
+)
 
 Role = Literal["client", "gateway", "controller", "worker", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -77,6 +84,9 @@ def permissions(role: Role, name: str) -> Permissions:
                     f"mlx.log.controller.{name}",
                     subjects.kept(LEADER_BUCKET, LEADER_KEY),
                     *(subjects.jetstream(verb, LEADER_BUCKET) for verb in _LEASE_VERBS),
+                    subjects.kept(ROLLOUT_BUCKET, ">"),
+                    *(subjects.jetstream(verb, ROLLOUT_BUCKET) for verb in _KEPT_VERBS),
+                    subjects.direct_get(ROLLOUT_BUCKET),
                 ),
                 subscribe=(
                     own,
@@ -93,6 +103,8 @@ def permissions(role: Role, name: str) -> Permissions:
                     "mlx.health.cluster",
                     subjects.RECENT_LOGS,
                     subjects.kept(LEADER_BUCKET, LEADER_KEY),
+                    subjects.kept(ROLLOUT_BUCKET, ROLLOUT_KEY),
+                    subjects.rollout("*"),
                     *_SERVICE,
                 ),
             )
@@ -130,6 +142,7 @@ def permissions(role: Role, name: str) -> Permissions:
 
 
 _LEASE_VERBS = ("INFO", "CREATE", "MSG.GET")
+_KEPT_VERBS = ("INFO", "CREATE")
 
 
 def _answers(role: Role) -> str:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import nats.errors
+from nats.js import JetStreamContext
 
 from shared.bus.client import Client
 from shared.bus.message import Handler, Message
@@ -24,6 +25,7 @@ from shared.settings.tree import Nats
 logger = logging.getLogger(__name__)
 
 _REBUILD_WAIT_S = 0.5
+_JETSTREAM_S = 2.0
 
 
 class Bus:
@@ -91,6 +93,10 @@ class Bus:
         """The server in use, without credentials; empty while disconnected."""
         url = self._client.connected_url
         return f"{url.scheme}://{url.hostname}:{url.port}" if url else ""
+
+    def jetstream(self) -> JetStreamContext:
+        """Of the connection as it is now; for `shared.bus` alone."""
+        return self._client.jetstream(timeout=_JETSTREAM_S)
 
     def new_inbox(self) -> str:
         return self._client.new_inbox()

@@ -16,6 +16,7 @@ _COMMANDS = {
     "models": "List, load and unload models.",
     "drain": "Have workers end; their streams end first.",
     "restart": "Start workers again.",
+    "rollout": "Bring a new cluster.yaml to all workers, step by step.",
     "sessions": "List, pin and remove conversations.",
     "route": "Show where a request would go, and why.",
     "auth": "Say who may take part: keys, certificates, tokens.",

@@ -33,6 +33,7 @@ from shared.messages.codec import decode, encode, shortened
 from shared.messages.control import ControlOrder, ControlReply, RequestState
 from shared.messages.health import ClusterHealth
 from shared.messages.request import check_request, parse_request
+from shared.messages.rollout import ROLLOUT_ORDERS, RolloutOrder, RolloutReply
 from shared.messages.routes import Route, RouteAnswer
 from shared.settings.tree import Nats
 
@@ -202,6 +203,22 @@ class Cluster:
         subject = subjects.worker_control(worker, order.verb)
         answer = await self._ask(subject, encode(order), f"worker {worker} does not answer")
         return decode(ControlReply, answer.payload)
+
+    async def rollout(self, order: RolloutOrder) -> RolloutReply:
+        """Give an order about rolling cluster.yaml out to the controller that leads.
+
+        Raises:
+            Unavailable: none leads.
+            RequestError: it refuses, and says why.
+        """
+        verb = next(verb for verb, kind in ROLLOUT_ORDERS.items() if kind is type(order))
+        payload = order.model_dump_json(exclude_none=True).encode()
+        unanswered = "no controller leads; `cluster status` says why"
+        answer = await self._ask(subjects.rollout(verb), payload, unanswered)
+        reply = decode(RolloutReply, answer.payload)
+        if not reply.ok:
+            raise RequestError(reply.message or "it refused", code=reply.code)
+        return reply
 
     def _nobody(self) -> str:
         return f"no controller answers at {self.bus.server_url}; is `controller` running?"

@@ -1,6 +1,6 @@
 """Orders and questions about single requests, and orders to a worker."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -135,12 +135,22 @@ class ConfigureWorker(Internal):
         version: 0 for the machine's own file.
         text: of the file; None with version 0.
         deadline_ms: as of `DrainWorker`.
+        dry_run: only tell what it would take.
     """
 
     verb: Literal["config"] = "config"
     version: Count
     text: str | None = None
     deadline_ms: int | None = Field(None, ge=0, le=_LONGEST_DRAIN_MS)
+    dry_run: bool = False
+
+
+class SettingChange(Part):
+    """One setting of a worker or controller, by its path with dots; None where it is not there."""
+
+    key: str
+    before: Any = None
+    after: Any = None
 
 
 class ListRequests(Internal):
@@ -300,7 +310,8 @@ class ControlReply(Internal):
     """What became of an order; `requests` answers `ListRequests`, with the worker's `boot_id`;
     `adopted` `AdoptRequest`; `models` answers orders about models: all, or the one concerned;
     `sessions` those about sessions, `said` `TellSession`: all messages, or None where they are
-    not known; `kept` `TellKept`; `effect` `ConfigureWorker`: None where it ran with that."""
+    not known; `kept` `TellKept`; `effect` and `changes` `ConfigureWorker`: None where nothing is
+    to be done."""
 
     worker: WorkerId
     boot_id: BootId | None = None
@@ -314,3 +325,4 @@ class ControlReply(Internal):
     said: list[dict[str, str]] | None = None
     kept: KeptPrefixes | None = None
     effect: Literal["live", "models", "restart"] | None = None
+    changes: list[SettingChange] = []

@@ -366,6 +366,8 @@ class ControllerReport(Part):
         breakers: of workers that are left alone, or tried again.
         leader: of all controllers it alone does what only one may do.
         leader_problem: why it cannot lead, however long it waits, or None.
+        config_version: of cluster.yaml, as it was rolled out; 0 for the machine's own file.
+        needs_restart: some of that holds only when it has started again.
     """
 
     id: ControllerId = Field(pattern=NAME_PATTERN)
@@ -386,6 +388,8 @@ class ControllerReport(Part):
     workers: Count = 0
     leader: bool = False
     leader_problem: str | None = None
+    config_version: Count = 0
+    needs_restart: bool = False
     uptime_s: float = 0.0
     tasks: Count = 0
 

@@ -38,6 +38,7 @@ _LIVE_IN_CONTROLLERS = (
     "controller.waiting_room",
     "controller.circuit_breaker",
     "controller.failover.migration_limit",
+    "controller.rollout",
     "worker.kv_cache.prompt_rules",
 )
 _OF_CONTROLLERS = ("skills", "logging", "controller", "worker.kv_cache.prompt_rules")

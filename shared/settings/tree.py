@@ -186,6 +186,42 @@ class LeaderLease(Section):
     ttl_s: Annotated[int, Field(ge=1, le=3600)] = 10
 
 
+class RolloutGates(Section):
+    """What a new version may do to the workers that run it, beside what was before; who does more
+    is rolled back. `error_increase`: of the share of requests that failed or were refused;
+    `throughput`: the share of tokens/s that must be left. None judges nothing."""
+
+    error_increase: float | None = Field(0.1, ge=0, le=1)
+    least_requests: Count = 5
+    throughput: float | None = Field(0.95, ge=0, le=1)
+    batch_changes_per_min: float | None = Field(10, ge=0)
+    breaker_open_s: float | None = Field(300, ge=0)
+    failover_ms: float | None = Field(1000, ge=0)
+    soft_memory: bool = True
+
+
+class Rollout(Section):
+    """How a version of this file goes to the workers: first to `canary` of them, then to the
+    shares of `steps_percent`, each step watched for `bake_s`. A worker has `patience_s` to be
+    ready with it."""
+
+    enabled: bool = True
+    canary: Annotated[int, Field(ge=0, le=1000)] = 1
+    steps_percent: Annotated[
+        list[Annotated[int, Field(ge=1, le=100)]], Field(min_length=1, max_length=20)
+    ] = [25, 50, 100]
+    baseline_s: float = Field(30, ge=0, le=86_400)
+    bake_s: float = Field(60, ge=0, le=86_400)
+    patience_s: float = Field(600, ge=1, le=86_400)
+    gates: RolloutGates = RolloutGates()
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        if sorted(set(self.steps_percent)) != self.steps_percent or self.steps_percent[-1] != 100:
+            raise ValueError("steps_percent must rise, and end with 100")
+        return self
+
+
 class Controller(Section):
     id: str | None = Field(None, pattern=NAME_PATTERN)
     routing: Routing = Routing()
@@ -196,6 +232,7 @@ class Controller(Section):
     metrics: Metrics = Metrics()
     failover: Failover = Failover()
     lease: LeaderLease = LeaderLease()
+    rollout: Rollout = Rollout()
 
 
 class Engines(Section):

@@ -13,6 +13,7 @@ class Views:
     def __init__(self, views: Sequence[WorkerView], gone: Sequence[WorkerView] = ()) -> None:
         self._views = list(views)
         self._gone = list(gone)
+        self.on_trial: frozenset[WorkerId] = frozenset()
 
     @property
     def workers(self) -> Sequence[WorkerView]:

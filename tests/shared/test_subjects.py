@@ -32,6 +32,11 @@ MADE = {
     "mlx.event.controller.<controller>": subjects.controller_event(CONTROLLER),
     "mlx.event.request.<controller>": subjects.request_event(CONTROLLER),
     "$KV.mlx_leader.controller": subjects.kept(subjects.LEADER_BUCKET, subjects.LEADER_KEY),
+    "mlx.rollout.<verb>": subjects.rollout("load"),
+    "$KV.mlx_rollout.state": subjects.kept(subjects.ROLLOUT_BUCKET, subjects.ROLLOUT_KEY),
+    "$KV.mlx_rollout.version.<number>": subjects.kept(
+        subjects.ROLLOUT_BUCKET, subjects.rollout_version(7)
+    ),
     "mlx.health.controller": subjects.HEALTH_CONTROLLERS,
     "mlx.health.controller.<controller>": subjects.controller_health(CONTROLLER),
     "mlx.health.worker.<worker>": subjects.worker_health(MAC),
@@ -41,7 +46,7 @@ MADE = {
 }
 VALUES = {
     "client": "ada", "skill": "chat", "worker": "mac-1", "boot": "b00t", "controller": "c-1",
-    "verb": "load", "kind": "worker", "id": "mac-1",
+    "verb": "load", "number": "7", "kind": "worker", "id": "mac-1",
 }  # fmt: skip
 
 

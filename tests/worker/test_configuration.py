@@ -11,6 +11,7 @@ from shared.settings.load import read_text
 from shared.settings.rolled_out import RolledOut
 from worker.configuration import Configuration
 
+SERVERS = ["nats://a:1", "nats://b:1"]
 GOOD = RolledOut(3, "worker: {drain_timeout_ms: 3}")
 NEXT = RolledOut(4, "worker: {drain_timeout_ms: 4}")
 BROKEN = RolledOut(5, "worker: {drain_timeout_ms: never}")
@@ -29,13 +30,13 @@ def load(rolled_out: RolledOut | None) -> ClusterSettings:
 
 def started() -> Configuration:
     """As after a start of the worker."""
-    configuration = Configuration(WorkerId("w"), load)
+    configuration = Configuration(WorkerId("w"), SERVERS, load)
     configuration.begin()
     return configuration
 
 
 def drain_timeout_ms() -> int:
-    return Configuration(WorkerId("w"), load).begin().worker.drain_timeout_ms
+    return Configuration(WorkerId("w"), SERVERS, load).begin().worker.drain_timeout_ms
 
 
 def test_at_first_it_is_the_machines_own_file() -> None:
@@ -56,9 +57,11 @@ def test_what_was_taken_is_there_after_a_restart() -> None:
     assert started().version == 0
 
 
-def test_each_worker_of_a_machine_has_its_own() -> None:
+def test_each_worker_of_a_machine_has_its_own_in_each_cluster() -> None:
     started().take(GOOD)
-    assert Configuration(WorkerId("other"), load).version == 0
+    assert Configuration(WorkerId("w"), SERVERS[::-1], load).version == 3
+    assert Configuration(WorkerId("w"), SERVERS[:1], load).version == 0
+    assert Configuration(WorkerId("other"), SERVERS, load).version == 0
 
 
 def test_a_version_that_ends_the_worker_twice_is_left_for_the_one_before() -> None:
@@ -96,7 +99,7 @@ def test_a_wrong_file_of_the_machine_is_an_error() -> None:
         raise SettingsError("wrong")
 
     with pytest.raises(SettingsError):
-        Configuration(WorkerId("w"), wrong).begin()
+        Configuration(WorkerId("w"), SERVERS, wrong).begin()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"current": 1}', b"\xff"])

@@ -4,6 +4,7 @@ Sizes are in powers of 1024 (MiB, GiB), as machines' memory is sold and `worker 
 """
 
 import re
+from datetime import datetime
 
 from rich.text import Text
 
@@ -81,6 +82,11 @@ def short_time(milliseconds: float) -> str:
         return f"{milliseconds:.0f}ms"
     seconds = milliseconds / 1000
     return f"{seconds:.1f}s" if seconds < _MINUTE_S - 0.05 else duration(round(seconds))
+
+
+def moment(at: float) -> str:
+    """A time, in seconds since 1970, as it is here."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
 
 
 def rate(per_s: float) -> str:

@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from nats.js import JetStreamContext
+
 from shared.bus import Bus, Handler, Message, Service, Subscription
-from shared.errors import NoResponders, RequestTimedOut
+from shared.errors import BusError, NoResponders, RequestTimedOut
 from shared.settings.tree import Nats
 from tests.controller.virtual.network import VirtualNetwork
 
@@ -117,6 +119,9 @@ class VirtualBus(Bus):
     @property
     def connected(self) -> bool:
         return self._up
+
+    def jetstream(self) -> JetStreamContext:
+        raise BusError("there is no JetStream here")
 
     @property
     def max_payload(self) -> int:

@@ -9,6 +9,7 @@ from shared import subjects
 from shared.errors import BusError
 from shared.ids import BootId, WorkerId
 from shared.messages.codec import encode
+from shared.messages.control import ControlReply
 from shared.messages.events import (
     EventType,
     MemoryStatus,
@@ -79,7 +80,7 @@ class VirtualWorker:
             state=lambda: self.state,
             asleep=lambda: False,
             drain=lambda order: self.drain(),
-            configure=lambda order: None,
+            configure=lambda order: ControlReply(worker=self.id, ok=False),
         )
         self._announced = False
         self._tasks: list[asyncio.Task[None]] = []

@@ -1,0 +1,242 @@
+"""Versions of cluster.yaml rolled out under load: real processes, a real model, keys and all."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+import psutil
+import pytest
+
+from shared.client import Cluster, connect
+from shared.errors import Unavailable
+from shared.messages.rollout import ApplyRollout, RollBack, Rollout, RolloutState, ShowRollout
+from shared.settings.tree import Rollout as Settings
+from tests.faults.answers import DONE, Answer, Record
+from tests.faults.asks import ENDLESS, Ask
+from tests.faults.faults import roles
+from tests.faults.load import Load, answers_alone, assert_exact
+from tests.processes import ClusterProcess, cluster_process
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+
+USERS = 6
+TOKENS = 60
+LIMIT_S = 120
+SMALL_CONTEXT = 32
+"""Tokens; less than any of the answers takes."""
+WATCHED = Settings(baseline_s=2, bake_s=4)
+
+
+def asks(priority: str) -> list[Ask]:
+    return [
+        Ask(
+            f"{priority} {number}",
+            {
+                "prompt": f"{number}. salt and stone",
+                "max_tokens": TOKENS,
+                "seed": number,
+                "temperature": 0.8 * (number % 2),
+                "logit_bias": ENDLESS,
+                "priority": priority,
+            },
+        )
+        for number in range(USERS)
+    ]
+
+
+@pytest.fixture(scope="module")
+def config(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("config") / "cluster.yaml"
+    file.write_text(text(tiny_model))
+    return file
+
+
+def text(model: Path, context_tokens: int = 200, rows: int = 16) -> str:
+    """Of cluster.yaml."""
+    source = {"path": str(model), "max_context_tokens": context_tokens}
+    settings = {
+        "skills": {"chat": ["tiny"]},
+        "models": {"tiny": source},
+        "worker": {
+            "drain_timeout_ms": 5000,
+            "continuous_batching": {"max_batch_size": rows},
+        },
+        "controller": {
+            "lease": {"ttl_s": 2},
+            "failover": {"heartbeat_interval_ms": 500},
+        },
+    }
+    return orjson.dumps(settings).decode()
+
+
+@pytest.fixture
+def process(config: Path, tmp_path: Path) -> Iterator[ClusterProcess]:
+    """Three workers, in a home of their own."""
+    settings = {"XDG_DATA_HOME": str(tmp_path / "data"), "HOME": str(tmp_path)}
+    arguments = ("--config", str(config))
+    with cluster_process(workers=3, arguments=arguments, settings=settings) as process:
+        yield process
+
+
+class Traffic:
+    """Users who ask again and again.
+
+    Attributes:
+        records: of all that has ended.
+        ends: nobody asks again.
+    """
+
+    def __init__(self, asks: list[Ask]) -> None:
+        self.asks = asks
+        self.records: list[Record] = []
+        self.ends = False
+
+    async def run(self, cluster: Cluster) -> None:
+        while not self.ends:
+            self.records += await Load(self.asks).run(cluster)
+
+    def failed(self) -> list[str]:
+        return [f"{one.name}: {one.end}" for one in self.records if one.end != DONE]
+
+
+@asynccontextmanager
+async def traffic(cluster: Cluster, *priorities: str) -> AsyncIterator[list[Traffic]]:
+    """Beside the block; its last answers are waited for."""
+    kinds = [Traffic(asks(priority)) for priority in priorities]
+    tasks = [asyncio.create_task(kind.run(cluster)) for kind in kinds]
+    try:
+        yield kinds
+        for kind in kinds:
+            kind.ends = True
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def show(cluster: Cluster) -> RolloutState:
+    """Whoever leads."""
+    while True:
+        try:
+            state = (await cluster.rollout(ShowRollout())).state
+            assert state is not None
+            return state
+        except Unavailable:
+            await asyncio.sleep(0.1)
+
+
+async def until(cluster: Cluster, *phases: str, step: int = 0) -> Rollout:
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            rollout = (await show(cluster)).rollout
+            if rollout is not None and rollout.phase in phases and rollout.step >= step:
+                return rollout
+            await asyncio.sleep(0.02)
+
+
+async def apply(cluster: Cluster, text: str, settings: Settings = WATCHED) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                await cluster.rollout(ApplyRollout(text=text, settings=settings))
+                return
+            except Unavailable:  # nobody leads yet
+                await asyncio.sleep(0.1)
+
+
+async def truths(cluster: Cluster) -> list[Answer]:
+    return await answers_alone(cluster, asks("medium"))
+
+
+async def versions(cluster: Cluster) -> list[int]:
+    return [worker.config_version for worker in (await cluster.health()).workers]
+
+
+async def test_a_good_version_reaches_all_workers_and_nobody_notices(
+    process: ClusterProcess, tiny_model: Path
+) -> None:
+    async with connect(process.url) as cluster:
+        alone = await truths(cluster)
+        async with traffic(cluster, "high", "medium") as users:
+            await apply(cluster, text(tiny_model, rows=4))
+            rollout = await until(cluster, "done", "rolled_back")
+        assert (rollout.phase, rollout.reason) == ("done", None)
+        assert await versions(cluster) == [1, 1, 1]
+        for kind in users:
+            assert kind.failed() == []
+            for number, record in enumerate(kind.records):
+                assert_exact(record, alone[number % USERS])
+
+
+async def test_a_version_that_raises_errors_goes_back_by_itself(
+    process: ClusterProcess, tiny_model: Path
+) -> None:
+    async with connect(process.url) as cluster:
+        await truths(cluster)
+        async with traffic(cluster, "high", "medium") as users:
+            await apply(cluster, text(tiny_model, context_tokens=SMALL_CONTEXT))
+            rollout = await until(cluster, "done", "rolled_back")
+        assert rollout.phase == "rolled_back"
+        assert rollout.reason is not None and "failed or were refused at worker-1" in rollout.reason
+        assert await versions(cluster) == [0, 0, 0]
+        high, medium = users
+        assert high.failed() == [] and len(high.records) > USERS
+        assert medium.failed() != []  # or it raised none
+
+
+PHASES = [("measuring", 0), ("applying", 0), ("baking", 0), ("applying", 1), ("baking", 1)]
+
+
+@pytest.mark.parametrize(("phase", "step"), PHASES)
+async def test_it_goes_on_after_its_controller_was_killed(
+    phase: str, step: int, process: ClusterProcess, tiny_model: Path
+) -> None:
+    async with connect(process.url) as cluster:
+        await truths(cluster)
+        await apply(cluster, text(tiny_model, rows=4))
+        await until(cluster, phase, step=step)
+        _kill(roles(process)["controller-1"])
+        rollout = await until(cluster, "done", "rolled_back")
+        assert (rollout.phase, rollout.reason) == ("done", None)
+        assert await versions(cluster) == [1, 1, 1]
+
+
+async def test_going_back_goes_on_after_its_controller_was_killed(
+    process: ClusterProcess, tiny_model: Path
+) -> None:
+    async with connect(process.url) as cluster:
+        await truths(cluster)
+        await apply(cluster, text(tiny_model, rows=4))
+        await until(cluster, "baking", step=1)
+        await cluster.rollout(RollBack())
+        await until(cluster, "rolling_back")
+        _kill(roles(process)["controller-1"])
+        await until(cluster, "rolled_back", step=0)
+        assert await versions(cluster) == [0, 0, 0]
+
+
+async def test_a_worker_that_is_killed_comes_back_with_its_version(
+    process: ClusterProcess, tiny_model: Path
+) -> None:
+    async with connect(process.url) as cluster:
+        await apply(cluster, text(tiny_model, rows=4), Settings(baseline_s=0, bake_s=0))
+        await until(cluster, "done")
+        before = {worker.id: worker for worker in (await cluster.health()).workers}
+        _kill(roles(process)["worker-2"])
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                now = {worker.id: worker for worker in (await cluster.health()).workers}
+                worker = now.get(before["worker-2"].id)  # type: ignore[index]
+                if worker and worker.boot_id != before[worker.id].boot_id:
+                    break
+                await asyncio.sleep(0.05)
+        assert worker.config_version == 1 and worker.max_batch_size == 4
+
+
+def _kill(process: psutil.Process) -> None:
+    os.kill(process.pid, signal.SIGKILL)
