@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import nats.errors
 from nats.js import JetStreamContext
 
+from shared.bus.cancelling import cancellable
 from shared.bus.client import Client
 from shared.bus.message import Handler, Message
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
@@ -143,7 +144,7 @@ class Bus:
         """
         try:
             async with self._refusals.watched(subject):
-                with _cancellable():
+                with cancellable():
                     msg = await self._client.request(
                         subject,
                         payload,
@@ -351,16 +352,3 @@ _CONNECT_ERRORS = (OSError, TimeoutError, nats.errors.Error)
 def _without_credentials(url: str) -> str:
     scheme, _, rest = url.rpartition("://")
     return f"{scheme or 'nats'}://{rest.rpartition('@')[2]}"
-
-
-@contextlib.contextmanager
-def _cancellable() -> Iterator[None]:
-    """Around calls of the client that wait with `asyncio.wait_for`: up to Python 3.11 it forgets
-    a cancellation that comes together with what it waits for, and its task would go on."""
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    try:
-        yield
-    finally:
-        if task is not None and task.cancelling() > before:
-            raise asyncio.CancelledError

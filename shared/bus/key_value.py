@@ -7,6 +7,7 @@ import nats.js.errors
 from nats.js.kv import KeyValue
 
 from shared.bus.bus import Bus
+from shared.bus.cancelling import cancellable
 from shared.errors import BusError, Overtaken
 
 _ERRORS = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
@@ -38,7 +39,8 @@ class KeyValueStore:
             BusError: JetStream is not there, or does not answer.
         """
         try:
-            entry = await (await self._open()).get(key)
+            with cancellable():
+                entry = await (await self._open()).get(key)
         except nats.js.errors.KeyNotFoundError:
             return None
         except _ERRORS as error:
@@ -56,7 +58,8 @@ class KeyValueStore:
             BusError: as `get`.
         """
         try:
-            return await (await self._open()).update(key, value, last=after)
+            with cancellable():
+                return await (await self._open()).update(key, value, last=after)
         except nats.js.errors.KeyWrongLastSequenceError as error:
             raise Overtaken(f"{self._bucket}/{key}: {error}") from None
         except _ERRORS as error:
@@ -69,7 +72,8 @@ class KeyValueStore:
             BusError: as `get`.
         """
         try:
-            await (await self._open()).purge(key)
+            with cancellable():
+                await (await self._open()).purge(key)
         except _ERRORS as error:
             raise _of(error, "delete", key) from None
 
