@@ -1,10 +1,10 @@
 """All requests that this controller answers for; ended ones are remembered for a while."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from controller.owned_request import OwnedRequest, RequestKey
-from shared.ids import WorkerId
+from shared.ids import ClientName, WorkerId
 
 KEPT_AFTER_END_S = 30.0
 
@@ -16,8 +16,10 @@ class Ledger:
         self._requests: dict[RequestKey, OwnedRequest] = {}
         self._active: dict[RequestKey, OwnedRequest] = {}
         self._ended: deque[OwnedRequest] = deque()  # about in the order of their ends
+        self._of_client: Counter[ClientName] = Counter()  # of the active ones
 
     def add(self, request: OwnedRequest) -> None:
+        self._of_client[request.client] += request.key not in self._active
         self._requests[request.key] = self._active[request.key] = request
 
     def get(self, key: RequestKey) -> OwnedRequest | None:
@@ -25,9 +27,16 @@ class Ledger:
 
     def remove(self, request: OwnedRequest) -> None:
         """It is another controller's."""
-        for known in (self._requests, self._active):
-            if known.get(request.key) is request:
-                del known[request.key]
+        if self._requests.get(request.key) is request:
+            del self._requests[request.key]
+        if self._active.get(request.key) is request:
+            self._deactivate(request)
+
+    def has_more(self, client: ClientName, most: int) -> bool:
+        """Whether a client has so many, or more, that have not ended."""
+        if self._of_client[client] >= most:
+            self._sort_out()
+        return self._of_client[client] >= most
 
     @property
     def active(self) -> list[OwnedRequest]:
@@ -50,9 +59,15 @@ class Ledger:
         megabytes."""
         ended = [request for request in self._active.values() if request.ended]
         for request in ended:
-            del self._active[request.key]
+            self._deactivate(request)
             request.forget_contents()
         self._ended += ended
+
+    def _deactivate(self, request: OwnedRequest) -> None:
+        del self._active[request.key]
+        self._of_client[request.client] -= 1
+        if not self._of_client[request.client]:
+            del self._of_client[request.client]
 
 
 def _is_old(request: OwnedRequest, now: float) -> bool:

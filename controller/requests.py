@@ -58,6 +58,7 @@ _MOST_CRASHES = 2
 _QUIET_S = 3.0
 """A stream that runs has tokens more often than that, but for a long prefill."""
 
+_RATE_RETRY_MS = 1000
 _GRACE_S = 5.0
 """A worker ends its requests at their deadline; this much later the controller does."""
 
@@ -92,6 +93,8 @@ class Requests:
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._retries = RetrySchedule(settings.controller.retry, random.random)
         self._migration_limit = settings.controller.failover.migration_limit
+        security = settings.security
+        self._most_of_client = security.max_requests_per_client if security.strict_inbox else None
         self._pauses: dict[OwnedRequest, asyncio.TimerHandle] = {}
         self._expected: dict[RequestKey, list[tuple[WorkerId, RequestEvent]]] = {}
         self._ledger = Ledger()
@@ -167,8 +170,8 @@ class Requests:
         goes to the new inbox too, from the start.
 
         Raises:
-            RequestError: its id belongs to another request of this client, or none are taken
-                any more.
+            RequestError: its id belongs to another request of this client, it has too many, or
+                none are taken any more.
         """
         if self._closed is not None:
             raise RequestError(self._closed.message, code=self._closed.code)
@@ -182,6 +185,13 @@ class Requests:
                 )
             await self._attach(known, request)
             return
+        most = self._most_of_client
+        if most is not None and self._ledger.has_more(request.client, most):
+            raise RequestError(
+                f"client {request.client} has {most} requests that have not ended: no more may be",
+                code="rate_limit_exceeded",
+                retry_after_ms=_RATE_RETRY_MS,
+            )
         self._accept(request)
         await self._telling.status(request, request.accepted_message())
         self._tasks.start(self._dispatch(request))

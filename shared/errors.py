@@ -41,7 +41,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "unauthenticated": ErrorCode("The API key is missing, or not known here.", False),
         "not_allowed": ErrorCode("The API key does not allow this.", False),
         "not_permitted": ErrorCode("The NATS server does not let this user do that.", False),
-        "rate_limit_exceeded": ErrorCode("More than the API key allows; see retry_after_ms.", True),
+        "rate_limit_exceeded": ErrorCode(
+            "More than the client, or its API key, may ask for; see retry_after_ms.", True
+        ),
         "not_found": ErrorCode("There is nothing at this path.", False),
         "method_not_allowed": ErrorCode("This path does not take that method.", False),
         "request_timeout": ErrorCode("The request did not come in whole in time.", True),

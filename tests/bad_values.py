@@ -61,7 +61,8 @@ class Shape:
         self._definitions: dict[str, Schema] = self._whole.get("$defs", {})
 
     def places(self) -> list[Place]:
-        """Every place a value may stand, its fields' fields and items included."""
+        """Every place a value may stand, its fields' fields and items included; but not where any
+        value may."""
         found: dict[Path, list[Schema]] = {}
         for path, branch in self._walk(self._whole, ()):
             found.setdefault(path, []).append(branch)
@@ -72,7 +73,7 @@ class Shape:
                 all("enum" in branch or "const" in branch for branch in branches),
             )
             for path, branches in found.items()
-            if path
+            if path and all("type" in branch for branch in branches)
         ]
 
     def with_value(self, path: Path, value: Any) -> Any:

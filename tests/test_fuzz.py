@@ -28,6 +28,7 @@ from shared.messages.events import ControllerEvent, RequestEvents, WorkerEvent
 from shared.messages.health import ClusterHealth, ControllerHealth, WorkerHealth
 from shared.messages.logs import LogRecord, RecentLogs, RecentLogsQuery
 from shared.messages.request import InferenceRequest, parse_request
+from shared.messages.rollout import RolloutReply, RolloutState, Version
 from tests.bad_values import Shape
 from tests.random_json import near, random_value
 from tests.worker.engine.samplings import GREEDY
@@ -170,6 +171,7 @@ INTERNAL: dict[type[BaseModel], Shape] = {
         *(RequestQuery, RequestState, ResendQuery, ResendState, ControlReply),
         *CONTROL_ORDERS.values(),
         *(LogRecord, RecentLogs, RecentLogsQuery),
+        *(RolloutReply, RolloutState, Version),
     )
 }
 _PLACES = [(kind, place) for kind, shape in INTERNAL.items() for place in shape.places()]

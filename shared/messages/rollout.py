@@ -1,8 +1,8 @@
 """Rolling cluster.yaml out: what people order, and what JetStream keeps of it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from shared.ids import ControllerId, WorkerId
 from shared.messages.codec import Internal, Part
@@ -19,6 +19,14 @@ Phase = Literal["measuring", "applying", "baking", "rolling_back", "done", "roll
 all go back; all have it; all have again what was before."""
 
 ENDED: tuple[Phase, ...] = ("done", "rolled_back")
+
+
+def _whole(settings: RolloutSettings) -> dict[str, Any]:
+    return settings.model_dump()
+
+
+Whole = Annotated[RolloutSettings, PlainSerializer(_whole)]
+"""Also what is null, which says something there."""
 
 
 class Speed(Part):
@@ -70,7 +78,7 @@ class Rollout(Part):
     note: str = ""
     reason: str | None = None
     baseline: Baseline | None = None
-    settings: RolloutSettings
+    settings: Whole
 
     @property
     def ended(self) -> bool:
@@ -121,7 +129,7 @@ class ApplyRollout(_Order):
     by: Annotated[str, Field(max_length=256)] = ""
     note: Annotated[str, Field(max_length=1000)] = ""
     canaries: Annotated[list[WorkerId], Field(max_length=1000)] = []
-    settings: RolloutSettings | None = None
+    settings: Whole | None = None
 
 
 class PlanRollout(_Order):

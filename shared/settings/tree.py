@@ -34,9 +34,12 @@ class Section(BaseModel):
 
 class Security(Section):
     """`strict_inbox`: replies must lie under `_INBOX.<client>.`, as the server's permissions
-    check; set where the server authenticates. `client`: in whose name commands ask."""
+    check; set where the server authenticates. There a client may have no more than
+    `max_requests_per_client` that have not ended, at each controller. `client`: in whose name
+    commands ask."""
 
     strict_inbox: bool = False
+    max_requests_per_client: Count = 1000
     client: Annotated[str, Field(pattern=NAME_PATTERN)] = "local"
 
 

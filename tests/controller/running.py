@@ -125,20 +125,24 @@ async def running_controller(
     name: ControllerId = CONTROLLER,
     models: Sequence[str] = ("demo",),
     strict: bool = False,
+    most_per_client: int = 1000,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Running]:
     """Run a controller on a connection of its own; end it in haste.
 
     Args:
         models: of the skill, the best first.
-        strict: the inbox rule.
+        strict: the inbox rule, and `most_per_client` that have not ended.
         sections: of the settings of `controller`, instead of those of `PATIENT`.
     """
     controller_settings = {**PATIENT, **sections}
     settings = ClusterSettings.model_validate(
         {
             "nats": nats,
-            "security": {"strict_inbox": strict},
+            "security": {
+                "strict_inbox": strict,
+                "max_requests_per_client": most_per_client,
+            },
             "controller": controller_settings,
             "skills": {"chat": list(models)},
         }

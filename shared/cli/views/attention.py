@@ -10,9 +10,16 @@ from shared.messages.events import EngineStatus, WorkerReport
 
 def attention(worker: WorkerReport) -> list[Text]:
     """A text for each thing; none where all is well."""
-    texts = [_pre_warming(worker), _memory(worker), _queue(worker)]
+    texts = [_settings(worker), _pre_warming(worker), _memory(worker), _queue(worker)]
     texts += [_engine(engine) for engine in worker.engines]
     return [text for text in texts if text.plain]
+
+
+def _settings(worker: WorkerReport) -> Text:
+    """Why it does not run what was rolled out to it."""
+    if worker.config_problem is None:
+        return Text()
+    return figures.words(f"left cluster.yaml {worker.config_problem}", "red")
 
 
 def _pre_warming(worker: WorkerReport) -> Text:

@@ -64,6 +64,7 @@ def _controller(controller: ControllerReport) -> list[Text]:
             Text(f"{figures.printable(worker)} failed often: {state}", "red")
             for worker, state in controller.breakers.items()
         ),
+        *([Text("has to be started again", "yellow")] if controller.needs_restart else []),
         Text(f"up {figures.duration(controller.uptime_s)}"),
     ]
 

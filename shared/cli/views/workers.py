@@ -72,6 +72,13 @@ def _memory_share(worker: WorkerReport) -> float:
     return own_bytes(worker) / limit if limit else 0.0
 
 
+def _config(worker: WorkerReport) -> Text:
+    """The version of cluster.yaml; nothing for the machine's own file."""
+    if worker.config_problem is not None:
+        return Text(f"{worker.config_version} ✗", "red")
+    return Text(str(worker.config_version) if worker.config_version else "")
+
+
 def _state(worker: WorkerReport) -> Text:
     """With how far pre-warming is while it goes on, and how many models failed: warming 1/3 ✗1."""
     warm = worker.pre_warming
@@ -160,5 +167,6 @@ _COLUMNS: tuple[Column[_Row], ...] = (
     Column("cores", _of(_cores), rank=6, right=True),
     Column("restarts", _of(_restarts), rank=7, right=True),
     Column("balance", _of(_balance), rank=9, right=True),
+    Column("config", _of(_config), rank=8, right=True),
     Column("up", lambda row: Text(figures.duration(row.worker.uptime_s)), rank=8, right=True),
 )

@@ -26,7 +26,7 @@ from shared.messages.rollout import (
     RolloutState,
     ShowRollout,
 )
-from shared.settings.tree import Nats
+from shared.settings.tree import Nats, RolloutGates
 from shared.settings.tree import Rollout as Settings
 from tests.controller.running import Running, running_controller
 from tests.processes import NatsProcess
@@ -298,3 +298,11 @@ async def test_it_can_be_switched_off(server: NatsProcess, own_bus: Bus) -> None
 def test_a_text_of_more_than_a_megabyte_is_no_order() -> None:
     with pytest.raises(ValueError, match="at most 1048576"):
         ApplyRollout(text="x" * (1024 * 1024 + 1))
+
+
+async def test_a_gate_that_is_null_stays_so(leader: Leader) -> None:
+    await leader.worker("w1")
+    open_ = PATIENT.model_copy(update={"gates": RolloutGates(throughput=None, failover_ms=None)})
+    await leader.apply(settings=open_)
+    rollout = await leader.until("baking")
+    assert rollout.settings == open_ and rollout.settings.gates.throughput is None
