@@ -1,8 +1,10 @@
-"""Versions of cluster.yaml rolled out under load: real processes, a real model, keys and all."""
+"""Versions of cluster.yaml rolled out under load: real processes and a real model."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ from tests.faults.answers import DONE, Answer, Record
 from tests.faults.asks import ENDLESS, Ask
 from tests.faults.faults import roles
 from tests.faults.load import Load, answers_alone, assert_exact
-from tests.processes import ClusterProcess, cluster_process
+from tests.processes import SCRIPTS, ClusterProcess, cluster_process, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -240,3 +242,57 @@ async def test_a_worker_that_is_killed_comes_back_with_its_version(
 
 def _kill(process: psutil.Process) -> None:
     os.kill(process.pid, signal.SIGKILL)
+
+
+def test_the_commands(process: ClusterProcess, tiny_model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "new.yaml"
+    at_once = ("--baseline", "0", "--bake", "0")
+
+    def rollout(*arguments: str, fails: bool = False) -> str:
+        command = [str(SCRIPTS / "cluster"), "rollout", *arguments, "--nats", process.url]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path
+        )
+        assert (done.returncode != 0) == fails, done.stdout + done.stderr
+        return done.stderr if fails else done.stdout
+
+    wait_for(lambda: "leads" in _status(process), "a controller leads", limit_s=LIMIT_S)
+    file.write_text("worker:\n  drain: 5\n")
+    for verb in ("plan", "apply"):
+        said = rollout(verb, str(file), fails=True)
+        assert said.startswith("error: ") and "line 2: worker.drain: unknown key" in said
+    assert "no such file" in rollout("apply", "nowhere.yaml", fails=True)
+    assert "rising" in rollout("apply", *_written(file, tiny_model), "--steps", "9,1", fails=True)
+
+    plan = json.loads(rollout("plan", *_written(file, tiny_model, rows=4), "--json"))
+    assert {name: told["effect"] for name, told in plan["workers"].items()} == dict.fromkeys(
+        ("worker-1", "worker-2", "worker-3"), "restart"
+    )
+    key = "worker.continuous_batching.max_batch_size"
+    assert {"key": key, "before": 16, "after": 4} in plan["workers"]["worker-1"]["changes"]
+    assert f"{key}: 16 → 4" in rollout("plan", str(file))
+
+    assert "Version 1  done" in rollout("apply", str(file), *at_once, "--note", "smaller")
+    assert json.loads(rollout("status", "--json"))["stable"] == 1
+    assert rollout("show", "1") == file.read_text() + "\n"
+    assert "Nothing changes" in rollout("plan", str(file))
+    gone = _written(file, tiny_model / "gone")
+    said = rollout("apply", *gone, *at_once, "--canary", "worker-2", fails=True)
+    assert "it was rolled back: worker-2 cannot load tiny" in said
+    assert "All run each machine's own file" in rollout("rollback")
+    rollouts = json.loads(rollout("history", "--json"))["rollouts"]
+    assert [(one["version"], one["phase"]) for one in rollouts] == [
+        (0, "done"), (2, "rolled_back"), (1, "done")
+    ]  # fmt: skip
+    assert "smaller" in rollout("history")
+    assert "nothing is being rolled out" in rollout("pause", fails=True)
+
+
+def _written(file: Path, model: Path, rows: int = 16) -> list[str]:
+    file.write_text(text(model, rows=rows))
+    return [str(file)]
+
+
+def _status(process: ClusterProcess) -> str:
+    command = [str(SCRIPTS / "cluster"), "status", "--nats", process.url]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
