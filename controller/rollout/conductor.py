@@ -135,6 +135,10 @@ class Conductor:
                     said = error.message
                     logger.warning("versions of cluster.yaml cannot be rolled out: %s", said)
                 await asyncio.sleep(_TROUBLE_S)
+            except Exception:  # requests are served all the same
+                self._state = None
+                logger.exception("versions of cluster.yaml cannot be rolled out")
+                await asyncio.sleep(_ASK_AGAIN_S)
             await asyncio.sleep(_TICK_S)
 
     async def _on_reconnect(self) -> None:
