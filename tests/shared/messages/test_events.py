@@ -77,6 +77,7 @@ def test_each_control_verb_names_the_order_that_carries_it() -> None:
             "unload",
             "models",
             "drain",
+            "config",
             "requests",
             "adopt",
             "sessions",
