@@ -105,7 +105,7 @@ def _host(name: str) -> x509.GeneralName:
     except ValueError:
         pass
     try:
-        if not name:
+        if not name or "/" in name:
             raise ValueError
         return x509.DNSName(name.encode("idna").decode())
     except (UnicodeError, ValueError):

@@ -1,34 +1,35 @@
 """The folder that says who may take part: on one machine, with all its secrets.
 
 authority.crt, authority.key   who signs certificates
-server.crt, server.key         what the NATS servers show
 users.json                     who may take part, by public key
 seeds/<role>-<name>.nk         what each proves that with
-nats-server.json               made of all that: what a server is started with
+server.crt, server.key         what the NATS server shows
+nats-server.json               made of all that: what the server is started with
+servers/<host>/                the last two lines for each, where several servers are one
 """
 
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import orjson
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from shared.access.certificates import Identity, new_authority, new_server
+from shared.access.certificates import Identity, new_authority
 from shared.access.keys import new_seed, public_key
 from shared.access.membership import Membership
 from shared.access.private_file import keep_private
 from shared.access.roles import Role
-from shared.access.server_config import ServerFiles, User, server_config
+from shared.access.server_config import User, in_url
+from shared.access.server_folder import ServerFolder, keep_identity, server_folders
 from shared.errors import SettingsError
 from shared.ids import NAME_PATTERN, is_name
 
-CONFIG_NAME = "nats-server.json"
-PID_NAME = "nats-server.pid"
-"""Of the server that was started with that, if any."""
 _USERS = "users.json"
+_FEWEST_SERVERS = 3
+"""That are one."""
 _PATIENCE_S = 10.0
 
 
@@ -50,11 +51,26 @@ class KnownUser(_Model):
 
 
 class Listening(_Model):
-    """Where servers listen, and under which names and addresses they are reached."""
+    """Where servers listen, and under which names and addresses they are reached.
+
+    Attributes:
+        route_port: where several servers that are one listen for each other: each of `names` is one
+            of them then. None: they are all names of one server.
+    """
 
     host: str = "0.0.0.0"
     port: Annotated[int, Field(ge=1, le=65535)] = 4222
     names: Annotated[list[str], Field(min_length=1)]
+    route_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+
+    @model_validator(mode="after")
+    def _several_outlive_one(self) -> Self:
+        if self.route_port is not None and len(set(self.names)) < _FEWEST_SERVERS:
+            raise ValueError(
+                f"{_FEWEST_SERVERS} servers at least are one: JetStream needs more than half of "
+                "them, so of two none may be lost"
+            )
+        return self
 
 
 class _Content(_Model):
@@ -91,8 +107,8 @@ class AccessFolder:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path / "seeds").mkdir(mode=0o700, exist_ok=True)
             authority = new_authority("mlx-nats-cluster")
-            _keep_identity(path, "authority", authority)
-            _keep_identity(path, "server", new_server(authority, listening.names))
+            keep_identity(path, "authority", authority)
+            _keep_certificates(path, listening, authority)
             keep_private(path / _USERS, _encoded(_Content(listening=listening)))
         except OSError as error:
             raise SettingsError(f"{path}: {error.strerror}") from None
@@ -103,6 +119,10 @@ class AccessFolder:
     @property
     def users(self) -> Sequence[KnownUser]:
         return self._content.users
+
+    @property
+    def servers(self) -> Sequence[ServerFolder]:
+        return _servers(self.path, self._content.listening)
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
@@ -162,12 +182,19 @@ class AccessFolder:
         self._seed_file(role, name).unlink(missing_ok=True)
 
     def renew_server(self, names: Sequence[str] | None = None) -> None:
-        """A new certificate for the servers, also under other names."""
+        """New certificates for the servers, also under other names.
+
+        Raises:
+            SettingsError: these cannot be their names.
+        """
         listening = self._content.listening
         if names:
-            listening = listening.model_copy(update={"names": list(names)})
-        authority = _identity(self.path, "authority")
-        _keep_identity(self.path, "server", new_server(authority, listening.names))
+            listening = new_listening(**{**listening.model_dump(), "names": list(names)})
+        kept = {server.path for server in _servers(self.path, listening)}
+        gone = [server for server in self.servers if server.path not in kept]
+        _keep_certificates(self.path, listening, _identity(self.path, "authority"))
+        for server in gone:
+            server.remove()
         self._keep_content(self._content.model_copy(update={"listening": listening}))
 
     def membership(self, role: Role, name: str) -> Membership:
@@ -179,7 +206,7 @@ class AccessFolder:
             authority = (self.path / "authority.crt").read_text()
         except OSError as error:
             raise SettingsError(f"{error.filename}: {error.strerror}") from None
-        servers = [f"tls://{_in_url(host)}:{listening.port}" for host in listening.names]
+        servers = [f"tls://{in_url(host)}:{listening.port}" for host in listening.names]
         return Membership(role=role, name=name, servers=servers, seed=seed, authority=authority)
 
     def _known(self, role: Role, name: str) -> KnownUser:
@@ -208,21 +235,21 @@ class AccessFolder:
         keep_private(self._seed_file(role, name), seed.encode())
 
     def _keep_config(self) -> None:
+        users = [User(user.role, user.name, key) for user in self.users for key in user.public_keys]
         listening = self._content.listening
-        here = self.path.resolve()
-        config = server_config(
-            [User(user.role, user.name, key) for user in self.users for key in user.public_keys],
-            host=listening.host,
-            port=listening.port,
-            store=here / "jetstream",
-            pid_file=here / PID_NAME,
-            tls=ServerFiles(here / "server.crt", here / "server.key", here / "authority.crt"),
-        )
-        keep_private(self.path / CONFIG_NAME, orjson.dumps(config, option=orjson.OPT_INDENT_2))
+        for server in self.servers:
+            server.keep_config(users, host=listening.host, port=listening.port)
 
 
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def new_listening(**values: Any) -> Listening:
+    """
+    Raises:
+        SettingsError: no servers can listen so.
+    """
+    try:
+        return Listening(**values)
+    except ValidationError as error:
+        raise SettingsError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 def _encoded(content: _Content) -> bytes:
@@ -234,6 +261,10 @@ def _identity(folder: Path, name: str) -> Identity:
     return Identity(certificate, (folder / f"{name}.key").read_bytes())
 
 
-def _keep_identity(folder: Path, name: str, identity: Identity) -> None:
-    keep_private(folder / f"{name}.key", identity.key)
-    keep_private(folder / f"{name}.crt", identity.certificate)
+def _servers(folder: Path, listening: Listening) -> Sequence[ServerFolder]:
+    return server_folders(folder, listening.names, listening.route_port)
+
+
+def _keep_certificates(folder: Path, listening: Listening, authority: Identity) -> None:
+    for server in _servers(folder, listening):
+        server.keep_certificate(authority)

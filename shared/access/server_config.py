@@ -1,6 +1,6 @@
 """The configuration of a NATS server that knows its users. JSON is a NATS configuration too."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ from shared.access.keys import new_seed, public_key
 from shared.access.roles import Role, permissions
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+CLUSTER_NAME = "mlx-nats"
+"""What several servers that are one call themselves."""
 _MAX_STORE_BYTES = 256 * 1024 * 1024
 """Of JetStream, on disk and in memory: it keeps who leads and what is rolled out, no streams."""
 _MAX_CONTROL_LINE_BYTES = 4096
@@ -36,6 +38,22 @@ class ServerFiles:
     authority: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """How a server of several finds the others.
+
+    Attributes:
+        name: its own: no other one has it, and others reach it by that.
+        others: the names of all others. Not its own: JetStream would count it twice, and two of
+            three would be no majority.
+        port: where each of them listens for the others.
+    """
+
+    name: str
+    others: Sequence[str]
+    port: int
+
+
 def server_config(
     users: Iterable[User],
     *,
@@ -45,13 +63,16 @@ def server_config(
     tls: ServerFiles | None,
     pid_file: Path | None = None,
     max_connections: int = 1024,
+    routes: Routes | None = None,
 ) -> dict[str, Any]:
     """What a server is started with; users, limits and certificates may change while it runs
-    (`nats-server --signal reload`).
+    (`nats-server --signal reload`). Paths that are relative hold from where it is started.
 
     Args:
         store: JetStream's folder.
         max_connections: of all users together.
+        routes: of a server that is one of several; they know one another by certificate, so that
+            needs `tls`.
     """
     config: dict[str, Any] = {
         "host": host,
@@ -68,13 +89,32 @@ def server_config(
     if pid_file is not None:
         config["pid_file"] = str(pid_file)
     if tls is not None:
-        config["tls"] = {
-            "cert_file": str(tls.certificate),
-            "key_file": str(tls.key),
-            "ca_file": str(tls.authority),
-            "timeout": _LOGIN_S,
+        config["tls"] = _tls(tls)
+    if routes is not None:
+        assert tls is not None, "servers know one another by certificate"
+        config["server_name"] = routes.name
+        config["cluster"] = {
+            "name": CLUSTER_NAME,
+            "host": host,
+            "port": routes.port,
+            "routes": [f"nats-route://{in_url(other)}:{routes.port}" for other in routes.others],
+            "tls": {**_tls(tls), "verify": True},
         }
     return config
+
+
+def in_url(host: str) -> str:
+    """A name or address as a URL has it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _tls(files: ServerFiles) -> dict[str, Any]:
+    return {
+        "cert_file": str(files.certificate),
+        "key_file": str(files.key),
+        "ca_file": str(files.authority),
+        "timeout": _LOGIN_S,
+    }
 
 
 def sizes(store: Path) -> dict[str, Any]:

@@ -25,6 +25,10 @@ _NO_MESSAGE = 10037
 _OTHER_STREAM = 10058
 """Somebody made it first: with another first sequence."""
 _OVERTAKEN = 10071
+_ALONE = 10074
+"""The server is not one of several, and can keep a stream once only."""
+_REPLICAS = 3
+"""Where several servers are one: what is kept outlives any one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class LeaseStore:
         self._subject = subjects.kept(bucket, key)
 
     async def look(self, *, timeout_s: float) -> Kept:
-        """What is kept now; `timeout_s` is for each of up to three questions.
+        """What is kept now; `timeout_s` is for each of up to four questions.
 
         Raises:
             BusError: JetStream is not there, does not answer, or cannot keep a lease.
@@ -117,14 +121,16 @@ class LeaseStore:
         """About the bucket, made first where there is none."""
         info = await self._ask("INFO", {}, timeout_s)
         if _code(info) == _NO_STREAM:
-            created = await self._ask("CREATE", self._stream(), timeout_s)
+            created = await self._ask("CREATE", self._stream(_REPLICAS), timeout_s)
+            if _code(created) == _ALONE:
+                created = await self._ask("CREATE", self._stream(1), timeout_s)
             if _code(created) != _OTHER_STREAM:
                 _raise_other(created)
             info = await self._ask("INFO", {}, timeout_s)
         _raise_other(info)
         return info
 
-    def _stream(self) -> dict[str, Any]:
+    def _stream(self, replicas: int) -> dict[str, Any]:
         """As those of KV buckets are. It begins at the time, in ms: sequences grow also when the
         stream is lost and made again."""
         return {
@@ -133,7 +139,7 @@ class LeaseStore:
             "max_msgs_per_subject": 1,
             "discard": "new",
             "storage": "file",
-            "num_replicas": 1,
+            "num_replicas": replicas,
             "allow_msg_ttl": True,
             "allow_direct": True,
             "allow_rollup_hdrs": True,

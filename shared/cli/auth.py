@@ -15,10 +15,11 @@ import orjson
 import psutil
 from rich.console import Console
 
-from shared.access.folder import CONFIG_NAME, PID_NAME, AccessFolder, Listening
+from shared.access.folder import AccessFolder, new_listening
 from shared.access.joined import join, membership
 from shared.access.membership import Membership
 from shared.access.roles import ROLES, Role
+from shared.access.server_folder import CONFIG_NAME, PID_NAME, ServerFolder
 from shared.cli.groups import ListingGroup
 from shared.cli.options import json_option, not_empty, reports_errors, version_option
 from shared.cli.views.users import user_table
@@ -37,11 +38,20 @@ server that runs with the folder's configuration takes every change at once.
   cluster auth rotate client ada              a new key; the one before is taken until
   cluster auth retire client ada              that
   cluster auth rm client ada
+
+  cluster auth init --clustered --host mac-1.local --host mac-2.local --host mac-3.local
+                                              three servers that are one: one may be lost
 """
 
+_COPY_AGAIN = """Copy the folders in {servers} to their machines again, and in each, there:
+  nats-server --signal reload=nats-server.pid"""
+_ROUTE_PORT = 6222
+_START_ONE = "  nats-server --config {config}"
+_START_SEVERAL = """  Copy each folder in {servers} to its machine, and there, in that folder:
+  nats-server --config nats-server.json"""
 _NEXT = """
 Next:
-  nats-server --config {config}
+{start}
   cluster auth add controller {name} | controller join     and then: controller
   cluster auth add worker NAME        prints a token; on that Mac: worker join
   cluster auth add client NAME        prints a token for a person; there: cluster join"""
@@ -78,26 +88,45 @@ def _hosts_option(help: str) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 @command.command("init")
-@_hosts_option("Name or address of a NATS server, once for each. Default: this machine's name.")
+@_hosts_option("Name or address of the NATS server, once for each. Default: this machine's name.")
 @click.option("--port", type=click.IntRange(1, 65535), default=4222, show_default=True)
+@click.option(
+    "--clustered",
+    is_flag=True,
+    help="Each --host is a server of its own, and all of them are one: three or more.",
+)
+@click.option(
+    "--route-port",
+    type=click.IntRange(1, 65535),
+    default=_ROUTE_PORT,
+    show_default=True,
+    help="Where several servers listen for each other.",
+)
 @_folder_option
 @json_option
 @reports_errors
-def init(hosts: Sequence[str], port: int, folder: Path, as_json: bool) -> None:
+def init(
+    hosts: Sequence[str], port: int, clustered: bool, route_port: int, folder: Path, as_json: bool
+) -> None:
     """Begin: an authority, a certificate for servers, an administrator."""
-    names = list(hosts) or [socket.gethostname()]
-    made = AccessFolder.create(folder, Listening(names=names, port=port))
+    listening = new_listening(
+        names=list(hosts) or [socket.gethostname()],
+        port=port,
+        route_port=route_port if clustered else None,
+    )
+    made = AccessFolder.create(folder, listening)
     admin = name_from(getpass.getuser())
     with made.changing():
         member = made.add("admin", admin, now=_now())
     joins = membership("cluster") is None
     if joins:
         join(member)
-    config = folder / CONFIG_NAME
+    configs = [str(server.path / CONFIG_NAME) for server in made.servers]
     if as_json:
         told = {
             "folder": str(folder),
-            "server_config": str(config),
+            "server_config": configs[0],
+            "server_configs": configs,
             "admin": admin,
             "joined": joins,
         }
@@ -111,7 +140,9 @@ def init(hosts: Sequence[str], port: int, folder: Path, as_json: bool) -> None:
             "`cluster` on this machine has joined another cluster. To look after this one:\n"
             f"  cluster auth token admin {admin} | cluster join"
         )
-    click.echo(_NEXT.format(config=shlex.quote(str(config)), name=name_from(socket.gethostname())))
+    start = _START_SEVERAL if clustered else _START_ONE
+    start = start.format(config=shlex.quote(configs[0]), servers=shlex.quote(f"{folder}/servers"))
+    click.echo(_NEXT.format(start=start, name=name_from(socket.gethostname())))
 
 
 @command.command("ls")
@@ -200,14 +231,17 @@ def _changing(folder: Path) -> Iterator[AccessFolder]:
     access = AccessFolder(folder)
     with access.changing():
         yield access
-    if not _reload(folder):
+    reloaded = [_reload(server) for server in access.servers]
+    if len(reloaded) > 1 and not all(reloaded):
+        click.echo(_COPY_AGAIN.format(servers=shlex.quote(f"{folder}/servers")), err=True)
+    elif not all(reloaded):
         click.echo("No server runs with this folder here; others need a reload.", err=True)
 
 
-def _reload(folder: Path) -> bool:
+def _reload(server: ServerFolder) -> bool:
     """Whether a server of this folder was told to read its configuration again."""
     try:
-        number = int((folder / PID_NAME).read_text())
+        number = int((server.path / PID_NAME).read_text())
         if "nats-server" in psutil.Process(number).name():
             os.kill(number, signal.SIGHUP)
             return True

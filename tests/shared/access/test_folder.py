@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from shared.access.certificates import new_authority, new_server
-from shared.access.folder import CONFIG_NAME, AccessFolder, Listening
+from shared.access.folder import AccessFolder, Listening
 from shared.access.membership import Membership
+from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus
 from shared.errors import BusUnreachable, SettingsError
 from shared.settings.tree import Nats, Tls

@@ -133,6 +133,21 @@ def test_who_begins_is_the_administrator_here_unless_of_another_cluster(auth: Au
     assert membership("cluster") == admin
 
 
+def test_several_servers_have_a_folder_each_and_the_way_to_their_machines_is_told(
+    auth: Auth,
+) -> None:
+    hosts = [part for name in ("a", "b", "c") for part in ("--host", name)]
+    told = auth("init", "--clustered", *hosts)
+    assert f"Copy each folder in {auth.folder}/servers to its machine" in told
+    added = CliRunner().invoke(command, ["add", "client", "ada", "--folder", str(auth.folder)])
+    assert "to their machines again" in added.stderr and "reload=nats-server.pid" in added.stderr
+    another = Auth(auth.folder.parent / "another")
+    assert "3 servers at least" in another.refused("init", "--clustered", *hosts[:4])
+    assert not another.folder.exists()
+    configs = another.json("init", "--clustered", *hosts)["server_configs"]
+    assert [Path(config).parent.name for config in configs] == ["a", "b", "c"]
+
+
 def test_wrong_orders_say_what_to_do(auth: Auth) -> None:
     assert "cluster auth init" in auth.refused("add", "client", "ada")
     auth("init", "--host", "127.0.0.1")
