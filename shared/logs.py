@@ -11,13 +11,15 @@ from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TextIO
 
 import orjson
 
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.errors import BusError, DecodeError
+from shared.log_file import LogFile
 from shared.messages.codec import decode
 from shared.messages.logs import LogLevel, RecentLogsQuery
 from shared.settings.tree import Logging
@@ -35,6 +37,14 @@ _LEVELS: dict[int, LogLevel] = {
 }
 
 
+class Out(Protocol):
+    """Where lines go."""
+
+    def write(self, lines: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
 class LogLine(NamedTuple):
     """A line of the logging library as a `LogRecord` in JSON."""
 
@@ -50,7 +60,7 @@ class LogStore(logging.Handler):
         out: where each is also written, as a line.
     """
 
-    def __init__(self, kind: str, identity: str, out: BinaryIO | None = None) -> None:
+    def __init__(self, kind: str, identity: str, out: Out | None = None) -> None:
         super().__init__()
         self._kind = kind
         self._id = identity
@@ -134,9 +144,10 @@ class LogStore(logging.Handler):
 def set_up_logging(settings: Logging, kind: str, identity: str) -> LogStore:
     """Configure the root logger of a service; call once, first thing."""
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
+    file = LogFile(Path(settings.file).expanduser()) if settings.file is not None else None
     logging._srcfile = None  # no line shows where it was written
     logging.setLogRecordFactory(_Record)
-    store = LogStore(kind, identity, None if text else sys.stderr.buffer)
+    store = LogStore(kind, identity, file or (None if text else sys.stderr.buffer))
     root = logging.getLogger()
     root.handlers = [store, _TextLines()] if text else [store]
     root.setLevel(settings.level.upper())

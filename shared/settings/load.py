@@ -152,12 +152,18 @@ def _value_at(settings: BaseModel, location: Sequence[str]) -> Any:
     return value
 
 
-def _open(file: Path | None) -> YamlFile | None:
+def settings_file(file: Path | None) -> Path | None:
+    """Where the settings are read from, as `load_settings` says; None for the defaults alone."""
     if file is not None:
-        return YamlFile(file)
+        return file
     if named := os.environ.get(CONFIG_VARIABLE):
-        return YamlFile(Path(named))
-    return YamlFile(DEFAULT_FILE) if DEFAULT_FILE.is_file() else None
+        return Path(named)
+    return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
+
+
+def _open(file: Path | None) -> YamlFile | None:
+    path = settings_file(file)
+    return YamlFile(path) if path is not None else None
 
 
 def _check_variables() -> None:

@@ -431,8 +431,11 @@ class Worker(Section):
 
 
 class Logging(Section):
+    """`file`: for JSON lines, instead of stderr; begun anew when somebody renames it."""
+
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "text", "json"] = "auto"
+    file: Annotated[str, Field(min_length=1)] | None = None
 
 
 class Match(Section):

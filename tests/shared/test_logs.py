@@ -4,12 +4,16 @@ import asyncio
 import io
 import json
 import logging
+import shutil
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shared.bus import Bus, Message
+from shared.errors import SettingsError
 from shared.logs import LogStore, log_line, set_up_logging
 from shared.messages.codec import decode
 from shared.messages.logs import LogRecord, RecentLogs
@@ -229,3 +233,32 @@ async def test_new_records_are_published_once_each_under_kind_and_id(
     ]
     records = [decode(LogRecord, message.payload).message for message in got[:2]]
     assert records == ["first", "second"]
+
+
+@pytest.mark.parametrize("gone", ["renamed", "removed", "its folder removed"])
+def test_a_log_file_is_begun_anew_when_it_is_rotated(
+    gone: str, tmp_path: Path, root_logger: logging.Logger
+) -> None:
+    path = tmp_path / "logs" / "worker.log"
+    set_up_logging(Logging(file=str(path), format="json"), "worker", "mac-1")
+    logging.info("one")
+    before = path.read_bytes()
+    match gone:
+        case "renamed":
+            path.rename(path.with_name("worker.log.0"))
+        case "removed":
+            path.unlink()
+        case _:
+            shutil.rmtree(path.parent)
+            path.parent.mkdir()
+    logging.info("two")
+    assert [json.loads(line)["message"] for line in path.read_text().splitlines()] == ["two"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    if gone == "renamed":
+        assert path.with_name("worker.log.0").read_bytes() == before
+
+
+def test_a_log_file_that_cannot_be_is_said_by_its_key(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"^logging.file: .*/file/worker.log: "):
+        set_up_logging(Logging(file=str(tmp_path / "file" / "worker.log")), "worker", "mac-1")

