@@ -1,10 +1,12 @@
 """The `controller` command."""
 
+import contextlib
 import gc
 import logging
 import secrets
 import socket
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ from shared.bus import Bus
 from shared.cli.joining import joining_commands
 from shared.cli.options import (
     json_option,
+    no_discovery_option,
     read_settings,
     reports_errors,
     settings_options,
     version_option,
 )
+from shared.discovery.announcer import announced
+from shared.discovery.standing import announcement_of
 from shared.errors import ClusterError
 from shared.ids import ControllerId, name_from
 from shared.logs import LogStore, set_up_logging
@@ -47,6 +52,7 @@ Run one, or up to three that share the work. Health: `nats req mlx.health.cluste
     help="Serve figures for Prometheus there, on this machine only (0: any free port).",
 )  # fmt: skip
 @click.option("--id", "controller_id", help="Name of this controller. Default: host and number.")
+@no_discovery_option
 @json_option
 @version_option("controller")
 @click.pass_context
@@ -58,6 +64,7 @@ def main(
     token: str | None,
     metrics_port: int | None,
     controller_id: str | None,
+    no_discovery: bool,
     as_json: bool,
 ) -> None:
     if context.invoked_subcommand is not None:
@@ -67,6 +74,8 @@ def main(
         flags["controller"] = {"id": controller_id}
     if metrics_port is not None:
         flags.setdefault("controller", {})["metrics"] = {"enabled": True, "port": metrics_port}
+    if no_discovery:
+        flags["discovery"] = {"enabled": False}
     if as_json:
         flags["logging"] = {"format": "json"}
 
@@ -98,9 +107,24 @@ async def _serve(
     async def work(bus: Bus) -> None:
         now, version = await _rolled_out(bus, load, settings)
         controller = Controller(now, bus, identity, logs, load=load, version=version)
-        await controller.run(stop)
+        async with _announced(now, bus, identity):
+            await controller.run(stop)
 
     return await run_on_bus(stop, settings.nats, "controller", identity, work)
+
+
+@contextlib.asynccontextmanager
+async def _announced(
+    settings: ClusterSettings, bus: Bus, identity: ControllerId
+) -> AsyncIterator[None]:
+    """Meanwhile the local network is told of this cluster, where others can reach it."""
+    async with contextlib.AsyncExitStack() as stack:
+        told = announcement_of(settings.nats, bus.server_facts)
+        if settings.discovery.enabled and told is not None:
+            await stack.enter_async_context(
+                announced(told, identity, settings.discovery.interfaces)
+            )
+        yield
 
 
 async def _rolled_out(bus: Bus, load: Load, own: ClusterSettings) -> tuple[ClusterSettings, int]:

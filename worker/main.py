@@ -1,8 +1,10 @@
 """The `worker` command."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from shared.bus import Bus
 from shared.cli.joining import joining_commands
 from shared.cli.options import (
     json_option,
+    no_discovery_option,
     not_empty,
     read_settings,
     reports_errors,
     settings_options,
     version_option,
 )
+from shared.discovery.following import may_follow, servers_to_follow
 from shared.errors import NoResponders, RequestTimedOut, SettingsError
 from shared.ids import WorkerId
 from shared.logs import LogStore, set_up_logging
@@ -43,7 +47,8 @@ running streams end first; twice ends at once).
 
 \b
   worker join                                  with a token of `cluster auth add worker NAME`
-  worker                                       the cluster that was joined
+  worker                                       the cluster that was joined; else that on this
+                                               machine, or the open one on this network
   worker --nats nats://192.168.1.20:4222 --token secret
   worker --model mlx-community/Qwen3-4B-4bit
   worker --check
@@ -64,6 +69,7 @@ running streams end first; twice ends at once).
 @click.option(
     "--fetch", metavar="MODEL", help="Fetch and convert a built-in model (demo), then exit."
 )
+@no_discovery_option
 @json_option
 @version_option("worker")
 @click.pass_context
@@ -77,6 +83,7 @@ def main(
     models: tuple[str, ...],
     check: bool,
     fetch: str | None,
+    no_discovery: bool,
     as_json: bool,
 ) -> None:
     if context.invoked_subcommand is not None:
@@ -90,11 +97,17 @@ def main(
     if models:
         section["models"] = list(models)
     flags: dict[str, Any] = {"worker": section} if section else {}
+    if no_discovery:
+        flags["discovery"] = {"enabled": False}
     if as_json:
         flags["logging"] = {"format": "json"}
     own = read_settings(config, nats, token, flags, seat="worker")
     if check:
         sys.exit(_check(own, as_json=as_json))
+    if may_follow(own):
+        tell = partial(click.echo, err=True)
+        nats = ",".join(asyncio.run(servers_to_follow(own.discovery, own.nats, tell)))
+        own = read_settings(config, nats, token, flags, seat="worker")
     identity = WorkerId(own.worker.id) if own.worker.id else stable_worker_id()
 
     def load(rolled_out: RolledOut | None) -> ClusterSettings:

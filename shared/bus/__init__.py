@@ -1,6 +1,7 @@
 """The connection to NATS; the only package that imports the NATS client."""
 
 from shared.bus.bus import Bus
+from shared.bus.client import ServerFacts
 from shared.bus.key_value import Entry, KeyValueStore
 from shared.bus.lease_store import Kept, LeaseStore
 from shared.bus.message import Handler, Message
@@ -16,6 +17,7 @@ __all__ = [
     "KeyValueStore",
     "LeaseStore",
     "Message",
+    "ServerFacts",
     "Service",
     "Subscription",
 ]

@@ -14,7 +14,7 @@ import nats.errors
 from nats.js import JetStreamContext
 
 from shared.bus.cancelling import cancellable
-from shared.bus.client import Client
+from shared.bus.client import Client, ServerFacts
 from shared.bus.message import Handler, Message
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
 from shared.bus.refusals import Refusals
@@ -94,6 +94,11 @@ class Bus:
         """The server in use, without credentials; empty while disconnected."""
         url = self._client.connected_url
         return f"{url.scheme}://{url.hostname}:{url.port}" if url else ""
+
+    @property
+    def server_facts(self) -> ServerFacts:
+        """What the server that was connected to last says of itself."""
+        return self._client.server_facts
 
     def jetstream(self) -> JetStreamContext:
         """Of the connection as it is now; for `shared.bus` alone."""

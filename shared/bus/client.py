@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from nats.aio.client import Client as NatsClient
@@ -11,8 +12,38 @@ _NO_WARNING = "returning true from eof_received() has no effect when using ssl"
 logging.getLogger("asyncio").addFilter(lambda record: record.msg != _NO_WARNING)
 
 
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """
+    Attributes:
+        id: of this run of the server.
+        cluster: what several servers that are one call themselves; empty for one that is alone.
+        host, port: where it listens.
+    """
+
+    id: str
+    name: str
+    cluster: str
+    host: str
+    port: int
+    asks_who_comes: bool
+
+
 class Client(NatsClient):
     """As `nats.aio.client.Client`; what is sent while a connection breaks waits for the next."""
+
+    @property
+    def server_facts(self) -> ServerFacts:
+        """What the server said of itself when it was last connected to."""
+        told = self._server_info
+        return ServerFacts(
+            id=str(told.get("server_id", "")),
+            name=str(told.get("server_name", "")),
+            cluster=str(told.get("cluster", "")),
+            host=str(told.get("host", "")),
+            port=int(told.get("port", 0)),
+            asks_who_comes=bool(told.get("auth_required")),
+        )
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         # Between the end of its flusher and that of its reader the client writes to the closed

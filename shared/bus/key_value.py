@@ -1,5 +1,7 @@
-"""What JetStream keeps for all of us: values under keys, in a bucket."""
+"""What JetStream keeps for all of us: values under keys, in a bucket, at several servers where
+there are several."""
 
+import contextlib
 from dataclasses import dataclass
 
 import nats.errors
@@ -8,6 +10,7 @@ from nats.js.kv import KeyValue
 
 from shared.bus.bus import Bus
 from shared.bus.cancelling import cancellable
+from shared.bus.replicas import ALONE, REPLICAS
 from shared.errors import BusError, Overtaken
 
 _ERRORS = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
@@ -27,10 +30,9 @@ class Entry:
 class KeyValueStore:
     """A bucket, made when it is missing."""
 
-    def __init__(self, bus: Bus, bucket: str, *, replicas: int = 1) -> None:
+    def __init__(self, bus: Bus, bucket: str) -> None:
         self._bus = bus
         self._bucket = bucket
-        self._replicas = replicas
 
     async def get(self, key: str) -> Entry | None:
         """What is kept under a key; None where nothing is.
@@ -79,10 +81,14 @@ class KeyValueStore:
 
     async def _open(self) -> KeyValue:
         stream = self._bus.jetstream()
-        try:
+        with contextlib.suppress(nats.js.errors.BucketNotFoundError):
             return await stream.key_value(self._bucket)
-        except nats.js.errors.BucketNotFoundError:
-            return await stream.create_key_value(bucket=self._bucket, replicas=self._replicas)
+        try:
+            return await stream.create_key_value(bucket=self._bucket, replicas=REPLICAS)
+        except nats.js.errors.APIError as error:
+            if error.err_code != ALONE:
+                raise
+        return await stream.create_key_value(bucket=self._bucket)
 
 
 def _of(error: BaseException, what: str, key: str) -> BusError:

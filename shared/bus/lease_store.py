@@ -17,6 +17,7 @@ import orjson
 from shared import subjects
 from shared.bus.bus import Bus
 from shared.bus.message import Message
+from shared.bus.replicas import ALONE, REPLICAS
 from shared.bus.subscription import Subscription
 from shared.errors import BusError, NoResponders, Overtaken
 
@@ -25,10 +26,6 @@ _NO_MESSAGE = 10037
 _OTHER_STREAM = 10058
 """Somebody made it first: with another first sequence."""
 _OVERTAKEN = 10071
-_ALONE = 10074
-"""The server is not one of several, and can keep a stream once only."""
-_REPLICAS = 3
-"""Where several servers are one: what is kept outlives any one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +118,8 @@ class LeaseStore:
         """About the bucket, made first where there is none."""
         info = await self._ask("INFO", {}, timeout_s)
         if _code(info) == _NO_STREAM:
-            created = await self._ask("CREATE", self._stream(_REPLICAS), timeout_s)
-            if _code(created) == _ALONE:
+            created = await self._ask("CREATE", self._stream(REPLICAS), timeout_s)
+            if _code(created) == ALONE:
                 created = await self._ask("CREATE", self._stream(1), timeout_s)
             if _code(created) != _OTHER_STREAM:
                 _raise_other(created)

@@ -22,6 +22,7 @@ _COMMANDS = {
     "auth": "Say who may take part: keys, certificates, tokens.",
     "join": "Take part in a cluster, with a token.",
     "leave": "Forget the cluster that was joined.",
+    "discover": "List the clusters that announce themselves on this network.",
     "service": "Have parts of a cluster kept running here.",
     "logs": "Follow the logs of all processes.",
     "bench": "Measure what this machine does.",

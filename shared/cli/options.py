@@ -62,6 +62,14 @@ def json_option(function: Callable[P, R]) -> Callable[P, R]:
     )
 
 
+def no_discovery_option(function: Callable[P, R]) -> Callable[P, R]:
+    return click.option(
+        "--no-discovery",
+        is_flag=True,
+        help="Neither tell the local network of the cluster, nor look for one there.",
+    )(function)
+
+
 def read_settings(
     config: Path | None,
     nats: str | None,

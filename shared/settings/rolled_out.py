@@ -8,6 +8,7 @@ from shared.settings.overrides import Values
 
 OF_THE_MACHINE: Sequence[tuple[str, ...]] = (
     ("nats",),
+    ("discovery",),
     ("security",),
     ("gateway",),
     ("controller", "id"),
@@ -15,6 +16,7 @@ OF_THE_MACHINE: Sequence[tuple[str, ...]] = (
     ("worker", "id"),
     ("worker", "labels"),
     ("worker", "kv_cache", "disk_path"),
+    ("logging", "file"),
 )
 """What each machine says for itself: a roll-out neither sets nor removes it."""
 

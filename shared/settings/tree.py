@@ -3,6 +3,7 @@
 Units stand in the names. A section that is a capability has `enabled`.
 """
 
+import ipaddress
 import re
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -73,6 +74,19 @@ class Nats(Section):
     user_credentials: str | None = None
     nkey_seed_file: str | None = None
     tls: Tls | None = None
+
+
+def _address(text: str) -> str:
+    ipaddress.ip_address(text)
+    return text
+
+
+class Discovery(Section):
+    """Controllers tell the local network of their cluster; a worker that was told of none looks for
+    one. `interfaces`: on which of this machine's addresses; by default on all."""
+
+    enabled: bool = True
+    interfaces: list[Annotated[str, AfterValidator(_address)]] = []
 
 
 class GatewayTls(Section):
@@ -479,6 +493,7 @@ class ClusterSettings(BaseSettings):
 
     security: Security = Security()
     nats: Nats = Nats()
+    discovery: Discovery = Discovery()
     gateway: Gateway = Gateway()
     skills: dict[Annotated[SkillName, Field(pattern=NAME_PATTERN)],
                  Annotated[list[Model], Field(min_length=1)]] = {

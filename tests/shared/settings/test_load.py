@@ -182,7 +182,7 @@ BAD_FILES = [
     ("worker: {request_queue: {depth: 5}}", "worker.request_queue.depth", 1,
      "unknown key; allowed here: max_depth, max_wait_ms, reject_when_full, priority_levels, "
      "promote_after_ms"),
-    ("wroker: {}", "wroker", 1, "unknown key; allowed here: security, nats, gateway, skills,"),
+    ("wroker: {}", "wroker", 1, "unknown key; allowed here: security, nats, discovery, gateway, skills,"),
     ("nats:\n  tls:\n    ca: x", "nats.tls.ca", 3, "allowed here: ca_file, cert_file, key_file"),
     ("worker:\n  engines:\n    count: many", "worker.engines.count", 3, "valid integer"),
     ("worker:\n  engines:\n    count: many", "worker.engines.count", 3, "not 'many'"),
@@ -293,7 +293,10 @@ def test_a_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("CLUSTER__WROKER__ID", "unknown setting 'wroker'; allowed: security, nats, gateway,"),
+        (
+            "CLUSTER__WROKER__ID",
+            "unknown setting 'wroker'; allowed: security, nats, discovery, gateway,",
+        ),
         ("CLUSTER__WORKER__ENGINES__COUNTS", "unknown setting 'counts'; allowed: count, threads,"),
         ("CLUSTER__", "unknown setting ''; allowed: security,"),
     ],
