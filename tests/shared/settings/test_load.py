@@ -182,7 +182,7 @@ BAD_FILES = [
     ("worker: {request_queue: {depth: 5}}", "worker.request_queue.depth", 1,
      "unknown key; allowed here: max_depth, max_wait_ms, reject_when_full, priority_levels, "
      "promote_after_ms"),
-    ("wroker: {}", "wroker", 1, "unknown key; allowed here: security, nats, discovery, gateway, skills,"),
+    ("wroker: {}", "wroker", 1, "unknown key; allowed here: security, nats, discovery, gateway,"),
     ("nats:\n  tls:\n    ca: x", "nats.tls.ca", 3, "allowed here: ca_file, cert_file, key_file"),
     ("worker:\n  engines:\n    count: many", "worker.engines.count", 3, "valid integer"),
     ("worker:\n  engines:\n    count: many", "worker.engines.count", 3, "not 'many'"),
