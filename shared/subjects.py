@@ -45,6 +45,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("mlx.worker.<worker>.control.<verb>", "operator, controller", "worker",
             "ControlOrder", "ControlReply"),
     Subject("mlx.worker.<worker>.<boot>.alive", "controller", "worker", "empty", "empty"),
+    Subject("mlx.files.find", "worker", "every worker", "FindFiles", "FilesOffer"),
     Subject("mlx.event.worker.<worker>", "worker", "all controllers", "WorkerEvent", "none"),
     Subject("mlx.event.kept.<worker>", "worker", "all controllers", "KeptPrefixes", "none"),
     Subject("mlx.event.controller.<controller>", "controller", "all controllers",
@@ -82,6 +83,7 @@ HEALTH_CONTROLLERS = "mlx.health.controller"
 HEALTH_CLUSTER = "mlx.health.cluster"
 LOG_ALL = "mlx.log.*.*"
 RECENT_LOGS = "mlx.logs.recent"
+FIND_FILES = "mlx.files.find"
 LEADER_BUCKET = "mlx_leader"
 LEADER_KEY = "controller"
 """What JetStream keeps of who leads: a bucket of its own, because the lease counts its sequence."""
@@ -104,11 +106,6 @@ def kept(bucket: str, key: str) -> str:
 def jetstream(verb: str, bucket: str) -> str:
     """The server's own subject for a verb about the stream of a bucket."""
     return f"$JS.API.STREAM.{verb}.KV_{bucket}"
-
-
-def direct_get(bucket: str) -> str:
-    """The server's own subject for what a bucket keeps under any key."""
-    return f"$JS.API.DIRECT.GET.KV_{bucket}.>"
 
 
 def infer(client: ClientName, skill: SkillName) -> str:

@@ -13,7 +13,17 @@ from typing import Any
 from pydantic import BaseModel
 
 from shared.errors import ERROR_CODES
-from shared.messages import control, dispatch, events, health, logs, request, rollout, routes
+from shared.messages import (
+    control,
+    dispatch,
+    events,
+    files,
+    health,
+    logs,
+    request,
+    rollout,
+    routes,
+)
 from shared.messages.codec import json_schema
 from shared.subjects import SUBJECTS
 
@@ -56,6 +66,8 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     rollout.RolloutReply,
     rollout.RolloutState,
     rollout.Version,
+    files.FindFiles,
+    files.FilesOffer,
     events.WorkerEvent,
     events.KeptPrefixes,
     events.ControllerEvent,

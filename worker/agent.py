@@ -34,6 +34,7 @@ from worker.kept_prefixes import KeptLinks
 from worker.lease import Lease
 from worker.link.messages import EngineStarted, Fact, Order
 from worker.machine import threads_per_engine
+from worker.peer_files.sharing import Sharing
 from worker.pre_warming import PreWarming
 from worker.predictive_warming import PredictiveWarming
 from worker.publisher import Publisher
@@ -100,6 +101,8 @@ class Agent:
             data_folder() / "use" / f"{worker_id}.json",
         )
         self._scheduler.models.on_use.append(self._predictive.used)
+        self._sharing = Sharing(settings.worker.peer_files, bus, worker_id)
+        self._scheduler.models.loader.ask_peers = self._sharing.ask
         self._cpu = CpuUse()
         self._started_at = time.monotonic()
         self._drain_requested = StopRequest()
@@ -152,6 +155,7 @@ class Agent:
         finally:  # also after a fault of our own: no engine outlives its agent
             for engine in self._engines:
                 engine.kill()
+            self._sharing.close()
         order = self._drain_order
         return order is not None and order.restart and not stop.requested
 
@@ -206,6 +210,7 @@ class Agent:
     async def _subscribe(self) -> None:
         bus = self._bus
         await self._entrance.open()
+        await self._sharing.open()
         await self._logs.answer(bus)
         health = subjects.worker_health(self.id)
         await bus.serve(

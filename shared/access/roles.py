@@ -86,7 +86,6 @@ def permissions(role: Role, name: str) -> Permissions:
                     *(subjects.jetstream(verb, LEADER_BUCKET) for verb in _LEASE_VERBS),
                     subjects.kept(ROLLOUT_BUCKET, ">"),
                     *(subjects.jetstream(verb, ROLLOUT_BUCKET) for verb in _KEPT_VERBS),
-                    subjects.direct_get(ROLLOUT_BUCKET),
                 ),
                 subscribe=(
                     own,
@@ -114,14 +113,17 @@ def permissions(role: Role, name: str) -> Permissions:
                     own,
                     f"{INBOX_PREFIX}.>",
                     _answers("controller"),
+                    _answers("worker"),
                     _answers("admin"),
                     _answers("gateway"),
+                    subjects.FIND_FILES,
                     f"mlx.event.worker.{name}",
                     f"mlx.event.kept.{name}",
                     "mlx.event.request.*",
                     "mlx.request.*.status",
                     f"mlx.health.worker.{name}",
                     f"mlx.log.worker.{name}",
+                    f"mlx.log.engine.{name}",
                 ),
                 subscribe=(
                     own,
@@ -130,6 +132,7 @@ def permissions(role: Role, name: str) -> Permissions:
                     f"mlx.worker.{name}.*.alive",
                     f"mlx.stream.{name}.*.resend",
                     f"mlx.health.worker.{name}",
+                    subjects.FIND_FILES,
                     subjects.RECENT_LOGS,
                     *_SERVICE,
                 ),
@@ -142,7 +145,7 @@ def permissions(role: Role, name: str) -> Permissions:
 
 
 _LEASE_VERBS = ("INFO", "CREATE", "MSG.GET")
-_KEPT_VERBS = ("INFO", "CREATE")
+_KEPT_VERBS = ("INFO", "CREATE", "MSG.GET")
 
 
 def _answers(role: Role) -> str:

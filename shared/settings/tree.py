@@ -301,6 +301,17 @@ class ModelLoading(Section):
     downloads: bool = True
 
 
+class PeerFiles(Section):
+    """Files of models that another worker has come from there instead of from the hub. `host` and
+    `port`: where others fetch what this worker has (0: any free port); `max_mb_per_s`: all of
+    them together."""
+
+    enabled: bool = True
+    host: Annotated[str, AfterValidator(_address)] = "0.0.0.0"
+    port: int = Field(0, ge=0, le=65535)
+    max_mb_per_s: Annotated[float, Field(gt=0)] | None = 100
+
+
 class ContinuousBatching(Section):
     """`kv_memory_mb` is what the KV caches of an engine may take together, by default most of
     what the models leave of the device's memory. Prefill goes in chunks of a size that is
@@ -427,6 +438,7 @@ class Worker(Section):
     engines: Engines = Engines()
     pre_warming: PreWarming = PreWarming()
     model_loading: ModelLoading = ModelLoading()
+    peer_files: PeerFiles = PeerFiles()
     continuous_batching: ContinuousBatching = ContinuousBatching()
     adaptive_batching: AdaptiveBatching = AdaptiveBatching()
     request_queue: RequestQueue = RequestQueue()

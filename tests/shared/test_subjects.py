@@ -43,6 +43,7 @@ MADE = {
     "mlx.health.cluster": subjects.HEALTH_CLUSTER,
     "mlx.log.<kind>.<id>": subjects.log("worker", MAC),
     "mlx.logs.recent": subjects.RECENT_LOGS,
+    "mlx.files.find": subjects.FIND_FILES,
 }
 VALUES = {
     "client": "ada", "skill": "chat", "worker": "mac-1", "boot": "b00t", "controller": "c-1",

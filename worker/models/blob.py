@@ -1,4 +1,4 @@
-"""One file's content on its way from the hub into the cache.
+"""One file's content on its way into the cache: from the hub, or from workers that have it.
 
 huggingface_hub 2.x cannot go on with a download that ended: it writes to a file with a random
 name and deletes it, with hf_xet as well (`file_download._download_to_tmp_and_move`). So contents
@@ -7,8 +7,10 @@ are fetched here, over plain HTTP, into `blobs/ID.incomplete`, a name that `hf c
 
 import hashlib
 import os
+import random
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -23,6 +25,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 from shared.errors import ModelError
 from worker.models.hub import HubFile, Listing
 from worker.models.hub_errors import endpoint, is_unreachable
+from worker.peer_files.peer import Peer, PeerFailed
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -39,7 +42,8 @@ class Blob:
     """A content, identified by its hash.
 
     `done_bytes` may be read by another thread than the one that runs `fetch`. It begins at 0
-    also when a part is there already: that is read first, for the checksum.
+    also when a part is there already: that is read first, for the checksum. `came_from` has the
+    bytes by who sent them.
     """
 
     def __init__(self, file: HubFile, listing: Listing, contents: Path, lock: Path) -> None:
@@ -49,6 +53,9 @@ class Blob:
         self._partial = contents / f"{file.content_id}.incomplete"
         self._lock = lock
         self._digest = self._new_digest()
+        self._peers: list[Peer] = []
+        self._note: Callable[[str], None] = lambda note: None
+        self.came_from: Counter[str] = Counter()
         self.done_bytes = file.size_bytes if self._is_whole() else 0
 
     @property
@@ -62,6 +69,17 @@ class Blob:
         if self._is_whole():
             return 0
         return max(0, self.file.size_bytes - _size_bytes(self._partial))
+
+    def use(self, peers: Sequence[Peer], note: Callable[[str], None]) -> None:
+        """Fetch from workers that have this content, and from the hub only what none sends.
+
+        Args:
+            note: told of peers that fail.
+        """
+        content, size_bytes = self.file.content_id, self.file.size_bytes
+        having = [peer for peer in peers if peer.offers(content, size_bytes)]
+        self._peers = random.sample(having, len(having))  # not all workers ask the same one
+        self._note = note
 
     def fetch(self) -> None:
         """Fetch what is missing. Processes that want the same content wait for each other.
@@ -81,8 +99,7 @@ class Blob:
             if not self._is_whole():
                 with self._partial.open("a+b") as file:
                     self._read_partial(file)
-                    self._receive_all(file)
-                self._check()
+                    self._receive_whole(file)
                 os.replace(self._partial, self._path)
 
     @contextmanager
@@ -106,6 +123,53 @@ class Blob:
         while part := file.read(_READ_BYTES):
             self._digest.update(part)
             self.done_bytes += len(part)
+
+    def _receive_whole(self, file: BinaryIO) -> None:
+        """Until the checksum is right. Where it is not, who sent a part is not asked again."""
+        while True:
+            senders = self._receive_from_peers(file)
+            if self.done_bytes < self.file.size_bytes:
+                self._receive_all(file)
+            if self._digest.hexdigest() == self.file.content_id:
+                return
+            if not senders:
+                raise self._wrong("the checksum differs")
+            named = " and ".join(sorted(senders))
+            self._note(
+                f"{self.file.name} came from {named} with another checksum than "
+                f"{self.file.content_id[:12]}...; it is fetched again, from others"
+            )
+            self._peers = [peer for peer in self._peers if peer.name not in senders]
+            self._begin_anew(file)
+
+    def _receive_from_peers(self, file: BinaryIO) -> set[str]:
+        """As much as they send; returns who did."""
+        senders: set[str] = set()
+        for peer in self._peers:
+            if self.done_bytes == self.file.size_bytes:
+                break
+            before_bytes = self.done_bytes
+            try:
+                for part in peer.read(self.file.content_id, before_bytes, self.file.size_bytes):
+                    if self.done_bytes + len(part) > self.file.size_bytes:
+                        raise PeerFailed("more bytes come")
+                    self._take(part, file, peer.name)
+            except PeerFailed as failure:
+                self._note(f"{self.file.name}: worker {peer.name} does not send it: {failure}")
+            if self.done_bytes > before_bytes:
+                senders.add(peer.name)
+        return senders
+
+    def _take(self, part: bytes, file: BinaryIO, sender: str) -> None:
+        file.write(part)
+        file.flush()
+        self._digest.update(part)
+        self.done_bytes += len(part)
+        self.came_from[sender] += len(part)
+
+    def _begin_anew(self, file: BinaryIO) -> None:
+        file.truncate(0)
+        self._digest, self.done_bytes = self._new_digest(), 0
 
     def _receive_all(self, file: BinaryIO) -> None:
         """Receive until the end, through faults of the network that pass."""
@@ -137,19 +201,11 @@ class Blob:
                 raise self._wrong(f"it ends after {self.done_bytes} bytes")
             hf_raise_for_status(answer)
             if self.done_bytes and answer.status_code != _PARTIAL_CONTENT:
-                file.truncate(0)
-                self._digest, self.done_bytes = self._new_digest(), 0
+                self._begin_anew(file)
             for part in answer.iter_bytes():
                 if self.done_bytes + len(part) > self.file.size_bytes:
                     raise self._wrong("more bytes come")
-                file.write(part)
-                file.flush()
-                self._digest.update(part)
-                self.done_bytes += len(part)
-
-    def _check(self) -> None:
-        if self._digest.hexdigest() != self.file.content_id:
-            raise self._wrong("the checksum differs")
+                self._take(part, file, "the hub")
 
     def _wrong(self, what: str) -> ModelError:
         """Deletes what was fetched, for it is of no use."""

@@ -8,12 +8,16 @@ import os
 import re
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from shared.errors import ModelError
+from shared.messages.files import FilesOffer
 
 logger = logging.getLogger(__name__)
+
+AskPeers = Callable[[str, str | None], Awaitable[list[FilesOffer]]]
 
 _MAX_LINE_BYTES = 1024 * 1024
 _MAX_PART_LENGTH = 96
@@ -41,6 +45,7 @@ async def download(
     stall_limit_s: float,
     on_size: Callable[[int, int], None],
     report: Callable[[float], None],
+    ask_peers: AskPeers | None = None,
 ) -> Path:
     """Fetch what mlx-lm needs of a repository; what is in the hub's cache is not fetched again.
 
@@ -52,6 +57,8 @@ async def download(
         on_size: called once, at the begin, with the bytes of all files and those still missing.
             A ModelError that it raises ends the download.
         report: told how far it is, 0 to 1, a few times a second while it moves.
+        ask_peers: finds out which workers have what of a repository and revision. What they have
+            comes from there.
 
     Returns:
         The folder with the files, in the hub's cache.
@@ -67,6 +74,8 @@ async def download(
         command.append(f"--revision={revision}")
     if trust_remote_code:
         command.append("--code")
+    if ask_peers is not None:
+        command.append("--peers")
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -79,7 +88,8 @@ async def download(
     except OSError as error:
         raise ModelError(f"the process that fetches it cannot start: {error.strerror}") from None
     try:
-        return await _follow(process, stall_limit_s, on_size, report)
+        asked = partial(ask_peers, repo, revision) if ask_peers is not None else None
+        return await _follow(repo, process, stall_limit_s, on_size, report, asked)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -94,13 +104,15 @@ def _environment() -> dict[str, str]:
 
 
 async def _follow(
+    repo: str,
     process: Process,
     stall_limit_s: float,
     on_size: Callable[[int, int], None],
     report: Callable[[float], None],
+    ask_peers: Callable[[], Awaitable[list[FilesOffer]]] | None,
 ) -> Path:
     """Read the child's lines until the last one."""
-    assert process.stdout is not None
+    assert process.stdout is not None and process.stdin is not None
     total_bytes = 0
     while True:
         try:
@@ -118,6 +130,11 @@ async def _follow(
                 on_size(total_bytes, missing_bytes)
             case {"done_bytes": int(done_bytes)}:
                 report(done_bytes / max(total_bytes, 1))
+            case {"ask_peers": True} if ask_peers is not None:
+                offers = [offer.model_dump(mode="json") for offer in await ask_peers()]
+                process.stdin.write(json.dumps(offers).encode() + b"\n")
+            case {"came": str(came)}:
+                logger.info("%s: %s", repo, came)
             case {"note": str(note)}:
                 logger.warning("%s", note)
             case {"folder": str(folder)}:

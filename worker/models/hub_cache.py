@@ -2,7 +2,8 @@
 
 Its layout (huggingface.co/docs/huggingface_hub/guides/manage-cache): contents lie in `blobs` by
 their ids, `snapshots/COMMIT` has links to them by the files' names, `refs` has the commits that
-branches had. We write contents and refs; huggingface_hub links them.
+branches had. We write contents and refs; huggingface_hub links them, where the hub can be reached:
+it notes then what a copy has to have.
 """
 
 import os
@@ -72,23 +73,29 @@ def check_room(missing_bytes: int) -> None:
         )
 
 
-def link(listing: Listing, revision: str | None, *, code: bool) -> Path:
+def link(listing: Listing, revision: str | None, *, code: bool, reached: bool) -> Path:
     """Make the snapshot of contents that are all there, and note which commit `revision` is.
+
+    Args:
+        reached: whether the hub can be asked.
 
     Raises:
         ModelError: a file in it does not have the size that the hub named.
         Exception: others, for `hub_errors.describe`.
     """
-    snapshot = Path(
+    repository = folder() / repo_folder_name(repo_id=listing.repo, repo_type="model")
+    snapshot = repository / "snapshots" / listing.commit
+    if reached:
         snapshot_download(
             listing.repo,
             revision=listing.commit,
             allow_patterns=needed_patterns(code=code),
             ignore_patterns=NOT_NEEDED,
         )
-    )
     for file in listing.needed:
         path = snapshot / file.name
+        if not reached and not os.path.lexists(path):
+            _link(path, repository / "blobs" / file.content_id)
         found_bytes = path.stat().st_size if path.is_file() else 0
         if found_bytes != file.size_bytes:
             raise ModelError(
@@ -96,8 +103,20 @@ def link(listing: Listing, revision: str | None, *, code: bool) -> Path:
                 f"and fetch {listing.repo} again"
             )
     if not is_commit(revision):
-        _write_ref(snapshot.parent.parent / "refs", revision or "main", listing.commit)
+        _write_ref(repository / "refs", revision or "main", listing.commit)
     return snapshot
+
+
+def _link(path: Path, content: Path) -> None:
+    """Another process may do the same at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    scratch.unlink(missing_ok=True)
+    try:
+        scratch.symlink_to(os.path.relpath(content, path.parent))
+    except OSError:  # a disk that knows no links
+        shutil.copyfile(content, scratch)
+    os.replace(scratch, path)
 
 
 def _write_ref(refs: Path, revision: str, commit: str) -> None:

@@ -25,7 +25,7 @@ from worker.link.messages import (
 )
 from worker.link.messages import ModelLoading as ModelIsLoading
 from worker.models.catalogue import Model, ModelCatalogue
-from worker.models.download import download
+from worker.models.download import AskPeers, download
 from worker.models.files import inspect
 from worker.models.room import ModelRoom
 from worker.models.sources import local_folder
@@ -45,6 +45,9 @@ class ModelLoader:
         changes: notified when the state of a model changed.
         stall_limit_s: a download that makes no progress for so long is given up.
         on_failed: called with a model that was not loaded, and the error for its requests.
+
+    Attributes:
+        ask_peers: finds what other workers have of a model; None where nobody is asked.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class ModelLoader:
         self._room = room
         self._changes = changes
         self._stall_limit_s = stall_limit_s
+        self.ask_peers: AskPeers | None = None
         self._on_failed = on_failed
         self._ordered: asyncio.Queue[Model] = asyncio.Queue()
         self._told_at: dict[tuple[int, ModelId], float] = {}  # when an engine was to load a model
@@ -166,6 +170,7 @@ class ModelLoader:
             stall_limit_s=self._stall_limit_s,
             on_size=on_size,
             report=report,
+            ask_peers=self.ask_peers,
         )
 
     # Engines.

@@ -1,0 +1,45 @@
+"""What a repository holds, as other workers say, for when the hub cannot be asked."""
+
+from collections.abc import Sequence
+
+from shared.errors import ModelError
+from shared.messages.files import FilesOffer
+from worker.models.hub import HubFile, Listing, is_commit, needed_names
+
+
+def listed_by_peers(
+    offers: Sequence[FilesOffer], repo: str, revision: str | None, *, code: bool
+) -> Listing | None:
+    """The files of a revision; None where nobody has all of it.
+
+    Raises:
+        ModelError: workers say different things of it, or it brings code: only the hub is trusted
+            with what runs.
+    """
+    complete = [offer for offer in offers if offer.commit and offer.files]
+    listings = {_listing(offer, repo, code=code): offer.worker for offer in complete}
+    if len(listings) > 1:
+        raise ModelError(
+            f"the hub cannot be reached, and workers have different files of {repo}, "
+            f"{revision or 'main'}: {', '.join(sorted(listings.values()))}; name a commit as "
+            "`revision` of this model in cluster.yaml, or try again when the hub can be reached"
+        )
+    for listing in listings:
+        if is_commit(revision) and listing.commit != revision:
+            return None
+        if code and any(file.name.endswith(".py") for file in listing.needed):
+            raise ModelError(
+                f"the hub cannot be reached, and {repo} brings Python code, which other workers "
+                "are not asked for; try again when the hub can be reached"
+            )
+        return listing
+    return None
+
+
+def _listing(offer: FilesOffer, repo: str, *, code: bool) -> Listing:
+    names = sorted(offer.files)
+    needed = [
+        HubFile(name, offer.contents.get(offer.files[name], 0), offer.files[name])
+        for name in needed_names(names, code=code)
+    ]
+    return Listing(repo, offer.commit, tuple(names), tuple(needed))

@@ -1,0 +1,75 @@
+"""What this machine's cache of the hub holds of a repository.
+
+Its layout: huggingface.co/docs/huggingface_hub/guides/manage-cache.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import constants
+
+_CONTENT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFiles:
+    """
+    Attributes:
+        contents: the paths of those that are whole, by their ids.
+        commit: of the revision that was asked for; empty where that is not known here.
+        files: the ids of that commit's files in its top folder, by name.
+    """
+
+    contents: Mapping[str, Path]
+    commit: str
+    files: Mapping[str, str]
+
+
+def hub_cache() -> Path:
+    """Where it is on this machine."""
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
+def kept_files(cache: Path, repo: str, revision: str | None) -> KeptFiles:
+    """
+    Args:
+        repo: an id of the hub, owner/name.
+    """
+    folder = cache / f"models--{repo.replace('/', '--')}"
+    try:
+        found = {path.name: path for path in (folder / "blobs").iterdir() if path.is_file()}
+    except OSError:
+        found = {}
+    contents = {name: path for name, path in found.items() if _CONTENT.fullmatch(name)}
+    commit = _commit(folder / "refs", revision)
+    return KeptFiles(contents, commit, _files(folder / "snapshots" / commit) if commit else {})
+
+
+def _commit(refs: Path, revision: str | None) -> str:
+    if revision is not None and _COMMIT.fullmatch(revision):
+        return revision
+    known = {path.relative_to(refs).as_posix(): path for path in refs.rglob("*") if path.is_file()}
+    try:
+        said = known[revision or "main"].read_text().strip()
+    except (KeyError, OSError, ValueError):
+        return ""
+    return said if _COMMIT.fullmatch(said) else ""
+
+
+def _files(snapshot: Path) -> Mapping[str, str]:
+    """Those that are links to contents, as they are where the disk knows links."""
+    try:
+        names = os.listdir(snapshot)
+        linked = {name: os.readlink(snapshot / name) for name in names if _is_link(snapshot / name)}
+    except OSError:
+        return {}
+    ids = {name: Path(target).name for name, target in linked.items()}
+    return {name: content for name, content in ids.items() if _CONTENT.fullmatch(content)}
+
+
+def _is_link(path: Path) -> bool:
+    return path.is_symlink() and path.is_file()
