@@ -48,6 +48,9 @@ bench-%: setup ## one of benchmarks/: bench-decode, -mixed, -stall, -long-contex
 lock: ## renew the pinned requirements from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --upgrade -o requirements.txt
+	uv pip compile pyproject.toml deploy/containers/build.in --constraint requirements.txt \
+	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	  -o deploy/containers/requirements.txt
 	for program in $(PROGRAMS); do uv pip compile tests/programs/$$program.in \
 	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --upgrade -o tests/programs/$$program.txt || exit 1; done

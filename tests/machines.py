@@ -41,9 +41,29 @@ class Machine:
         assert (done.returncode != 0) == fails, done.stdout + done.stderr
         return done.stderr if fails else done.stdout
 
+    def shell(self, line: str, given: str = "") -> str:
+        """What a line says that is typed here."""
+        environment = {**self._environment, "PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line],
+            env=environment,
+            cwd=self._folder,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def log(self, command: str) -> str:
+        """What the commands of that name have said that were started."""
+        return (self._folder / f"{command}.log").read_text()
+
     def start(self, *command: str) -> None:
         """Until the test ends."""
-        log = self._stack.enter_context((self._folder / f"{command[0]}.log").open("wb"))
+        log = self._stack.enter_context((self._folder / f"{command[0]}.log").open("ab"))
         process = subprocess.Popen(
             [SCRIPTS / command[0], *command[1:]],
             env=self._environment,

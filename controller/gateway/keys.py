@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.errors import ClusterError, SettingsError
+from shared.folders import data_folder
 from shared.ids import LOCAL_CLIENT, NAME_PATTERN, ClientName
 from shared.messages.codec import first_problem
 from shared.messages.request import Priority
@@ -24,6 +25,13 @@ from shared.messages.request import Priority
 logger = logging.getLogger(__name__)
 
 KEY_PREFIX = "mlx-"
+
+
+def default_keys_file() -> Path:
+    """Where keys are kept unless a file is named."""
+    return data_folder() / "keys.yaml"
+
+
 _Limit = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 

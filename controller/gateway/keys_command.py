@@ -9,10 +9,9 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from controller.gateway.keys import Key, hashed, new_key, read_keys, write_keys
+from controller.gateway.keys import Key, default_keys_file, hashed, new_key, read_keys, write_keys
 from shared.cli.options import json_option, reports_errors
 from shared.errors import SettingsError
-from shared.folders import data_folder
 from shared.messages.codec import first_problem
 from shared.messages.request import PRIORITIES
 from shared.settings import ClusterSettings
@@ -56,7 +55,7 @@ def add(
     click.echo(key)
     click.echo(f"Kept as a hash in {path}. It is not shown again.", err=True)
     if settings.gateway.keys_file is None:
-        click.echo(f"Start the gateway with --keys-file {path}", err=True)
+        click.echo("A gateway that other machines reach asks for it.", err=True)
 
 
 @keys.command("list", help="Show the clients, what they may use, and the beginnings of the hashes.")
@@ -102,7 +101,7 @@ def rm(settings: ClusterSettings, client_or_hash: str) -> None:
 
 def _file(settings: ClusterSettings) -> Path:
     named = settings.gateway.keys_file
-    return Path(named).expanduser() if named is not None else data_folder() / "keys.yaml"
+    return Path(named).expanduser() if named is not None else default_keys_file()
 
 
 def _kept(path: Path) -> list[Key]:

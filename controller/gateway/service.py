@@ -8,7 +8,7 @@ from pathlib import Path
 from controller.gateway.app import App
 from controller.gateway.desk import Desk
 from controller.gateway.directory import Directory
-from controller.gateway.keys import KeyRing
+from controller.gateway.keys import KeyRing, default_keys_file
 from controller.gateway.metrics import Metrics
 from controller.gateway.quotas import Quotas
 from controller.gateway.server import HttpServer
@@ -28,8 +28,9 @@ _KEYS_REFRESH_S = 1.0
 
 
 def key_ring(settings: Gateway) -> KeyRing:
-    """The keys that callers need; none are asked for on this machine only, or where it was so
-    decided.
+    """The keys that callers need: those of the file that is named, or else, where other machines
+    can call, those that were made here. None are asked for on this machine only, or where it was
+    so decided.
 
     Raises:
         SettingsError: the file is unusable, or strangers could call without a key.
@@ -37,9 +38,11 @@ def key_ring(settings: Gateway) -> KeyRing:
     if settings.keys_file is not None:
         return KeyRing(Path(settings.keys_file).expanduser())
     if not settings.allow_anonymous and not _is_loopback(settings.host):
+        if default_keys_file().exists():
+            return KeyRing(default_keys_file())
         raise SettingsError(
             f"gateway.host: on {settings.host} everybody in the network could use the cluster. "
-            "Make keys (`gateway keys add NAME`) and name their file (gateway.keys_file), or "
+            "Make keys (`gateway keys add NAME`), or "
             "allow it (gateway.allow_anonymous, --allow-anonymous)"
         )
     return KeyRing(None)

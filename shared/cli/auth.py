@@ -15,6 +15,7 @@ import orjson
 import psutil
 from rich.console import Console
 
+from shared.access.archive import back_up, restore
 from shared.access.folder import AccessFolder, new_listening
 from shared.access.joined import join, membership
 from shared.access.membership import Membership
@@ -223,6 +224,26 @@ def renew(hosts: Sequence[str], folder: Path) -> None:
     """Make a new certificate for the servers."""
     with _changing(folder) as access:
         access.renew_server(hosts)
+
+
+@command.command("backup")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@_folder_option
+@reports_errors
+def backup(file: Path, folder: Path) -> None:
+    """Copy the folder into FILE. Who has it can be anybody: keep it as you keep passwords."""
+    back_up(AccessFolder(folder), file)
+
+
+@command.command("restore")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@_folder_option
+@reports_errors
+def restore_command(file: Path, folder: Path) -> None:
+    """Have the folder again that was copied into FILE, where there is none."""
+    access = restore(file, folder)
+    for server in access.servers:
+        click.echo(str(server.path / CONFIG_NAME))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """`cluster service`."""
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ is there from the start of the machine on.
 \b
   cluster service install worker
   cluster service install gateway -- --host 0.0.0.0 --keys-file keys.json
+  cluster service run worker              the same here in this terminal, until Ctrl-C
   cluster service show worker             what would be written, and nothing is
   cluster service uninstall worker        nothing of it stays
 """
@@ -109,6 +111,33 @@ def install_command(
         )
     if keeper.name == "systemd" and not system:
         click.echo("To have it run without a login, too: loginctl enable-linger", err=True)
+
+
+@command.command("run")
+@_service_arguments
+@reports_errors
+def run_command(
+    name: str,
+    arguments: Sequence[str],
+    system: bool,
+    config: Path | None,
+    folder: Path | None,
+) -> None:
+    """Run what a service runs, in this terminal: to look before it is installed, and where there
+    is no launchd or systemd."""
+    if name in MAC_ONLY and sys.platform != "darwin":
+        raise SettingsError(f"{name} is for a Mac")
+    service = asked_service(
+        name,
+        arguments,
+        _level(system),
+        config=config,
+        folder=folder,
+        supervisor="systemd",  # whose services write no log files of their own
+        environment=os.environ,
+    )
+    os.chdir(service.folder)
+    os.execve(service.command[0], service.command, {**os.environ, **service.environment})
 
 
 @command.command("uninstall")

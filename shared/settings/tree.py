@@ -97,7 +97,8 @@ class GatewayTls(Section):
 
 
 class Gateway(Section):
-    """The HTTP edge. Beyond this machine it needs a `keys_file`, or `allow_anonymous`.
+    """The HTTP edge. Beyond this machine it asks for keys: those of `keys_file`, or else
+    of `gateway keys add`; unless it is to `allow_anonymous`.
 
     `model_aliases`: the name that a program insists on → a model or a skill. `cors_origins`: web
     pages that may call it (`["*"]`: all); none by default.

@@ -1,0 +1,77 @@
+"""A copy of the folder that says who may take part: all of it that cannot be made again."""
+
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from shared.access.folder import AccessFolder
+from shared.errors import SettingsError
+
+_LEFT_OUT = ("jetstream", "nats-server.pid", "nats-server.json", ".lock")
+"""Made anew, or of a server that runs."""
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+def back_up(access: AccessFolder, file: Path) -> None:
+    """Write a copy, readable for its owner only.
+
+    Raises:
+        SettingsError: it cannot be written, or is there already.
+    """
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
+            for path in _files(access.path):
+                archive.add(path, arcname=str(path.relative_to(access.path)), recursive=False)
+    except FileExistsError:
+        raise SettingsError(f"{file} is there already") from None
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from None
+
+
+def restore(file: Path, folder: Path) -> AccessFolder:
+    """The folder of a copy, where there is none.
+
+    Raises:
+        SettingsError: it cannot be read, is no such copy, or the folder is there already.
+    """
+    if folder.exists():
+        raise SettingsError(f"{folder} is there already: move it away first")
+    scratch = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+        with tarfile.open(file, mode="r:gz") as archive:
+            members = archive.getmembers()
+            if sum(member.size for member in members) > _MOST_BYTES:
+                raise SettingsError(f"{file} is too large for a copy of such a folder")
+            archive.extractall(scratch, members=members, filter="data")
+        _make_private(scratch)
+        AccessFolder(scratch)
+        scratch.rename(folder)
+    except (OSError, tarfile.TarError, EOFError, SettingsError) as error:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, SettingsError) and "too large" in error.message:
+            raise
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "no such copy"
+        raise SettingsError(f"{file}: {why}") from None
+    access = AccessFolder(folder)
+    with access.changing():  # where it lies now stands in the server's configuration
+        pass
+    return access
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part.endswith(_LEFT_OUT) for part in parts):
+            yield path
+
+
+def _make_private(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
