@@ -12,8 +12,8 @@ from typing import Any
 import click
 import orjson
 from filelock import FileLock, Timeout
-from pydantic import SecretStr
 
+from shared.cli.local.access import SharedToken, variables
 from shared.cli.local.cluster import LocalCluster, Plan
 from shared.cli.local.kept import DEFAULT_PORT, cluster_folder, is_loopback, needed_token
 from shared.cli.local.model import fetch_demo_model, model_flags
@@ -31,7 +31,6 @@ from shared.client import connect
 from shared.errors import SettingsError
 from shared.service import StopRequest, run_service
 from shared.settings import ClusterSettings
-from shared.settings.tree import Nats
 
 _HELP = """Start a whole cluster on this machine: a NATS server, a controller and workers.
 
@@ -100,17 +99,18 @@ def command(
         )
     settings = read_settings(config, None, None, _flags(model, http_port))
     with _folder(nats_port) as folder:
+        token = token or needed_token(listen, folder)
         plan = Plan(
             workers=workers,
             host=listen,
             port=nats_port,
-            token=token or needed_token(listen, folder),
+            access=SharedToken(token),
             config=config,
             model=model,
             folder=folder,
         )
         fetch_demo_model(settings)
-        up = _Up(plan, settings, list(command), as_json=as_json)
+        up = _Up(plan, settings, list(command), token=token, as_json=as_json)
         sys.exit(run_service(up.run))
 
 
@@ -118,9 +118,16 @@ class _Up:
     """One run of the command."""
 
     def __init__(
-        self, plan: Plan, settings: ClusterSettings, command: list[str], *, as_json: bool
+        self,
+        plan: Plan,
+        settings: ClusterSettings,
+        command: list[str],
+        *,
+        token: str | None,
+        as_json: bool,
     ) -> None:
         self._plan = plan
+        self._token = token
         self._settings = settings
         self._command = command
         self._as_json = as_json
@@ -144,8 +151,7 @@ class _Up:
         return status if status is not None else 0
 
     async def _work(self) -> int:
-        nats = Nats(servers=[self._local.nats.url], token=_secret(self._plan.token))
-        async with connect(nats) as cluster:
+        async with connect(self._local.client) as cluster:
             with WarmUpDisplay(quiet=bool(self._command)) as display:
                 await wait_until_ready(cluster, self._local.worker_ids, display.show)
         if self._command:
@@ -185,7 +191,7 @@ class _Up:
             click.echo(
                 "Other Macs join with:\n"
                 f"  worker --nats nats://THIS-MAC:{self._local.nats.port} "
-                f"--token {self._plan.token}"
+                f"--token {self._token}"
             )
         click.echo("Ctrl-C stops it.")
 
@@ -193,9 +199,8 @@ class _Up:
         environment = {
             **os.environ,
             "CLUSTER__NATS__SERVERS": orjson.dumps([self._local.nats.url]).decode(),
+            **variables(self._local.client),
         }
-        if self._plan.token is not None:
-            environment["CLUSTER__NATS__TOKEN"] = self._plan.token
         if (http_url := self._local.http_url) is not None:
             environment["OPENAI_BASE_URL"] = f"{http_url}/v1"
             environment["ANTHROPIC_BASE_URL"] = http_url
@@ -247,7 +252,3 @@ def _folder(port: int) -> Iterator[Path]:
         raise SettingsError(f"nothing can be kept in {folder}: {error.strerror}") from None
     with lock:
         yield folder
-
-
-def _secret(token: str | None) -> SecretStr | None:
-    return SecretStr(token) if token is not None else None

@@ -8,6 +8,7 @@ from pathlib import Path
 from shared.cli.benches.comparison import Comparison, Load, Side
 from shared.cli.benches.prompts import Prompts
 from shared.cli.benches.side import Recorded, SideRun
+from shared.cli.local.access import SharedToken
 from shared.cli.local.cluster import Plan
 from shared.cli.progress import LoadDisplay
 from shared.settings import ClusterSettings
@@ -56,7 +57,7 @@ class Trial:
                 workers=1,
                 host="127.0.0.1",
                 port=0,
-                token=None,
+                access=SharedToken(None),
                 config=self.config,
                 model=self.model,
                 folder=Path(name),

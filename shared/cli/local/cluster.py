@@ -8,16 +8,19 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import orjson
 
+from shared.cli.local.access import LocalAccess, variables
 from shared.cli.local.child import Child
 from shared.cli.local.http_gateway import HttpGateway
 from shared.cli.local.nats_server import NatsServer
 from shared.cli.local.programs import our_program
 from shared.errors import ClusterError
-from shared.ids import ModelId
+from shared.ids import LOCAL_CLIENT, ModelId
 from shared.settings import ClusterSettings
+from shared.settings.tree import Nats
 
 _MAX_RESTARTS = 5
 _RESTART_WINDOW_S = 60.0
@@ -38,7 +41,7 @@ class Plan:
     workers: int
     host: str
     port: int
-    token: str | None
+    access: LocalAccess
     config: Path | None
     model: str | None
     folder: Path
@@ -55,13 +58,18 @@ class LocalCluster:
         (plan.folder / "logs").mkdir(parents=True, exist_ok=True)
         for old in (plan.folder / "logs").glob("*.log"):
             old.unlink()
-        self.nats = NatsServer(plan.folder, plan.host, plan.port, plan.token)
+        self.nats = NatsServer(plan.folder, plan.host, plan.port, plan.access.server_settings)
         self.controller_ids = ["controller-1"]
         self.worker_ids = [f"worker-{number}" for number in range(1, plan.workers + 1)]
         self._controllers: list[Child] = []
         self._workers: list[Child] = []
         self._gateway: HttpGateway | None = None
         self._stopping = False
+
+    @property
+    def client(self) -> Nats:
+        """How a client on this machine connects."""
+        return self._plan.access.nats(self.nats.url, "client", LOCAL_CLIENT)
 
     @property
     def http_url(self) -> str | None:
@@ -137,14 +145,17 @@ class LocalCluster:
         return [self._gateway.child] if self._gateway is not None else []
 
     def _gateway_child(self, arguments: Sequence[str]) -> Child:
-        return self._child("gateway", "gateway", arguments)
+        return self._child("gateway", "gateway", ["--id", "gateway", *arguments])
 
-    def _child(self, kind: str, name: str, arguments: Sequence[str]) -> Child:
+    def _child(
+        self, kind: Literal["controller", "worker", "gateway"], name: str, arguments: Sequence[str]
+    ) -> Child:
         command = [our_program(kind), "--nats", self.nats.url, *arguments]
         if self._plan.config is not None:
             command += ["--config", str(self._plan.config.absolute())]
         log = self._plan.folder / "logs" / f"{name}.log"
-        return Child(name, command, log, self._environment())
+        nats = self._plan.access.nats(self.nats.url, kind, name)
+        return Child(name, command, log, {**variables(nats), **self._environment()})
 
     def _environment(self) -> dict[str, str]:
         """Settings that this command changes for its children."""
@@ -155,8 +166,6 @@ class LocalCluster:
             "CLUSTER__LOGGING__FORMAT": "json",
             "CLUSTER__WORKER__ENGINES__THREADS": str(threads),
         }
-        if self._plan.token is not None:
-            environment["CLUSTER__NATS__TOKEN"] = self._plan.token
         if self._plan.model is not None:
             environment |= self._model_environment(self._plan.model)
         return {**environment, **self._plan.environment}

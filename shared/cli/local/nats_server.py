@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,18 @@ _NO_STORE = re.compile(r"Can't start JetStream: (.*)")
 class NatsServer:
     """A nats-server with JetStream, its store kept in `folder`.
 
+    Args:
+        access: its settings that say who may take part.
+
     Attributes:
         port: the one it listens on; known after `start`.
     """
 
-    def __init__(self, folder: Path, host: str, port: int, token: str | None) -> None:
+    def __init__(self, folder: Path, host: str, port: int, access: Mapping[str, Any]) -> None:
         self.port = port
         self._folder = folder
         self._host = host
-        self._token = token
+        self._access = access
         self._config = folder / "nats-server.json"
         self._ports = folder / "ports"
         wrapper = [sys.executable, "-m", "shared.cli.local.lifeline"]
@@ -86,9 +90,8 @@ class NatsServer:
             "server_name": f"mlx-{self._folder.name}",
             "ports_file_dir": str(self._ports),
             **sizes(self._folder / "jetstream"),
+            **self._access,
         }
-        if self._token is not None:
-            config["authorization"] = {"token": self._token}
         self._config.touch(mode=0o600)
         self._config.write_text(json.dumps(config, indent=2))
 

@@ -35,7 +35,7 @@ async def in_cluster(
     local = LocalCluster(plan, settings, say)
 
     async def connected() -> T:
-        async with connect(local.nats.url) as cluster:
+        async with connect(local.client) as cluster:
             return await work(cluster, await wait_until_ready(cluster, local.worker_ids, show))
 
     try:

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from shared.bus import Bus
 from shared.bus.options import client_options
+from shared.cli.local.access import SharedToken
 from shared.cli.local.nats_server import NatsServer
 from shared.errors import BusUnreachable, SettingsError
 from shared.settings.tree import Nats, Tls
@@ -25,7 +26,7 @@ TOKEN = "s3cr3t-t0ken"
 async def guarded(tmp_path: Path) -> AsyncIterator[NatsServer]:
     """A server that asks for a token."""
     (tmp_path / "logs").mkdir()
-    server = NatsServer(tmp_path, "127.0.0.1", 0, TOKEN)
+    server = NatsServer(tmp_path, "127.0.0.1", 0, SharedToken(TOKEN).server_settings)
     await server.start()
     yield server
     await server.child.stop(5)
