@@ -7,10 +7,16 @@ BIN := $(VENV)/bin
 STAMP := .make
 PROGRAMS := llm litellm
 PROGRAMS_VENVS := .venv-programs
+SECURED := tests/access tests/chaos $(wildcard tests/controller/test_*.py tests/worker/test_*.py) \
+  tests/controller/gateway tests/shared/bus tests/shared/cli tests/shared/client tests/test_bad_publishers.py \
+  tests/test_cluster.py tests/test_failover.py tests/test_prompt_lists.py tests/test_sessions.py
+SECURED_FIRST := tests/access tests/controller/test_adoption.py tests/controller/test_migrating.py \
+  tests/controller/gateway/test_openai_client.py tests/shared/bus/test_recovery.py tests/test_cluster.py \
+  tests/worker/test_streams.py
 DEMO_QUESTION := What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test check format docs bench lock clean
+.PHONY: help setup demo chaos test test-secured check format docs bench lock clean
 
 help: ## show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -25,6 +31,10 @@ chaos: setup ## a cluster under load and random faults, judged: SECONDS=1800 SEE
 
 test: setup $(STAMP)/node $(STAMP)/programs check ## all checks and all tests
 	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --secured $(SECURED_FIRST)
+
+test-secured: setup $(STAMP)/node $(STAMP)/programs ## streams, migration, gateway with authentication and TLS
+	@$(BIN)/python -m pytest --secured $(SECURED)
 
 check: $(STAMP)/python ## ruff, mypy strict, import-linter
 	@$(BIN)/ruff format --check .

@@ -12,6 +12,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared import subjects
+from shared.ids import LOCAL_CLIENT
+from shared.settings.tree import Nats
+from tests.access.roles import as_client, as_role, connect_options
 from tests.processes import ClusterProcess
 
 LIMIT_S = 60
@@ -61,8 +64,11 @@ class Asker:
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, cluster: ClusterProcess) -> AsyncIterator["Asker"]:
-        client = await nats.connect(cluster.url)
+    async def connect(
+        cls, cluster: ClusterProcess, who: Nats | None = None
+    ) -> AsyncIterator["Asker"]:
+        """As the client `local`, unless it is said who connects."""
+        client = await nats.connect(**connect_options(who or as_client(cluster.url)))
         try:
             yield cls(client, cluster)
         finally:
@@ -115,10 +121,15 @@ class Asker:
             if not awaited:
                 heard.set()
 
-        inbox = self.client.new_inbox()
-        await self.client.subscribe(inbox, cb=take)
-        await self.client.publish(subjects.RECENT_LOGS, b'{"limit": 1000}', reply=inbox)
-        await asyncio.wait_for(heard.wait(), LIMIT_S)
+        nats_settings = as_role("admin", LOCAL_CLIENT, self._cluster.url)
+        admin = await nats.connect(**connect_options(nats_settings, "admin"))
+        try:
+            inbox = admin.new_inbox()
+            await admin.subscribe(inbox, cb=take)
+            await admin.publish(subjects.RECENT_LOGS, b'{"limit": 1000}', reply=inbox)
+            await asyncio.wait_for(heard.wait(), LIMIT_S)
+        finally:
+            await admin.close()
         return [record for record in found if record["time"] >= moment]
 
 

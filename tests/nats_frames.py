@@ -91,3 +91,11 @@ def at_address(frame: Frame, host: str, port: int) -> Frame:
         info.pop(urls, None)
     info |= {"host": host, "port": port}
     return Frame("INFO", b"INFO " + json.dumps(info).encode() + b" \r\n")
+
+
+def asks_for_tls(frame: Frame) -> bool:
+    """Whether it is the INFO of a server with which all that follows is encrypted."""
+    if frame.operation != "INFO":
+        return False
+    info = json.loads(frame.raw.partition(b" ")[2])
+    return bool(info.get("tls_required"))

@@ -1,7 +1,8 @@
 """A bad line between a NATS client and its server, or servers.
 
 It loses, doubles and reorders messages towards the client, never protocol lines, and can cut,
-refuse, slow and stall connections. What it did is counted, so that a test can tell that faults
+refuse, slow and stall connections. Where the server speaks TLS it sees no messages, and does only
+the latter. What it did is counted, so that a test can tell that faults
 really happened.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from tests.nats_frames import Frame, FrameReader, ProtocolBroken, at_address
+from tests.nats_frames import Frame, FrameReader, ProtocolBroken, asks_for_tls, at_address
 
 Cut = Literal["reset", "end"]
 """How a connection ends: by RST, or in good order by FIN."""
@@ -242,6 +243,7 @@ class _Link:
         self._from_server, self._to_server = server
         self._disturber = proxy.disturber(self._on_held)
         self._pumps: list[asyncio.Task[None]] = []
+        self._encrypted = False
         self.closed = asyncio.Event()
 
     async def run(self) -> None:
@@ -279,6 +281,10 @@ class _Link:
         with contextlib.suppress(OSError):
             while segment := await self._from_server.read(_SEGMENT_BYTES):
                 await self._proxy.let_pass()
+                if self._encrypted:
+                    self._to_client.write(segment)
+                    await self._to_client.drain()
+                    continue
                 try:
                     arrived = frames.feed(segment)
                 except ProtocolBroken as problem:
@@ -292,6 +298,7 @@ class _Link:
         sent: list[bytes] = []
         for frame in frames:
             mine = self._proxy.as_ours(frame) if frame.operation == "INFO" else frame
+            self._encrypted = self._encrypted or asks_for_tls(frame)
             sent += self._disturber.pass_on(mine)
         return sent
 

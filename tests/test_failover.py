@@ -12,6 +12,7 @@ import pytest
 from shared.client import Cluster, connect
 from shared.errors import Unavailable
 from shared.messages.health import ClusterHealth
+from tests.access.roles import as_client, environment
 from tests.faults.answers import DONE, Answer
 from tests.faults.asks import ENDLESS, Ask
 from tests.faults.faults import roles
@@ -54,7 +55,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 @pytest.fixture(scope="module")
 async def truths(process: ClusterProcess) -> list[Answer]:
-    async with connect(process.url) as cluster:
+    async with connect(as_client(process.url)) as cluster:
         return [record.answer() for record in await Load(ASKS).run(cluster)]
 
 
@@ -66,8 +67,12 @@ def more_controllers(cluster: ClusterProcess, count: int) -> Iterator[None]:
     names = [f"controller-{number}" for number in range(2, 2 + count)]
     commands = [[str(SCRIPTS / "controller"), "--nats", cluster.url, "--id", id] for id in names]
     processes = [
-        subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, **settings})
-        for command in commands
+        subprocess.Popen(
+            command,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **settings, **environment("controller", name)},
+        )
+        for name, command in zip(names, commands, strict=True)
     ]
     try:
         yield
@@ -107,7 +112,7 @@ async def streaming(
 ) -> AsyncIterator[tuple[Cluster, Load]]:
     """Streams that are under way; in the end all have their whole answers."""
     with more_controllers(process, others):
-        async with connect(process.url) as cluster:
+        async with connect(as_client(process.url)) as cluster:
             await until(cluster, lambda health: is_whole(health, 1 + others))
             load = Load(ASKS)
             async with in_background(load.run(cluster)) as running:

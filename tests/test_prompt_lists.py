@@ -14,6 +14,7 @@ from shared.client import Cluster, Completion, connect
 from shared.ids import WorkerId
 from shared.messages.dispatch import choice_seed
 from shared.messages.stream import ChoiceOutput
+from tests.access.roles import as_client, as_tester
 from tests.asking import Answer, Asker
 from tests.processes import ClusterProcess, cluster_process
 from tests.worker.running_agent import ENDLESS
@@ -86,7 +87,8 @@ async def test_choices_are_those_of_one_worker_and_of_each_prompt_alone(
 ) -> None:
     n, seed = sampling.get("n", 1), sampling.get("seed", 3)
     fields = {**sampling, "seed": seed}
-    async with Asker.connect(in_turn) as asker, connect(in_turn.url) as cluster:
+    asking = Asker.connect(in_turn, as_tester(in_turn.url))  # it plays a controller, too
+    async with asking as asker, connect(as_client(in_turn.url)) as cluster:
         model = await warm_everywhere(cluster)
         body = {"max_tokens": 24, "logit_bias": ENDLESS, "model": model, **sampling}
         body.pop("seed", None)
@@ -135,7 +137,7 @@ async def test_a_stream_and_a_whole_answer_say_the_same(in_turn: ClusterProcess)
 
 
 async def test_a_prompt_that_does_not_fit_fails_alone(in_turn: ClusterProcess) -> None:
-    async with connect(in_turn.url) as cluster:
+    async with connect(as_client(in_turn.url)) as cluster:
         answer = await ask(cluster, ["short", "x" * 100_000, "short"], temperature=0)
     good, bad, other = answer.choices
     assert (bad.finish_reason, bad.token_ids) == ("error", [])
@@ -149,7 +151,7 @@ async def test_a_prompt_that_does_not_fit_fails_alone(in_turn: ClusterProcess) -
 async def test_a_list_of_more_prompts_than_there_are_places_is_served_to_its_end(
     in_turn: ClusterProcess,
 ) -> None:
-    async with connect(in_turn.url) as cluster:
+    async with connect(as_client(in_turn.url)) as cluster:
         answer = await cluster.generate(
             prompt=["x"] * 128, max_tokens=3, temperature=0, logit_bias=ENDLESS
         )
@@ -167,7 +169,7 @@ async def test_what_a_worker_that_is_killed_had_goes_on_at_the_other_one(
         "logit_bias": ENDLESS,
     }
     with two_workers(tiny_model) as killed:
-        async with connect(killed.url) as cluster:
+        async with connect(as_client(killed.url)) as cluster:
             await warm_everywhere(cluster)
             alone = [(choice.token_ids, choice.text) for choice in
                      (await cluster.generate(**body)).choices]  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from shared.client import Cluster, connect
 from shared.errors import StreamFailed
+from tests.access.roles import as_client
 from tests.processes import ClusterProcess, cluster_process
 from tests.shared.cli.simulated_cluster import run
 from tests.worker.running_agent import ENDLESS
@@ -57,7 +58,7 @@ async def _whole(cluster: Cluster) -> list[str]:
 async def test_turns_that_come_alone_are_answered_as_in_the_whole_conversation(
     cluster: ClusterProcess,
 ) -> None:
-    async with connect(cluster.url) as client:
+    async with connect(as_client(cluster.url)) as client:
         alone = [await _turn(client, turn, session_id="s") for turn in TURNS]
         assert [text for text, _ in alone] == await _whole(client)
     assert all(kept > len(TURNS[0]) // 2 for _, kept in alone[1:])
@@ -70,7 +71,7 @@ async def test_a_session_goes_on_after_a_restart_of_everything(
     answers: list[tuple[str, int]] = []
     for turn in TURNS:
         with cluster_process(model=str(tiny_model), settings=settings) as cluster:
-            async with connect(cluster.url) as client:
+            async with connect(as_client(cluster.url)) as client:
                 history = {"history": "kept"} if answers else {}
                 answers.append(await _turn(client, turn, session_id="s", **history))
                 if len(answers) == len(TURNS):
@@ -79,7 +80,7 @@ async def test_a_session_goes_on_after_a_restart_of_everything(
 
 
 async def test_sessions_are_listed_pinned_and_removed(cluster: ClusterProcess) -> None:
-    async with connect(cluster.url) as client:
+    async with connect(as_client(cluster.url)) as client:
         for session in ("s", "t"):
             await _turn(client, TURNS[0], session_id=session)
         listed = await _listed(cluster, lambda sessions: all(s["tokens"] for s in sessions))

@@ -15,6 +15,7 @@ from shared.messages import stream
 from shared.messages.codec import decode, encode
 from shared.subjects import SUBJECTS
 from tests import wire_docs
+from tests.access.roles import as_client, connect_options
 from tests.processes import ClusterProcess
 
 MESSAGES = {kind.__name__: kind for kind in wire_docs.MESSAGES}
@@ -96,7 +97,7 @@ def test_every_message_of_the_subject_table_has_a_schema() -> None:
 async def test_what_a_cluster_really_sends_is_valid(
     tiny_cluster: ClusterProcess, body: dict[str, Any]
 ) -> None:
-    client = await nats.connect(tiny_cluster.url)
+    client = await nats.connect(**connect_options(as_client(tiny_cluster.url)))
     inbox = client.new_inbox()
     subscription = await client.subscribe(inbox)
     await client.publish("mlx.infer.local.chat", orjson.dumps(body), reply=inbox)

@@ -49,8 +49,15 @@ class Client(NatsClient):
         # Between the end of its flusher and that of its reader the client writes to the closed
         # transport itself (nats-py 2.16): a RuntimeError from uvloop, or an OSError, out of
         # publish and subscribe. The command is still buffered, and goes out on reconnecting.
+        # With TLS nothing is raised, and what is written then is lost; so nothing is.
+        if self._is_breaking():
+            return None
         with contextlib.suppress(OSError, RuntimeError):
             return await super()._flush_pending(force_flush)
+
+    def _is_breaking(self) -> bool:
+        writer = getattr(self._transport, "_io_writer", None)
+        return self.is_connected and writer is not None and writer.is_closing()
 
     async def close(self) -> None:
         # With something buffered, closing writes to the closed transport too. It goes nowhere.

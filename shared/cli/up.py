@@ -97,7 +97,7 @@ def command(
             "--nats: `cluster up` starts a NATS server of its own. To join the cluster at "
             f"{nats}, run `worker --nats {nats}`"
         )
-    settings = read_settings(config, None, None, _flags(model, http_port))
+    settings = read_settings(config, None, None, settings_of_flags(model, http_port))
     with _folder(nats_port) as folder:
         token = token or needed_token(listen, folder)
         plan = Plan(
@@ -110,11 +110,11 @@ def command(
             folder=folder,
         )
         fetch_demo_model(settings)
-        up = _Up(plan, settings, list(command), token=token, as_json=as_json)
+        up = Up(plan, settings, list(command), token=token, as_json=as_json)
         sys.exit(run_service(up.run))
 
 
-class _Up:
+class Up:
     """One run of the command."""
 
     def __init__(
@@ -219,7 +219,7 @@ class _Up:
         click.echo(text, err=True)
 
 
-def _flags(model: str | None, http_port: int | None) -> dict[str, Any]:
+def settings_of_flags(model: str | None, http_port: int | None) -> dict[str, Any]:
     """The settings that flags stand for."""
     flags = model_flags(model)
     if http_port is not None:

@@ -98,7 +98,7 @@ def main(
         )
         async with fleet.running():
             say("asking each question alone and in crowds, with nothing else going on")
-            async with connect(fleet.urls) as cluster:
+            async with connect(fleet.settings) as cluster:
                 known = await learn(cluster, seed=seed, asks=24, conversations=4, tokens=400)
             bug = PLANTS[plant].planted() if plant and PLANTS[plant].where == "client" else None
             with bug or contextlib.nullcontext():

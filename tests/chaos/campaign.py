@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from shared.client import connect
+from tests.access.roles import as_client
 from tests.chaos.checker import (
     Strike,
     Violation,
@@ -127,7 +128,7 @@ class Campaign:
         plan, fleet = self._plan, self._fleet
         async with (
             NatsProxy(*fleet.urls) as line,
-            connect(line.url) as cluster,
+            connect(as_client(line.url)) as cluster,
             fleet.client() as plain,
         ):
             before, tasks = footprints(self._everyone()), await self._tasks()

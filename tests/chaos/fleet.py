@@ -19,6 +19,8 @@ import psutil
 from nats.aio.client import Client
 
 from shared.service import PARENT_VARIABLE
+from shared.settings.tree import Nats
+from tests.access.roles import as_client, connect_options, environment, secured, server_settings
 from tests.chaos.child import new_clock, set_clock
 from tests.nats_proxy import NatsProxy
 from tests.processes import MAX_PAYLOAD_BYTES, SCRIPTS
@@ -150,6 +152,11 @@ class Fleet:
         self.workers = [self._member("worker", n) for n in range(1, workers + 1)]
 
     @property
+    def settings(self) -> Nats:
+        """How a client connects that nothing is done to."""
+        return as_client(self.urls[0]).model_copy(update={"servers": self.urls})
+
+    @property
     def members(self) -> list[Member]:
         return [*self.servers, *self.controllers, *self.workers]
 
@@ -192,8 +199,8 @@ class Fleet:
             pass
 
         client = await nats.connect(
-            self.urls, reconnect_time_wait=0.1, max_reconnect_attempts=-1, error_cb=ignore,
-            allow_reconnect=True, connect_timeout=2,
+            **connect_options(self.settings), reconnect_time_wait=0.1, max_reconnect_attempts=-1,
+            error_cb=ignore, allow_reconnect=True, connect_timeout=2,
         )  # fmt: skip
         try:
             yield client
@@ -277,6 +284,7 @@ class Fleet:
 
     def _server(self, number: int, port: int, routes: list[str]) -> Member:
         name = f"nats-{number + 1}"
+        log = self.folder / f"{name}.log"
         settings: dict[str, Any] = {
             "server_name": name,
             "host": "127.0.0.1",
@@ -285,16 +293,18 @@ class Fleet:
             "jetstream": {"store_dir": str(self.folder / name)},
             "lame_duck_duration": f"{_LAME_DUCK_S}s",
             "lame_duck_grace_period": "1s",
+            **server_settings(log),
         }
         if routes:
             own = int(routes[number].rsplit(":", 1)[1])
             settings["cluster"] = {
                 "name": "chaos", "host": "127.0.0.1", "port": own, "routes": routes,
+                "no_advertise": secured(),  # lines do not see what is encrypted
             }  # fmt: skip
         config = self.folder / f"{name}.json"
         config.write_text(json.dumps(settings))
         command = [str(SCRIPTS / "nats-server"), "--config", str(config)]
-        return Member("nats", name, command, self.folder / f"{name}.log", {})
+        return Member("nats", name, command, log, {})
 
     def _member(self, kind: Literal["controller", "worker"], number: int) -> Member:
         name = f"{kind}-{number}"
@@ -304,7 +314,7 @@ class Fleet:
         command += [*(["--plant", self._plant] if self._plant else []), kind, "--id", name]
         log = self.folder / f"{name}.log"
         kept = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self.folder / f"{name}.kv")}
-        settings = {**kept, **self._settings}
+        settings = {**kept, **self._settings, **environment(kind, name)}
         return Member(kind, name, command, log, settings, line=NatsProxy(), clock=clock)
 
 

@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 async def known(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Known:
     fleet = Fleet(tmp_path_factory.mktemp("peace"), model)
-    async with fleet.running(), connect(fleet.urls) as cluster:
+    async with fleet.running(), connect(fleet.settings) as cluster:
         return await learn(cluster, seed=1, asks=12, conversations=2, tokens=300)
 
 
@@ -64,7 +64,7 @@ async def test_a_rolling_restart_under_load_breaks_no_promise(
     tmp_path: Path, model: Path, known: Known
 ) -> None:
     fleet = Fleet(tmp_path, model)
-    async with fleet.running(), connect(fleet.urls) as cluster, fleet.client() as plain:
+    async with fleet.running(), connect(fleet.settings) as cluster, fleet.client() as plain:
         before, pids = await fleet.health(), [worker.process.pid for worker in fleet.workers]
         users = Users(cluster, plain, known, random.Random(1), limit_s=60)
         asking = asyncio.create_task(users.run(library=4, by_hand=3, talkers=2))

@@ -8,7 +8,7 @@ from controller.lease import Lease
 from shared.bus import Bus
 from shared.clock import awake_or_asleep
 from shared.ids import ControllerId, new_boot_id
-from shared.settings.tree import Nats
+from tests.access.roles import connect_as
 
 WAIT_S = 30
 
@@ -53,7 +53,7 @@ class Candidates:
     async def add(
         self, url: str, name: str, *, clock: Callable[[], float] = awake_or_asleep
     ) -> Candidate:
-        bus = await Bus.connect(Nats(servers=[url]), name=name, wait_s=10)
+        bus = await connect_as("controller", name, url)
         lease = Lease(bus, ControllerId(name), new_boot_id(), self.ttl_s, clock)
         self.all.append(Candidate(bus, lease))
         return self.all[-1]

@@ -18,6 +18,7 @@ from shared.messages.stream import decode as decode_stream
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.settings.tree import Nats
+from tests.access.roles import connect_as, secured
 from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
 
 CONTROLLER = ControllerId("c-1")
@@ -84,8 +85,11 @@ class Running:
         return worker
 
     async def ask(self, *, subject: str = "mlx.infer.local.chat", **body: Any) -> Inbox:
-        """Publish a request, with an inbox of its own for the answer."""
-        inbox = await Inbox(self.bus, self.bus.new_inbox()).open()
+        """Publish a request, with an inbox of its own for the answer: one of that client."""
+        client, _ = subjects.parse_infer(subject)
+        unique = self.bus.new_inbox().rpartition(".")[2]
+        prefix = subjects.inbox_prefix("client", client)
+        inbox = await Inbox(self.bus, f"{prefix}.{unique}").open()
         await self.send(inbox, subject=subject, **body)
         return inbox
 
@@ -124,7 +128,7 @@ async def running_controller(
     *,
     name: ControllerId = CONTROLLER,
     models: Sequence[str] = ("demo",),
-    strict: bool = False,
+    strict: bool | None = None,
     most_per_client: int = 1000,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Running]:
@@ -132,7 +136,9 @@ async def running_controller(
 
     Args:
         models: of the skill, the best first.
-        strict: the inbox rule, and `most_per_client` that have not ended.
+        nats: where the server is; the controller has a key of its own.
+        strict: the inbox rule, and `most_per_client` that have not ended; by default it holds with
+            `--secured`.
         sections: of the settings of `controller`, instead of those of `PATIENT`.
     """
     controller_settings = {**PATIENT, **sections}
@@ -140,14 +146,14 @@ async def running_controller(
         {
             "nats": nats,
             "security": {
-                "strict_inbox": strict,
+                "strict_inbox": secured() if strict is None else strict,
                 "max_requests_per_client": most_per_client,
             },
             "controller": controller_settings,
             "skills": {"chat": list(models)},
         }
     )
-    own = await Bus.connect(nats, name="controller", wait_s=5)
+    own = await connect_as("controller", name, nats.servers[0])
     controller = Controller(settings, own, name, LogStore("controller", name))
     stop = StopRequest()
     task = asyncio.create_task(controller.run(stop))

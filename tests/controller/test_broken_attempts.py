@@ -16,6 +16,7 @@ from shared.bus import Bus
 from shared.ids import BootId, WorkerId
 from shared.settings import ClusterSettings
 from shared.settings.tree import Nats
+from tests.access.roles import connect_as
 from tests.controller.running import (
     CONTROLLER,
     Running,
@@ -210,13 +211,13 @@ async def test_a_strange_reply_of_a_worker_fails_its_request_and_not_the_control
 
 
 async def test_a_deadline_that_passes_without_a_connection_is_survived(nats_settings: Nats) -> None:
-    own = await Bus.connect(nats_settings, name="controller", wait_s=5)
+    own = await connect_as("controller", CONTROLLER, nats_settings.servers[0])
     settings, registry = ClusterSettings(), Registry(silence_limit_s=60)
     peers = Peers(own, CONTROLLER, registry, LinkWatch(own, 1.0))
     requests = Requests(settings, own, CONTROLLER, registry, KeptByWorkers(own, registry), peers)
     await Entrance(settings, own, CONTROLLER, peers, requests).open()
     body = {
-        "client": "local", "skill": "chat", "reply": own.new_inbox(), "elapsed_ms": 9_000,
+        "client": "local", "skill": "chat", "reply": "_INBOX.local.x", "elapsed_ms": 9_000,
         "request": {"prompt": "x", "timeout_ms": 1},
     }  # fmt: skip
     await own.publish(f"mlx.controller.{CONTROLLER}.infer", json.dumps(body).encode())

@@ -11,7 +11,7 @@ from shared.ids import ControllerId
 from shared.messages.codec import decode
 from shared.messages.health import ClusterHealth
 from shared.messages.stream import Done
-from shared.settings.tree import Nats
+from tests.access.roles import as_tester
 from tests.controller.running import CONTROLLER, Running, accepted, running_controller
 from tests.processes import NatsProcess
 
@@ -29,7 +29,7 @@ def leads(running: Running) -> bool:
 async def test_one_leads_everybody_is_told_and_the_next_follows_when_it_stops(
     server: NatsProcess, own_bus: Bus
 ) -> None:
-    nats = Nats(servers=[server.url])
+    nats = as_tester(server.url)
     start = functools.partial(running_controller, lease=_QUICK, failover=_HEARTBEATS)
     async with start(nats, own_bus, name=_OTHER) as second:
         async with start(nats, own_bus) as first:
@@ -53,8 +53,8 @@ async def test_without_jetstream_all_else_works(server: NatsProcess) -> None:
     server.kill()
     server.store = None
     await asyncio.to_thread(server.start)
-    nats = Nats(servers=[server.url])
-    bus = await Bus.connect(nats, name="client", wait_s=10)
+    nats = as_tester(server.url)
+    bus = await Bus.connect(nats, name="client", inbox_prefix="_INBOX.local", wait_s=10)
     try:
         async with running_controller(nats, bus, lease=_QUICK) as cluster:
             await cluster.until(lambda: cluster.controller.report().leader_problem is not None)

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from shared import subjects
 from shared.clock import awake_or_asleep
 from tests.controller.candidates import WAIT_S, candidates
 from tests.nats_proxy import Disturbance, NatsProxy
@@ -115,12 +116,13 @@ async def test_a_process_that_stood_still_does_not_believe_for_a_moment(
         assert first.lease.term > term
 
 
+@pytest.mark.open_server("a line that loses single messages has to see them")
 async def test_a_renewal_whose_answer_is_lost_counts_when_it_is_found(server: NatsProcess) -> None:
     async with NatsProxy(server.url) as line, candidates(4) as group:
         first = await group.add(line.url, "c-1")
         await first.wait()
         term = first.lease.term
-        line.disturbance = Disturbance(drop=1)
+        line.disturbance = Disturbance(drop=1, prefix=subjects.inbox_prefix("controller", "c-1"))
         await first.until(lambda: line.counters.dropped > 0)
         line.disturbance = Disturbance()
         await first.renewed()

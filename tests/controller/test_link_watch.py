@@ -9,7 +9,7 @@ import pytest
 
 from controller.link_watch import LinkWatch
 from shared.bus import Bus
-from shared.settings.tree import Nats
+from tests.access.roles import as_tester
 from tests.controller.running import CONTROLLER, accepted, running_controller
 from tests.controller.simulated_worker import SimulatedWorker
 from tests.processes import NatsProcess
@@ -168,7 +168,7 @@ async def beating(worker: SimulatedWorker) -> AsyncIterator[None]:
 async def test_a_worker_that_could_not_be_heard_is_not_given_up(
     server: NatsProcess, own_bus: Bus, how: str
 ) -> None:
-    nats = Nats(servers=[server.url])
+    nats = as_tester(server.url)
     async with running_controller(nats, own_bus, failover=_FAILOVER) as cluster:
         worker = await cluster.worker("w1")
         inbox = await cluster.ask(request_id="r")

@@ -22,6 +22,7 @@ from shared.messages.stream import (
     Usage,
 )
 from shared.settings.tree import Nats
+from tests.access.roles import as_client
 from tests.controller.heard_list import HeardList, without_statuses
 from tests.controller.pair import FIRST, SECOND, ids_owned_by, running_pair
 from tests.controller.running import (
@@ -628,7 +629,10 @@ async def test_a_controller_that_shuts_down_says_so(nats_settings: Nats, bus: Bu
 async def test_a_list_goes_on_at_another_controller_when_its_own_dies(
     nats_settings: Nats, bus: Bus
 ) -> None:
-    async with running_pair(nats_settings, bus) as pair, connect(nats_settings) as client:
+    async with (
+        running_pair(nats_settings, bus) as pair,
+        connect(as_client(nats_settings.servers[0])) as client,
+    ):
         worker = await pair.worker("w1")
         (request_id,) = ids_owned_by(FIRST, SECOND, count=1)
         texts = ["prompt 0", "prompt 1"]

@@ -18,6 +18,7 @@ from shared.changes import Changes
 from shared.ids import BootId, WorkerId
 from shared.messages.events import WorkerEvent
 from shared.settings.tree import Nats
+from tests.access.roles import connect_as
 from tests.controller.values import report
 
 pytestmark = pytest.mark.anyio
@@ -94,7 +95,7 @@ class Probed:
 
 @pytest.fixture
 async def probed(nats_settings: Nats, bus: Bus) -> AsyncIterator[Probed]:
-    own = await Bus.connect(nats_settings, name="controller", wait_s=5)
+    own = await connect_as("controller", "c-1", nats_settings.servers[0])
     probed = Probed(own, bus)
     await probed.begin(*NAMES)
     await probed.probing.open()

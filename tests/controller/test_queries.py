@@ -57,7 +57,12 @@ async def test_a_query_for_an_unknown_request_is_left_to_other_controllers(
     ("subject", "body", "problem"),
     [
         ("mlx.request.local.delete", b'{"request_id": "r"}', "verb 'delete'"),
-        ("mlx.request.no$name.cancel", b'{"request_id": "r"}', "client 'no$name'"),
+        pytest.param(
+            "mlx.request.no$name.cancel",
+            b'{"request_id": "r"}',
+            "client 'no$name'",
+            marks=pytest.mark.open_server("no client has such a name, nor such inboxes"),
+        ),
         ("mlx.request.local.cancel", b'{"request_id": "r", "why": 1}', "why: unknown field"),
         ("mlx.request.local.cancel", b'{"request_id": 5}', "request_id"),
         ("mlx.request.local.status", b"no json", "Invalid JSON"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from shared.client import connect
+from tests.access.roles import as_client
 from tests.faults.answers import Answer
 from tests.faults.asks import Ask, mixed_asks
 from tests.faults.lender import ClusterLender
@@ -24,7 +25,7 @@ def asks() -> list[Ask]:
 @pytest.fixture(scope="session")
 async def truths(tiny_cluster: ClusterProcess, asks: list[Ask]) -> list[Answer]:
     """The answers to `asks`, each given alone by an idle cluster."""
-    async with connect(tiny_cluster.url) as cluster:
+    async with connect(as_client(tiny_cluster.url)) as cluster:
         return await answers_alone(cluster, asks)
 
 

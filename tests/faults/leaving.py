@@ -6,19 +6,23 @@ It streams and says nothing: what it does is seen at the worker.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from shared.cli.options import read_settings
 from shared.client import connect
+from shared.ids import LOCAL_CLIENT
+from tests.access.roles import environment
 from tests.faults.asks import ENDLESS
 
 ROOT = Path(__file__).parents[2]
 
 
 async def main(url: str, request_id: str, max_tokens: int) -> None:
-    async with connect(url) as cluster:
+    async with connect(read_settings(None, url, None).nats) as cluster:
         async for _ in cluster.stream(
             prompt="It leaves.", max_tokens=max_tokens, request_id=request_id, logit_bias=ENDLESS
         ):
@@ -33,6 +37,7 @@ async def leaving_process(
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.faults.leaving", url, request_id, str(max_tokens)),
         cwd=ROOT,
+        env={**os.environ, **environment("client", LOCAL_CLIENT)},
     )
     try:
         yield process

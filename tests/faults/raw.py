@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from shared.changes import Changes
+from tests.access.roles import as_client, connect_options
 from tests.faults.asks import Ask
 
 
@@ -97,7 +98,10 @@ async def raw_client(url: str) -> AsyncIterator[RawClient]:
         pass
 
     client = await nats.connect(
-        url, reconnect_time_wait=0.2, max_reconnect_attempts=-1, error_cb=ignore
+        **connect_options(as_client(url)),
+        reconnect_time_wait=0.2,
+        max_reconnect_attempts=-1,
+        error_cb=ignore,
     )
     try:
         yield RawClient(client)

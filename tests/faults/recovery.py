@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from shared.client import connect
 from shared.errors import ClusterError
 from shared.messages.health import ClusterHealth
+from tests.access.roles import as_client
 from tests.faults.answers import Answer
 from tests.faults.asks import Ask
 from tests.faults.faults import processes_of
@@ -35,7 +36,7 @@ async def whole_again(
                     await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise AssertionError(f"not whole again within {_LIMIT_S} s: {missing}") from None
-    async with connect(process.url) as cluster:
+    async with connect(as_client(process.url)) as cluster:
         load = Load(asks)
         for record, truth in zip(await load.run(cluster), truths, strict=True):
             assert record.end == "done", f"after recovery {record.name} ended with {record.end}"
@@ -45,7 +46,7 @@ async def whole_again(
 async def _missing(process: ClusterProcess) -> str:
     assert process.process.poll() is None, "`cluster up` itself has ended"
     try:
-        async with connect(process.url, wait_s=1) as cluster:
+        async with connect(as_client(process.url), wait_s=1) as cluster:
             health = await cluster.health()
     except ClusterError as error:
         return f"health: {error.message}"

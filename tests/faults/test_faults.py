@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from shared.client import Cluster, connect
+from tests.access.roles import as_client
 from tests.faults.answers import DONE, Answer, Record
 from tests.faults.asks import Ask
 from tests.faults.faults import COMPONENTS, WAYS, Component, Fault, How, Pace, draw_fault, roles
@@ -50,7 +51,7 @@ async def test_streams_end_in_their_answer_or_in_a_retryable_error_and_all_recov
     chance = random.Random(f"{request.config.getoption('--fault-seed')} {component} {how}")
     with lender.lend() as process:
         everyone = {"client": psutil.Process(), "cluster up": psutil.Process(process.process.pid)}
-        async with connect(process.url) as cluster, raw_client(process.url) as raw:
+        async with connect(as_client(process.url)) as cluster, raw_client(process.url) as raw:
             await whole_again(process, asks, truths)
             before, tasks = footprints(everyone | roles(process)), len(asyncio.all_tasks())
             pace = Pace()

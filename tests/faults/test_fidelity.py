@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.client import Cluster, connect
+from tests.access.roles import as_client
 from tests.faults.answers import DONE, Answer, Record
 from tests.faults.asks import Ask
 from tests.faults.difference import explain
@@ -119,13 +120,13 @@ async def most_held(client: RawClient) -> tuple[int, int]:
 async def judge(cluster: ClusterProcess, asks: list[Ask]) -> dict[str, Answer]:
     """Ask one after another, then all at once, each from a connection of its own; compare.
     Returns the answers by name."""
-    async with connect(cluster.url) as client:
+    async with connect(as_client(cluster.url)) as client:
         alone = await answers_alone(client, asks)
     together = await at_once(cluster, asks)
     ends = {record.name: record.broken or record.end for record in together}
     assert ends == {ask.name: DONE for ask in asks}
     loaded = [record.answer() for record in together]
-    async with connect(cluster.url) as client:
+    async with connect(as_client(cluster.url)) as client:
         problems = [
             line
             for ask, mine, theirs in zip(asks, alone, loaded, strict=True)
@@ -140,7 +141,7 @@ async def at_once(cluster: ClusterProcess, asks: list[Ask]) -> list[Record]:
     """Connect all clients first, then let all of them ask."""
     async with AsyncExitStack() as connections:
         clients: list[Cluster] = [
-            await connections.enter_async_context(connect(cluster.url)) for _ in asks
+            await connections.enter_async_context(connect(as_client(cluster.url))) for _ in asks
         ]
         loads = [Load([ask], limit_s=LIMIT_S) for ask in asks]
         async with asyncio.TaskGroup() as tasks:

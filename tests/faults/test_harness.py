@@ -3,6 +3,7 @@
 import pytest
 
 from shared.client import connect
+from tests.access.roles import as_client
 from tests.faults.answers import DONE, Piece, first_difference, recorded
 from tests.faults.asks import mixed_asks
 from tests.faults.difference import explain
@@ -60,7 +61,7 @@ async def test_a_difference_is_told_with_its_tokens_and_its_gap(
     tiny_cluster: ClusterProcess,
 ) -> None:
     (ask,) = mixed_asks(1, shortest=8, longest=8)
-    async with connect(tiny_cluster.url) as cluster:
+    async with connect(as_client(tiny_cluster.url)) as cluster:
         first, second = await answers_alone(cluster, [ask, ask])
         assert await explain(cluster, ask, first, second) == []
         tokens = second.token_ids[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.client import connect
+from tests.access.roles import as_client
 from tests.faults.kept_prompts import (
     ask,
     ask_until_served,
@@ -52,7 +53,7 @@ async def test_an_engine_that_is_killed_finds_again_what_it_had_written(
     chance = random.Random(3)
     told: dict[int, list[int]] = {}
     kept_after_death = 0
-    async with connect(cluster.url) as client:
+    async with connect(as_client(cluster.url)) as client:
         for round_number in range(_KILLS):
             for seed in range(round_number * 3, round_number * 3 + 3):
                 told[seed], cached = await ask(client, _prompt(seed), session_id=f"s{seed}")
@@ -72,17 +73,17 @@ async def test_a_new_cluster_on_the_same_folder_goes_on_where_the_old_one_was(
     prompt = _prompt(1)
     settings = _settings(tmp_path / "kv")
     with cluster_process(model=str(tiny_model), settings=settings) as cluster:
-        async with connect(cluster.url) as client:
+        async with connect(as_client(cluster.url)) as client:
             first, cached = await ask(client, prompt, session_id="s")
             assert cached == 0
     turn = [*prompt, *first, 1, 2, 3]
     with cluster_process(model=str(tiny_model), settings=settings) as cluster:
-        async with connect(cluster.url) as client:
+        async with connect(as_client(cluster.url)) as client:
             warm, cached = await ask(client, turn, session_id="s")
             assert cached == len(prompt) + len(first) - 1  # the last token was never fed
     other = _settings(tmp_path / "other")
     with cluster_process(model=str(tiny_model), settings=other) as cluster:
-        async with connect(cluster.url) as client:
+        async with connect(as_client(cluster.url)) as client:
             cold, cached = await ask(client, turn, session_id="s")
             assert cached == 0
     assert warm == cold
@@ -91,14 +92,14 @@ async def test_a_new_cluster_on_the_same_folder_goes_on_where_the_old_one_was(
 async def test_two_workers_on_one_folder_say_so_and_serve(tiny_model: Path, tmp_path: Path) -> None:
     settings = _settings(tmp_path / "kv")
     with cluster_process(model=str(tiny_model), settings=settings) as cluster:
-        async with connect(cluster.url) as client:
+        async with connect(as_client(cluster.url)) as client:
             first, _ = await ask(client, _prompt(1))
         with cluster_process(model=str(tiny_model), settings=settings) as second:
-            async with connect(second.url) as client:
+            async with connect(as_client(second.url)) as client:
                 assert (await ask(client, _prompt(1)))[0] == first
                 deadline = time.monotonic() + 30
                 while (problem := (await kept_by(client)).problem) is None:
                     assert time.monotonic() < deadline
                 assert "disk_path" in problem
-        async with connect(cluster.url) as client:
+        async with connect(as_client(cluster.url)) as client:
             assert (await kept_by(client)).problem is None

@@ -12,6 +12,7 @@ import pytest
 
 from shared.client import Cluster, connect
 from shared.errors import ClusterError
+from tests.access.roles import as_client
 from tests.faults.kept_prompts import (
     ask,
     ask_until_served,
@@ -83,7 +84,7 @@ async def test_the_folder_never_holds_more_than_it_may(
 ) -> None:
     deadline = time.monotonic() + _LIMIT_S
     told: list[list[int]] = []
-    async with connect(cluster.url) as client:
+    async with connect(as_client(cluster.url)) as client:
         with WatchedFolder(folder) as watched:
             while (await kept_by(client)).written_bytes < _TIMES_THE_CAP * _CAP_MB * _MB:
                 assert time.monotonic() < deadline
@@ -109,7 +110,7 @@ async def truths(wide_model: Path) -> list[list[int]]:
         "CLUSTER__WORKER__ENGINES__THREADS": "1",
     }
     with cluster_process(model=str(wide_model), settings=settings) as cluster:
-        async with connect(cluster.url) as client:
+        async with connect(as_client(cluster.url)) as client:
             return [(await _ask(client, seed))[0] for seed in range(_KILLS)]
 
 
@@ -119,7 +120,7 @@ async def test_engines_that_are_killed_in_the_middle_of_files_do_no_harm(
 ) -> None:
     chance = random.Random(5)
     in_a_file = before_the_last = taken_up = 0
-    async with connect(cluster.url) as client:
+    async with connect(as_client(cluster.url)) as client:
         for seed, truth in enumerate(truths):
             engine, before = engine_of(cluster), set(whole(folder))
             async with asyncio.TaskGroup() as group:

@@ -10,6 +10,7 @@ import pytest
 
 from shared.client import Cluster, connect
 from shared.errors import ClusterError
+from tests.access.roles import as_client
 from tests.faults.answers import DONE, Answer, Record
 from tests.faults.asks import ENDLESS, Ask
 from tests.faults.leaving import leaving_process
@@ -48,7 +49,7 @@ def cluster(roomy_model: Path) -> Iterator[ClusterProcess]:
 
 @pytest.fixture(scope="module")
 async def truth(cluster: ClusterProcess) -> Answer:
-    async with connect(cluster.url) as client:
+    async with connect(as_client(cluster.url)) as client:
         return (await answers_alone(client, [OTHER]))[0]
 
 
@@ -81,7 +82,7 @@ def very_long(name: str) -> Ask:
 @asynccontextmanager
 async def undisturbed(cluster: ClusterProcess, truth: Answer) -> AsyncIterator[None]:
     """Another stream runs meanwhile, and gets its exact answer without a pause."""
-    async with connect(cluster.url) as client:
+    async with connect(as_client(cluster.url)) as client:
         load = Load([OTHER])
         async with in_background(load.run(client)) as running:
             await load.until_tokens(1)
@@ -131,7 +132,7 @@ async def test_a_stream_stops_when_the_connection_of_its_client_is_cut(
     async with (
         asyncio.timeout(LIMIT_S),
         NatsProxy(cluster.url) as proxy,
-        connect(proxy.url) as client,
+        connect(as_client(proxy.url)) as client,
         in_background(_stream(client, "cut")),
     ):
         await worker.generates("cut")

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from shared.client import connect
+from tests.access.roles import as_client
 from tests.faults.answers import DONE, Answer, Record
 from tests.faults.asks import Ask, mixed_asks
 from tests.faults.load import Load, answers_alone, assert_exact, in_background
@@ -26,7 +27,7 @@ def short_asks() -> list[Ask]:
 
 @pytest.fixture(scope="module")
 async def short_truths(tiny_cluster: ClusterProcess, short_asks: list[Ask]) -> list[Answer]:
-    async with connect(tiny_cluster.url) as cluster:
+    async with connect(as_client(tiny_cluster.url)) as cluster:
         return await answers_alone(cluster, short_asks)
 
 
@@ -50,7 +51,7 @@ async def test_lost_doubled_and_reordered_messages_change_no_answer(
     async with (
         asyncio.timeout(LIMIT_S),
         NatsProxy(tiny_cluster.url, disturbance=LOSSY, seed=seed) as proxy,
-        connect(proxy.url) as cluster,
+        connect(as_client(proxy.url)) as cluster,
     ):
         records = await Load(short_asks).run(cluster)
     judge(records, short_truths)
@@ -65,7 +66,7 @@ async def test_a_connection_that_is_cut_and_comes_back_changes_no_answer(
     async with (
         asyncio.timeout(LIMIT_S),
         NatsProxy(tiny_cluster.url) as proxy,
-        connect(proxy.url) as cluster,
+        connect(as_client(proxy.url)) as cluster,
     ):
         load = Load(asks)
         async with in_background(load.run(cluster)) as running:
@@ -82,7 +83,7 @@ async def test_a_line_that_stalls_for_a_while_changes_no_answer(
     async with (
         asyncio.timeout(LIMIT_S),
         NatsProxy(tiny_cluster.url) as proxy,
-        connect(proxy.url) as cluster,
+        connect(as_client(proxy.url)) as cluster,
     ):
         load = Load(asks)
         async with in_background(load.run(cluster)) as running:
@@ -99,7 +100,7 @@ async def test_a_line_that_stays_dead_ends_every_stream_in_a_retryable_error(
     async with (
         asyncio.timeout(LIMIT_S),
         NatsProxy(tiny_cluster.url) as proxy,
-        connect(proxy.url) as cluster,
+        connect(as_client(proxy.url)) as cluster,
     ):
         load = Load(asks)
         async with in_background(load.run(cluster)) as running:

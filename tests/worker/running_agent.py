@@ -34,6 +34,8 @@ from shared.messages.stream import Done, Failed, StreamMessage
 from shared.messages.stream import decode as decode_stream
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
+from tests.access.members import NAMES
+from tests.access.roles import as_role, as_tester, connect_as, secured
 from tests.worker.heard import Heard
 from worker.agent import Agent
 
@@ -46,6 +48,8 @@ LIMIT_S = 30
 
 E = TypeVar("E", bound=BaseModel)
 _numbers = itertools.count(1)
+_names = itertools.cycle(NAMES["worker"])
+"""Few enough that a server can know all of them."""
 
 
 class Wire:
@@ -61,11 +65,11 @@ class Wire:
     async def listen(self) -> None:
         # One subscription for all: only within one is the order of callbacks certain. Not
         # ">", which would leave no subject without a responder.
-        await self.bus.subscribe("mlx.event.>", self._record)
+        await self.bus.subscribe("*.event.>", self._record)
 
     def new_inbox(self) -> str:
-        """An inbox that `log` holds too; that it lies under _INBOX the controller checks."""
-        return f"mlx.event.inbox.{next(_numbers)}"
+        """An inbox that `log` holds too; whose it may be the controller checks."""
+        return f"_INBOX.event.{next(_numbers)}"
 
     async def wait(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
@@ -238,10 +242,12 @@ async def running_agent(
 
     `settings` are keys of the settings' section `worker`; `controller` is a section of its own.
     """
+    worker = WorkerId(next(_names))
     controller = settings.pop("controller", {})
     tree = ClusterSettings.model_validate(
         {
-            "nats": {"servers": [nats_url]},
+            "nats": as_role("worker", worker, nats_url),
+            "security": {"strict_inbox": secured()},
             "skills": {"chat": list(models)},
             "models": {
                 name: source if isinstance(source, dict) else {"path": str(source)}
@@ -251,9 +257,9 @@ async def running_agent(
             "worker": {"kv_cache": {"disk_mb": 0}, **settings},
         }
     )
-    worker = WorkerId(f"worker-{next(_numbers)}")
-    ours = await Bus.connect(tree.nats, name="by hand", wait_s=5)
-    theirs = await Bus.connect(tree.nats, name="worker", wait_s=5)
+    prefix = subjects.inbox_prefix("client", CLIENT)
+    ours = await Bus.connect(as_tester(nats_url), name="by hand", inbox_prefix=prefix, wait_s=5)
+    theirs = await connect_as("worker", worker, nats_url)
     wire = Wire(ours)
     await wire.listen()
     stop = StopRequest()

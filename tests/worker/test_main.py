@@ -14,6 +14,7 @@ from shared.bus import Bus
 from shared.ids import WorkerId
 from shared.messages.codec import decode
 from shared.messages.health import WorkerHealth
+from tests.access.roles import environment
 from tests.processes import RunningNats
 from tests.worker.running_agent import Wire
 
@@ -120,15 +121,18 @@ def test_a_bad_setting_is_told_as_json_to_programs(scripts: Path, tmp_path: Path
 async def test_a_second_worker_of_the_same_name_is_refused_and_the_first_goes_on(
     scripts: Path, nats_server: RunningNats, tiny_model: Path, bus: Bus, tmp_path: Path
 ) -> None:
-    identity = WorkerId("the-only-one")
+    identity = WorkerId("worker-1")
     wire = Wire(bus)
     await wire.listen()
     arguments = ["--nats", nats_server.url, "--id", identity, "--model", str(tiny_model)]
+    key = environment("worker", identity)
     with (tmp_path / "log").open("w") as log:
-        first = await asyncio.create_subprocess_exec(scripts / "worker", *arguments, stderr=log)
+        first = await asyncio.create_subprocess_exec(
+            scripts / "worker", *arguments, stderr=log, env={**os.environ, **key}
+        )
     try:
         await wire.wait(lambda: bool(wire.on(subjects.worker_event(identity))))
-        second = await asyncio.to_thread(_worker, scripts, *arguments)
+        second = await asyncio.to_thread(_worker, scripts, *arguments, **key)
         assert second.returncode == 2
         assert identity in second.stderr and "--id" in second.stderr
 

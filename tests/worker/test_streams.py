@@ -101,10 +101,11 @@ async def test_what_is_not_this_clients_is_unknown(slow: RunningAgent) -> None:
         late = await Listener.open(slow.wire.bus)
         assert (await late.ask(slow.id, request_id="nobody's")).state == "unknown"
         stranger = ClientName("bob")
-        answer = await late.ask(slow.id, client=stranger, request_id=stream.id)
+        other = await Listener.open(slow.wire.bus, "_INBOX.bob.listening")
+        answer = await other.ask(slow.id, client=stranger, request_id=stream.id)
         assert (answer.state, answer.request_id) == ("unknown", stream.id)
         await stream.listener.has_tokens(4)
-        assert late.messages == []
+        assert late.messages == other.messages == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import IO
 
 import httpx
 
+from tests.access.roles import environment
 from tests.processes import SCRIPTS
 
 
@@ -49,13 +50,14 @@ def gateway_process(
     Args:
         settings: as environment variables, `CLUSTER__SECTION__KEY`.
     """
+    command = [str(SCRIPTS / "gateway"), "--id", "gateway"]
     with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would stop it
         process = subprocess.Popen(
-            [str(SCRIPTS / "gateway"), "--json", "--nats", nats_url, "--port", "0", *arguments],
+            [*command, "--json", "--nats", nats_url, "--port", "0", *arguments],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, **(settings or {})},
+            env={**os.environ, **environment("gateway", "gateway"), **(settings or {})},
         )
         assert process.stdout is not None
         line = process.stdout.readline()

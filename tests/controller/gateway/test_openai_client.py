@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from shared.client import connect
+from tests.access.roles import as_client
 from tests.controller.gateway.gateway_process import GatewayProcess
 from tests.processes import ClusterProcess
 
@@ -30,7 +31,7 @@ async def many(demo_gateway: GatewayProcess) -> AsyncIterator[openai.AsyncOpenAI
 
 async def _active(cluster: ClusterProcess) -> int:
     """Requests that the cluster's worker has, waiting or running."""
-    async with connect(cluster.url) as connected:
+    async with connect(as_client(cluster.url)) as connected:
         worker = (await connected.health()).workers[0]
         return worker.active_requests + worker.queued_requests
 

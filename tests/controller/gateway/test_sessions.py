@@ -9,6 +9,7 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
+from tests.access.roles import as_tester, connect_options
 from tests.controller.gateway.gateway_process import GatewayProcess
 from tests.controller.gateway.long_answers import CHAT
 from tests.processes import ClusterProcess
@@ -31,7 +32,7 @@ async def session(gateway: GatewayProcess, tiny_cluster: ClusterProcess) -> Asyn
         body = json.loads(msg.data)
         heard[body["request_id"]] = body
 
-    client = await nats.connect(tiny_cluster.url)
+    client = await nats.connect(**connect_options(as_tester(tiny_cluster.url)))
     await client.subscribe("mlx.infer.>", cb=take)
     await client.flush()
 

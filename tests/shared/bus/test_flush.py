@@ -6,7 +6,7 @@ import pytest
 
 from shared.bus import Bus, Message
 from shared.errors import BusError
-from shared.settings.tree import Nats
+from tests.access.roles import as_tester
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ _WAIT_S = 20
 async def test_once_it_returns_the_server_has_what_was_published(
     own_bus: Bus, server: NatsProcess
 ) -> None:
-    other = await Bus.connect(Nats(servers=[server.url]), name="other", wait_s=5)
+    other = await Bus.connect(as_tester(server.url), name="other", wait_s=5)
     messages: asyncio.Queue[Message] = asyncio.Queue()
     await other.subscribe("t.x", messages.put)
     await other.flush(timeout_s=_WAIT_S)

@@ -6,7 +6,7 @@ import pytest
 
 from shared.bus import Bus, Entry, KeyValueStore
 from shared.errors import BusError, Overtaken
-from shared.settings.tree import Nats
+from tests.access.roles import as_tester
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -79,7 +79,7 @@ async def test_without_jetstream_that_is_an_error(server: NatsProcess) -> None:
     server.kill()
     server.store = None
     await asyncio.to_thread(server.start)
-    bus = await Bus.connect(Nats(servers=[server.url]), name="test", wait_s=10)
+    bus = await Bus.connect(as_tester(server.url), name="test", wait_s=10)
     store = KeyValueStore(bus, "test")
     for work in (store.get("a"), store.put("a", b"", after=0), store.delete("a")):
         with pytest.raises(BusError, match="JetStream could not"):

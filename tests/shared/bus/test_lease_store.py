@@ -10,7 +10,7 @@ import pytest
 from shared import subjects
 from shared.bus import Bus, LeaseStore, Message
 from shared.errors import BusError, Overtaken
-from shared.settings.tree import Nats
+from tests.access.roles import as_tester
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -144,7 +144,7 @@ async def test_what_is_no_answer_of_jetstream_is_an_error(server: NatsProcess, a
     server.kill()
     server.store = None
     await asyncio.to_thread(server.start)
-    bus = await Bus.connect(Nats(servers=[server.url]), name="t", wait_s=_WAIT_S)
+    bus = await Bus.connect(as_tester(server.url), name="t", wait_s=_WAIT_S)
 
     async def reply(message: Message) -> None:
         await bus.publish(message.reply, answer)

@@ -7,7 +7,7 @@ import pytest
 
 from shared.bus import Bus, Endpoint, Message, Service
 from shared.errors import NoResponders
-from shared.settings.tree import Nats
+from tests.access.roles import as_tester
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def break_protocol(bus: Bus) -> None:
 
 async def ask(server: NatsProcess, subject: str) -> bytes:
     """Ask on a connection of its own, as an outsider does."""
-    outsider = await Bus.connect(Nats(servers=[server.url]), name="outsider", wait_s=10)
+    outsider = await Bus.connect(as_tester(server.url), name="outsider", wait_s=10)
     try:
         return (await outsider.request(subject, b"", timeout_s=10)).payload
     finally:
@@ -190,7 +190,7 @@ async def test_what_is_sent_while_the_connection_breaks_goes_out_with_the_next(
 
 
 async def test_a_bus_without_a_server_closes_with_something_unsent(server: NatsProcess) -> None:
-    bus = await Bus.connect(Nats(servers=[server.url]), name="unsent", wait_s=5)
+    bus = await Bus.connect(as_tester(server.url), name="unsent", wait_s=5)
     server.kill()
     await asyncio.wait_for(bus.wait_lost(), 10)
     await bus.publish("unsent", b"x")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared import subjects
+from shared.access.roles import Role
 from shared.bus import Bus, Message
-from shared.ids import WorkerId
+from shared.ids import LOCAL_CLIENT, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import (
     CONTROL_ORDERS,
@@ -18,6 +19,7 @@ from shared.messages.control import (
     LoadModel,
 )
 from shared.messages.events import ModelStatus, WorkerReport
+from tests.access.roles import environment
 from tests.shared.cli.reports import cluster
 
 ROOT = Path(__file__).parents[3]
@@ -101,15 +103,17 @@ class Ran:
     err: str
 
 
-async def run(*arguments: str, columns: int = 80, limit_s: float = LIMIT_S) -> Ran:
-    """`cluster` as a person types it, its output not a terminal."""
+async def run(
+    *arguments: str, role: Role = "admin", columns: int = 80, limit_s: float = LIMIT_S
+) -> Ran:
+    """`cluster` as a person of that role types it, its output not a terminal."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "shared.cli", *arguments),
         cwd=ROOT,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "COLUMNS": str(columns)},
+        env={**os.environ, "COLUMNS": str(columns), **environment(role, LOCAL_CLIENT)},
     )
     out, err = await asyncio.wait_for(process.communicate(), limit_s)
     assert process.returncode is not None

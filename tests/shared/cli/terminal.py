@@ -14,6 +14,8 @@ from typing import Any, Self
 
 import psutil
 
+from shared.ids import LOCAL_CLIENT
+from tests.access.roles import environment
 from tests.processes import wait_for
 from tests.shared.cli.simulated_cluster import LIMIT_S, ROOT
 
@@ -44,7 +46,7 @@ class Terminal:
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
-            env={**os.environ, "TERM": "xterm-256color"},
+            env={**os.environ, "TERM": "xterm-256color", **environment("admin", LOCAL_CLIENT)},
             start_new_session=True,
         )
         return self

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shared.bus import Bus
-from shared.settings.tree import Nats
+from tests.access.roles import as_tester
 from tests.controller.running import running_controller
 from tests.processes import NatsProcess
 from tests.shared.cli.simulated_cluster import Ran, run
@@ -14,11 +14,11 @@ pytestmark = pytest.mark.anyio
 
 
 async def explained(server: NatsProcess, own_bus: Bus, *arguments: str) -> Ran:
-    async with running_controller(Nats(servers=[server.url]), own_bus) as cluster:
+    async with running_controller(as_tester(server.url), own_bus) as cluster:
         await cluster.worker("w1", prefill_ms=2500)
         await cluster.worker("w2")
         await cluster.worker("w3", state="draining")
-        return await run("route", "--nats", server.url, *arguments)
+        return await run("route", "--nats", server.url, *arguments, role="client")
 
 
 async def test_it_says_who_is_chosen_and_why_and_what_keeps_the_others(

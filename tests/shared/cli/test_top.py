@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 
 import pytest
 
+from shared.ids import LOCAL_CLIENT
+from tests.access.roles import environment
 from tests.processes import NatsProcess
 from tests.shared.cli.reports import ALL, IDLE, OVERLOADED, worker
 from tests.shared.cli.simulated_cluster import LIMIT_S, ROOT, SimulatedCluster, run
@@ -43,6 +46,7 @@ async def test_json_is_a_line_for_each_interval(
         *(sys.executable, "-m", "shared.cli", "top", "--json"),
         *("--interval", "0.2", "--nats", server.url),
         cwd=ROOT,
+        env={**os.environ, **environment("admin", LOCAL_CLIENT)},
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None

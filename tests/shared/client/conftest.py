@@ -8,6 +8,7 @@ from shared.bus import Bus
 from shared.client import Cluster, connect
 from shared.client.inbox import SharedInbox
 from shared.settings.tree import Nats
+from tests.access.roles import as_client
 from tests.shared.client.simulated_controller import SimulatedController
 
 
@@ -20,7 +21,7 @@ async def controller(bus: Bus) -> SimulatedController:
 
 @pytest.fixture(params=["own inboxes", "a shared inbox"])
 async def cluster(nats_settings: Nats, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with connect(nats_settings, client="ada") as connected:
+    async with connect(as_client(nats_settings.servers[0], "ada"), client="ada") as connected:
         if request.param == "own inboxes":
             yield connected
         else:

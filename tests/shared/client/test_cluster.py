@@ -1,5 +1,7 @@
 """What a client can ask and order, besides requests."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from shared import subjects
@@ -9,6 +11,8 @@ from shared.errors import InvalidRequest, Unavailable
 from shared.ids import ModelId, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import ControlReply, LoadModel
+from shared.settings.tree import Nats
+from tests.access.roles import as_client, as_role
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +21,15 @@ MAC = WorkerId("mac-of-test-cluster")
 ORDER = LoadModel(model=ModelId("demo"))
 
 
-async def test_an_order_is_answered_by_its_worker(bus: Bus, cluster: Cluster) -> None:
+@pytest.fixture
+async def admin(nats_settings: Nats) -> AsyncIterator[Cluster]:
+    """Whose orders workers may be given."""
+    nats = as_role("admin", "ada", nats_settings.servers[0])
+    async with connect(nats, client="ada") as connected:
+        yield connected
+
+
+async def test_an_order_is_answered_by_its_worker(bus: Bus, admin: Cluster) -> None:
     async def refuse(message: Message) -> None:
         assert decode(LoadModel, message.payload) == ORDER
         reply = ControlReply(worker=MAC, ok=False, code="unknown_model", message="no demo here")
@@ -25,14 +37,14 @@ async def test_an_order_is_answered_by_its_worker(bus: Bus, cluster: Cluster) ->
 
     subscription = await bus.subscribe(subjects.worker_control(MAC, "load"), refuse)
     await bus.flush()
-    reply = await cluster.control(MAC, ORDER)
+    reply = await admin.control(MAC, ORDER)
     assert (reply.ok, reply.code, reply.message) == (False, "unknown_model", "no demo here")
     await subscription.unsubscribe()
 
 
-async def test_an_order_to_nobody_is_unavailable(cluster: Cluster) -> None:
+async def test_an_order_to_nobody_is_unavailable(admin: Cluster) -> None:
     with pytest.raises(Unavailable, match="worker nobody does not answer"):
-        await cluster.control(WorkerId("nobody"), ORDER)
+        await admin.control(WorkerId("nobody"), ORDER)
 
 
 @pytest.mark.parametrize("name", ["", "*", "a.b", ">", "a b"])
@@ -42,7 +54,7 @@ async def test_an_order_to_no_name_is_refused(cluster: Cluster, name: str) -> No
 
 
 async def test_without_nats_nobody_else_is_blamed(server: NatsProcess) -> None:
-    async with connect(server.url) as cluster:
+    async with connect(as_client(server.url)) as cluster:
         server.kill()
         with pytest.raises(Unavailable, match="the connection to NATS is lost") as caught:
             await cluster.health()

@@ -19,6 +19,7 @@ from shared.messages.stream import (
     encode_multiplexed,
 )
 from shared.settings.tree import Nats
+from tests.access.roles import as_client
 from tests.shared.client.simulated_controller import MAC, SimulatedController, chunk, done
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ async def inbox(own_bus_of_ada: Bus) -> SharedInbox:
 
 @pytest.fixture
 async def own_bus_of_ada(nats_settings: Nats) -> AsyncIterator[Bus]:
-    async with connect(nats_settings, client="ada") as connected:
+    async with connect(as_client(nats_settings.servers[0], "ada"), client="ada") as connected:
         yield connected.bus
 
 

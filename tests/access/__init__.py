@@ -1,0 +1,1 @@
+"""Tests with authentication and TLS (`--secured`): everybody is who they say they are."""
