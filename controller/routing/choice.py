@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 HOME = "it served the session before"
 ONLY = "no other one can serve it now"
+TRIAL = "it has new settings, and gets its share of what is not urgent"
 SPREAD = "the least of its places are taken, and prompts of a list are spread"
 
 
@@ -52,7 +53,7 @@ class Fleet(Protocol):
     @property
     def on_trial(self) -> Collection[WorkerId]:
         """Those with settings that have not proved themselves: not for what matters most, where
-        others can serve it."""
+        others can serve it, and for their share of all else."""
 
     def gone_lately(self, now: float) -> Sequence[WorkerView]:
         """Those that ended a moment ago, as they were last."""
@@ -126,10 +127,13 @@ def choose(
                     candidates.append(_candidate(view, model, need, links, kept))
                 else:
                     obstacles.setdefault(view.id, obstacle)
-            if need.level == "high":
-                proven = [one for one in candidates if one.worker.id not in fleet.on_trial]
-                candidates = proven or candidates
             if candidates:
+                tried = _tried(candidates, need, fleet.on_trial, draw)
+                if tried is not None:
+                    return Decision(model, tried, TRIAL, candidates, obstacles)
+                if need.level == "high":
+                    proven = [one for one in candidates if one.worker.id not in fleet.on_trial]
+                    candidates = proven or candidates
                 chosen, reason = _pick(candidates, need, policy, draw)
                 return Decision(model, chosen, reason, candidates, obstacles)
     for view in fleet.workers:
@@ -141,6 +145,19 @@ def choose(
         if could_serve(view, need):
             obstacles.setdefault(view.id, GONE)
     raise NoRoute(need, obstacles)
+
+
+def _tried(
+    candidates: Sequence[Candidate], need: Need, on_trial: Collection[WorkerId], draw: Draw
+) -> Candidate | None:
+    """A worker on trial, where it is its turn: of what is not urgent each gets its share, also
+    where the policy would never pick it, or nothing would show what it is like. Not where it is
+    much slower, and no session that has a home."""
+    if need.level == "high" or need.home is not None or not on_trial:
+        return None
+    one = candidates[min(int(draw() * len(candidates)), len(candidates) - 1)]
+    slow = one.forecast.total_ms > _much_slower_ms(candidates)
+    return one if one.worker.id in on_trial and not slow and len(candidates) > 1 else None
 
 
 def _pick(

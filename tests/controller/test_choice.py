@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.circuit_breaker import CircuitBreaker
 from controller.routing import Decision, Need, NoRoute, choose, find_obstacle, policy_named
-from controller.routing.choice import HOME, MOST_COMPARED, SPREAD
+from controller.routing.choice import HOME, MOST_COMPARED, SPREAD, TRIAL
 from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelSpeed, ModelState, ModelStatus, Tier
@@ -32,10 +32,13 @@ def decided(
     seed: int = 1,
     excluded: Collection[str] = (),
     policy: str = "prefix-aware",
+    on_trial: Collection[str] = (),
 ) -> Decision:
+    fleet = Views(workers)
+    fleet.on_trial = frozenset(WorkerId(name) for name in on_trial)
     return choose(
         need,
-        Views(workers),
+        fleet,
         Kept(kept),
         policy_named(policy),
         now=0.0,
@@ -101,6 +104,49 @@ def test_a_decision_tells_what_was_compared_and_who_was_out() -> None:
     assert decision.chosen is decision.candidates[0]
     assert decision.reason == "the first token is predicted there soonest"
     assert {id: found.code for id, found in decision.obstacles.items()} == {"c": "draining"}
+
+
+# Workers on trial.
+
+FOUR = [view("a", active_requests=4), view("b"), view("c"), view("d")]
+"""The policy picks anyone but `a`."""
+
+
+def shares(need: Need, **how: Any) -> dict[str, float]:
+    """Of many requests, by worker."""
+    found = [decided(FOUR, need, seed=seed, **how).worker.id for seed in range(1000)]
+    return {name: found.count(WorkerId(name)) / len(found) for name in "abcd"}
+
+
+@pytest.mark.parametrize("level", ["medium", "low"])
+def test_who_is_on_trial_gets_its_share_also_where_others_are_better(level: Any) -> None:
+    need = Need([DEMO], level=level)
+    assert shares(need)["a"] == 0
+    assert 0.2 < shares(need, on_trial="a")["a"] < 0.3
+    two = shares(need, on_trial="ab")
+    assert 0.2 < two["a"] < 0.3 and two["b"] > two["a"]
+    reasons = {decided(FOUR, need, seed=seed, on_trial="a").reason for seed in SEEDS}
+    assert TRIAL in reasons and len(reasons) == 2
+
+
+def test_one_that_is_much_slower_is_not_tried() -> None:
+    kept: dict[str, dict[str, Tier]] = {name: {"one": "memory"} for name in "bcd"}
+    need = prompt("one")
+    assert shares(need, kept=kept, on_trial="a")["a"] == 0
+    assert shares(need, kept=kept, on_trial="ab")["b"] > 0.3
+
+
+def test_what_is_urgent_goes_to_others_while_there_are_some() -> None:
+    need = Need([DEMO], level="high")
+    assert shares(need, on_trial="bcd") == {"a": 1, "b": 0, "c": 0, "d": 0}
+    assert shares(need, on_trial="abcd")["a"] == 0, "as ever where all are on trial"
+    assert decided(FOUR, need, on_trial="bcd", excluded="a").worker.id in "bcd"
+
+
+def test_a_session_stays_at_its_home_whoever_is_on_trial() -> None:
+    need = Need([DEMO], home=WorkerId("b"))
+    assert shares(need, on_trial="c")["b"] == 1
+    assert shares(need, on_trial="b")["b"] == 1
 
 
 # What is kept, and sessions.
