@@ -11,6 +11,8 @@ from shared.discovery.announcement import SERVICE_TYPE, Announcement, read_annou
 logger = logging.getLogger(__name__)
 
 _ASK_MS = 1000
+_MOST_NAMES = 256
+"""Anybody may announce; no more are remembered."""
 
 
 class Finder:
@@ -26,7 +28,7 @@ class Finder:
         return sorted(each.values(), key=lambda found: (found.cluster, found.id))
 
     def heard(self, name: str, announcement: Announcement | None) -> None:
-        if announcement is not None:
+        if announcement is not None and len(self._by_name) < _MOST_NAMES:
             self._by_name[name] = announcement
 
     def gone(self, name: str) -> None:
@@ -53,10 +55,15 @@ async def finding(interfaces: Sequence[str]) -> AsyncIterator[Finder]:
         return
 
     async def look(name: str) -> None:
-        info = AsyncServiceInfo(SERVICE_TYPE, name)
-        if await info.async_request(zeroconf.zeroconf, _ASK_MS):
-            addresses = _usable(info.parsed_addresses())
-            finder.heard(name, read_announcement(info.properties, addresses, info.port or 0))
+        try:
+            info = AsyncServiceInfo(SERVICE_TYPE, name)
+            if await info.async_request(zeroconf.zeroconf, _ASK_MS):
+                addresses = _usable(info.parsed_addresses())
+                finder.heard(name, read_announcement(info.properties, addresses, info.port or 0))
+        except Exception as error:  # whatever a stranger sends, nobody else is kept from starting
+            logger.warning("an announcement cannot be read: %r", error)
+        finally:
+            looking.pop(name, None)
 
     async with asyncio.TaskGroup() as tasks:
 
@@ -65,16 +72,16 @@ async def finding(interfaces: Sequence[str]) -> AsyncIterator[Finder]:
         ) -> None:
             if state_change is ServiceStateChange.Removed:
                 finder.gone(name)
-            else:
-                looking.add(tasks.create_task(look(name)))
+            elif name not in looking and len(looking) < _MOST_NAMES:
+                looking[name] = tasks.create_task(look(name))
 
-        looking: set[asyncio.Task[None]] = set()
+        looking: dict[str, asyncio.Task[None]] = {}
         browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE_TYPE], handlers=[on_change])
         try:
             yield finder
         finally:
             await browser.async_cancel()
-            for task in looking:
+            for task in list(looking.values()):
                 task.cancel()
             await zeroconf.async_close()
 

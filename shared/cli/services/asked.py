@@ -19,7 +19,10 @@ from shared.errors import SettingsError
 from shared.folders import cache_folder, data_folder
 from shared.settings import load_settings, settings_file
 
-_CARRIED = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT")
+_CARRIED = (
+    *("XDG_CACHE_HOME", "XDG_DATA_HOME"),
+    *("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"),
+)
 """Variables that say where files are. All else belongs into the settings file."""
 _LOGS = "Library/Logs/mlx-nats-cluster"
 

@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from controller.gateway.keys import ANONYMOUS, Key, KeyRing, hashed, new_key, read_keys, write_keys
+from controller.gateway.service import key_ring
 from shared.errors import ClusterError, SettingsError
 from shared.ids import ClientName
+from shared.settings.tree import Gateway
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process, make_key
 from tests.processes import SCRIPTS, ClusterProcess, wait_for
 
@@ -102,6 +104,24 @@ def test_an_empty_file_lets_nobody_in(file: Path) -> None:
         ring.find(new_key())
 
 
+def test_beyond_this_machine_the_keys_that_were_made_are_asked_for(
+    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, key = tmp_path / "keys.yaml", new_key()
+    monkeypatch.setattr("controller.gateway.service.default_keys_file", lambda: made)
+    with pytest.raises(SettingsError, match="gateway keys add"):
+        key_ring(Gateway(host="0.0.0.0"))
+    write_keys(made, [_entry(key)])
+    assert key_ring(Gateway(host="0.0.0.0")).find(key) == _entry(key)
+    for open_one in (Gateway(), Gateway(host="0.0.0.0", allow_anonymous=True)):
+        assert key_ring(open_one).find(None) == ANONYMOUS
+    write_keys(file, [_entry(other := new_key(), "bob")])
+    named = key_ring(Gateway(host="0.0.0.0", keys_file=str(file)))
+    assert named.find(other) == _entry(other, "bob")
+    with pytest.raises(ClusterError):
+        named.find(key)
+
+
 def _run(file: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [str(SCRIPTS / "gateway"), "--keys-file", str(file), "keys", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -124,9 +144,11 @@ def test_keys_are_made_listed_and_removed_by_command(file: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com"])
-def test_beyond_this_machine_it_does_not_listen_without_keys(host: str) -> None:
+def test_beyond_this_machine_it_does_not_listen_without_keys(host: str, tmp_path: Path) -> None:
+    nobodys = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
     started = subprocess.run(
         [str(SCRIPTS / "gateway"), "--host", host, "--nats", "nats://127.0.0.1:1"],
+        env=nobodys,
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert started.returncode == 2

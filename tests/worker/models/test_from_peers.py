@@ -176,6 +176,15 @@ async def test_without_the_hub_the_peers_list_it_too(
     assert await Fetching().folder() == folder
 
 
+async def test_where_the_hub_is_not_to_be_asked_it_is_not(
+    hub: HubStandIn, model: Path, peer: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = await fetch(peer.ask)
+    assert (folder / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
+    assert hub.requests == [] and hub.sent == []
+
+
 async def test_without_the_hub_a_lie_ends_the_fetch(
     hub: HubStandIn, model: Path, elsewhere: Path, peer: Offering
 ) -> None:
