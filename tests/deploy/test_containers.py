@@ -66,7 +66,7 @@ def test_the_image_copies_what_is_there() -> None:
         *sources, _ = line.split()
         for source in sources:
             assert (ROOT / source).exists(), source
-    assert "USER cluster" in text and "--require-hashes" in text
+    assert "USER 1000" in text and "--require-hashes" in text
 
 
 def test_the_image_has_the_pins_of_all() -> None:
