@@ -5,9 +5,10 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from shared.access.folder import AccessFolder
+from shared.access.private_file import keep_private
 from shared.errors import SettingsError
 
 _LEFT_OUT = ("jetstream", "nats-server.pid", "nats-server.json", ".lock")
@@ -45,18 +46,12 @@ def restore(file: Path, folder: Path) -> AccessFolder:
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
         with tarfile.open(file, mode="r:gz") as archive:
-            members = archive.getmembers()
-            if sum(member.size for member in members) > _MOST_BYTES:
-                raise SettingsError(f"{file} is too large for a copy of such a folder")
-            archive.extractall(scratch, members=members, filter="data")
-        _make_private(scratch)
+            _unpack(archive, scratch)
         AccessFolder(scratch)
         scratch.rename(folder)
     except (OSError, tarfile.TarError, EOFError, SettingsError) as error:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
-        if isinstance(error, SettingsError) and "too large" in error.message:
-            raise
         why = error.strerror if isinstance(error, OSError) and error.strerror else "no such copy"
         raise SettingsError(f"{file}: {why}") from None
     access = AccessFolder(folder)
@@ -72,6 +67,19 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _make_private(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        path.chmod(0o700 if path.is_dir() else 0o600)
+def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Files below the folder, and nothing else; readable for their owner only.
+
+    Raises:
+        SettingsError: it holds something else, or too much.
+    """
+    taken_bytes = 0
+    for member in archive:
+        path = PurePosixPath(member.name)
+        taken_bytes += member.size
+        content = archive.extractfile(member) if member.isfile() else None
+        if content is None or path.is_absolute() or ".." in path.parts or taken_bytes > _MOST_BYTES:
+            raise SettingsError(f"{member.name!r} is no file of such a folder")
+        target = folder / path
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_private(target, content.read())
