@@ -12,6 +12,7 @@ from shared.messages.control import RequestQuery, RequestState
 from worker.active_request import ActiveRequest
 
 _ANSWER_WAIT_S = 1.0
+_OTHERS_WAIT_S = 0.25
 
 
 async def find_lost(
@@ -32,14 +33,27 @@ async def find_lost(
 
 
 async def _state(bus: Bus, request: ActiveRequest) -> RequestState | None:
+    """What the controller says that knows it best; None where none does."""
     client, request_id = request.key
     query = encode(RequestQuery(request_id=request_id))
+    subject = subjects.request(client, "status")
     try:
-        subject = subjects.request(client, "status")
         answer = await bus.request(subject, query, timeout_s=_ANSWER_WAIT_S)
-        return decode(RequestState, answer.payload)
+        state = decode(RequestState, answer.payload)
+        if not _is_of_before(request, state):
+            return state
+        answers = await bus.request_many(subject, query, wait_s=_OTHERS_WAIT_S)
+        states = [decode(RequestState, answer.payload) for answer in answers]
     except (BusError, DecodeError):
         return None
+    return next((state for state in states if not _is_of_before(request, state)), None)
+
+
+def _is_of_before(request: ActiveRequest, state: RequestState) -> bool:
+    """Whether it speaks of an attempt that had ended before ours began: a controller remembers what
+    its client cancelled, and asked for again at another one."""
+    running = state.state in ("accepted", "dispatching", "running")
+    return not running and state.attempt < request.dispatch.attempt
 
 
 def _is_ours(request: ActiveRequest, state: RequestState, worker: WorkerId) -> bool:

@@ -14,6 +14,7 @@ from tests.controller.virtual.steps import (
     LEAVES,
     REQUESTS,
     Ask,
+    CancelIt,
     Crowd,
     Cut,
     Generate,
@@ -116,6 +117,14 @@ def test_what_comes_in_the_moment_in_which_its_controller_leaves_hears_an_end() 
     """Some of these arrive when all others were ended already."""
     for wait_s in (0.0005, 0.000999, 0.001, 0.0010001, 0.0015):
         follow(Ask(0, "c-1"), Wait(wait_s / 2), Wait(wait_s / 2), Leave("c-1"))
+
+
+def test_what_was_cancelled_and_asked_for_again_elsewhere_is_not_given_up() -> None:
+    """The worker, back after a cut, hears first from who remembers the cancelled one."""
+    follow(
+        Ask(0, "c-1"), Wait(0.0005), Kill("w-1"), CancelIt(0), Cut("w-2", 0.1), Ask(0, "c-2"),
+        Wait(0.002),
+    )  # fmt: skip
 
 
 @settings(max_examples=150)
