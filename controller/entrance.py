@@ -106,6 +106,7 @@ class Entrance:
         payload: Callable[[], bytes],
         *,
         hops: int = 0,
+        if_unheard: bool = False,
         away: Away,
     ) -> None:
         """Take a request or send it on; say what is wrong with it, if something is."""
@@ -114,6 +115,8 @@ class Entrance:
             known = self._requests.find(request.key)
             if known is not None and hops == HANDED_OVER_HOPS:
                 known.ours_since = time.monotonic()
+            if known is not None and if_unheard and inbox in known.inboxes:
+                return
             if known is None:
                 has_turns = self._requests.has_turns(request.session)
                 if await self._peers.forward(request, hops=hops, away=away, has_turns=has_turns):
@@ -158,6 +161,7 @@ class Entrance:
             forwarded.reply,
             lambda: encode(forwarded.request),
             hops=forwarded.hops,
+            if_unheard=forwarded.if_unheard,
             away=[*forwarded.away, *self._away()],
         )
         self._tasks.start(taking)

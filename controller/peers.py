@@ -162,6 +162,11 @@ class Peers:
         owners = rank_owners(_adoption_key(request), self.others)
         return await self._send(request, owners, HANDED_OVER_HOPS)
 
+    async def leave_to(self, owner: ControllerId, request: OwnedRequest) -> bool:
+        """Have another one that serves a copy of a request tell its listeners here, too; False
+        where it is gone."""
+        return await self._send(request, [owner], HANDED_OVER_HOPS, if_unheard=True)
+
     def _noted_others(self) -> list[ControllerId]:
         if (others := self.others) != self._known_others:
             self._known_others, self._changed_at = others, time.monotonic()
@@ -185,6 +190,7 @@ class Peers:
         hops: int,
         *,
         if_turns: bool = False,
+        if_unheard: bool = False,
         away: Away = (),
     ) -> bool:
         """Whether one of them has it now, the first that is there."""
@@ -194,7 +200,9 @@ class Peers:
             subject = subjects.controller_infer(owner)
             try:
                 for inbox in request.inboxes:
-                    message = _forwarded(request, inbox, hops, if_turns=if_turns, away=away)
+                    message = _forwarded(
+                        request, inbox, hops, if_turns=if_turns, if_unheard=if_unheard, away=away
+                    )
                     limit_s = _FOUND_OUT_S if if_turns else _ANSWER_S
                     answer = await self._bus.request(subject, message, timeout_s=limit_s)
                 return decode(ForwardReply, answer.payload).taken
@@ -210,7 +218,7 @@ def _adoption_key(request: OwnedRequest) -> str:
 
 
 def _forwarded(
-    request: OwnedRequest, inbox: str, hops: int, *, if_turns: bool, away: Away
+    request: OwnedRequest, inbox: str, hops: int, *, if_turns: bool, if_unheard: bool, away: Away
 ) -> bytes:
     message = ForwardedRequest(
         client=request.client,
@@ -219,6 +227,7 @@ def _forwarded(
         elapsed_ms=request.elapsed_ms,
         hops=hops,
         if_turns=if_turns,
+        if_unheard=if_unheard,
         away=list(away),
         request=request.request.model_copy(update={"request_id": request.request_id}),
     )

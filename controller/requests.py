@@ -365,7 +365,11 @@ class Requests:
         for it while we were out of touch, or takes over as we leave."""
         await self._peers.wait_in_touch()
         if request.attempt >= 0:
-            return not await self.left_us(request) and not request.ended
+            owner = await self._peers.owner_since(request)
+            if owner is None or not await self._peers.leave_to(owner, request):
+                return not request.ended
+            await self.let_go_to(owner, request)
+            return False
         if request.ended or request.cancelled or self._dispatcher.may_begin(request):
             return not request.ended
         if self._dispatcher.closed:

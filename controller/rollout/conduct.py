@@ -45,9 +45,11 @@ class Progress:
     """What the leader alone knows, and another one finds out anew.
 
     Attributes:
+        heard_all: whoever is there has been heard; who has not is gone.
         readings: of the phase that is under way, if it needs any.
     """
 
+    heard_all: bool = True
     under_way: dict[WorkerId, UnderWay] = field(default_factory=dict)
     readings: Readings | None = None
 
@@ -74,7 +76,7 @@ def on_trial(state: RolloutState) -> frozenset[WorkerId]:
     if rollout is None or not rollout.steps:
         return frozenset()
     if rollout.phase == "rolling_back":  # they still run what is no good, for a moment
-        return frozenset(worker for step in rollout.steps[: rollout.step + 1] for worker in step)
+        return frozenset(rollout.given)
     if rollout.phase in ("applying", "baking"):
         return frozenset(rollout.steps[rollout.step])
     return frozenset()
@@ -133,7 +135,9 @@ def _advanced(
                 return _in(rollout, "rolling_back", now, reason=fault)
             members = [reports[worker] for worker in rollout.reached if worker in reports]
             waiting = any(worker in progress.under_way for worker in rollout.reached)
-            if not waiting and all(is_up(report, rollout.version) for report in members):
+            if waiting or _unheard(rollout, reports, progress):
+                return rollout
+            if all(is_up(report, rollout.version) for report in members):
                 return _in(rollout, "baking", now)
         case "baking":
             if progress.readings is None:
@@ -158,9 +162,16 @@ def _advanced(
                 is_up(report, rollout.before) or _gave_up(report, rollout.before)
                 for report in reports.values()
             )
-            if back and not progress.under_way:
+            if back and not progress.under_way and not _unheard(rollout, reports, progress):
                 return _in(rollout, "rolled_back", now)
     return rollout
+
+
+def _unheard(
+    rollout: Rollout, reports: Mapping[WorkerId, WorkerReport], progress: Progress
+) -> bool:
+    """Whether a worker that has the version may still say so, to a leader that is new."""
+    return not progress.heard_all and any(worker not in reports for worker in rollout.given)
 
 
 def _find_failed(

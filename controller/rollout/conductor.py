@@ -57,6 +57,8 @@ _READ_S = 1.0
 _ANSWER_S = 5.0
 _TROUBLE_S = 1.0
 _ASK_AGAIN_S = 10.0
+_HEARD_WITHIN_S = 10.0
+"""Whoever is there is heard in this time, also if it starts again just then."""
 _ROLL_BACK_DRAIN_MS = 3000
 """A version that is no good is left soon; streams go on elsewhere."""
 
@@ -102,6 +104,7 @@ class Conductor:
         self._look = look
         self._store = RolloutStore(bus)
         self._state: RolloutState | None = None  # as we keep it while we lead
+        self._listens_since = math.inf
         self._asked_at = -math.inf
         self._heard = False
         self._progress = Progress()
@@ -123,6 +126,7 @@ class Conductor:
     async def run(self) -> None:
         """Go on with what is under way whenever this controller leads, until cancelled."""
         self._bus.on_reconnect.append(self._on_reconnect)
+        self._listens_since = time.monotonic()
         said = ""
         while True:
             try:
@@ -156,6 +160,8 @@ class Conductor:
         now = time.time()
         reports = {view.id: view.report for view in self._registry.workers}
         self._read(state, reports, now)
+        listens_s = time.monotonic() - self._listens_since
+        self._progress.heard_all = listens_s > _HEARD_WITHIN_S
         decision = decide(state, reports, self._progress, now)
         if decision.state is not state:
             await self._keep(decision.state)

@@ -122,7 +122,8 @@ class ForwardedRequest(Internal):
     """A request on its way to the controller that owns its session or id.
 
     `hops`: one more where that one was out of touch, or left, and sent it on. `if_turns`: it is for
-    whom it is sent to only where other turns of its session are there. `away`: controllers that it
+    whom it is sent to only where other turns of its session are there. `if_unheard`: who has the
+    request tells an inbox that it does not know, and none that it does. `away`: controllers that it
     has come through and that were out of touch a moment ago.
     """
 
@@ -132,6 +133,7 @@ class ForwardedRequest(Internal):
     elapsed_ms: float
     hops: int = 1
     if_turns: bool = False
+    if_unheard: bool = False
     away: list[ControllerId] = []
     request: InferenceRequest
 

@@ -89,6 +89,11 @@ class Rollout(Part):
         """The workers that have the version, or are to get it now."""
         if self.phase in ("measuring", "rolling_back", "rolled_back"):
             return []
+        return self.given
+
+    @property
+    def given(self) -> list[WorkerId]:
+        """The workers that have had the version, as far as it came."""
         return [worker for step in self.steps[: self.step + 1] for worker in step]
 
 

@@ -127,6 +127,13 @@ def test_what_was_cancelled_and_asked_for_again_elsewhere_is_not_given_up() -> N
     )  # fmt: skip
 
 
+def test_who_listens_to_a_copy_that_is_let_go_hears_the_end_of_the_other_one() -> None:
+    """Two clients publish one request to two controllers, of which one cannot be heard in time."""
+    follow(
+        SlowFrom("c-1", 1.2), Wait(0.002), Ask(0, "c-1"), Ask(0, "c-2"), Wait(0.3)
+    )  # fmt: skip
+
+
 @settings(max_examples=150)
 @given(scripts(CUT_WORKERS, LEAVES))
 def test_no_request_is_lost_or_answered_twice(steps: list[Step]) -> None:

@@ -230,6 +230,53 @@ def test_another_leader_goes_on_and_watches_anew() -> None:
     assert play.look() == [(W2, 2)]
 
 
+def test_another_leader_that_goes_on_waits_until_it_has_heard_all_that_have_it() -> None:
+    play = Play()
+    play.until("baking")
+    play.look()
+    play.look(21)
+    assert play.phase() == "applying"
+    for worker in (W2, W3):
+        play.say(worker, 2, boot="b2")
+    heard, play.reports = play.reports, {W3: play.reports[W3]}
+    play.progress = Progress(heard_all=False)
+    play.look()
+    assert play.phase() == "applying"
+    play.reports = heard
+    play.look()
+    assert play.phase() == "baking"
+
+
+def test_another_leader_that_goes_back_waits_until_it_has_heard_all_that_have_it() -> None:
+    play = Play()
+    play.until("baking")
+    play.look()
+    play.say(W1, 2, boot="b2", failed=9)
+    play.look()
+    heard, play.reports = play.reports, {W3: play.reports[W3]}
+    play.progress = Progress(heard_all=False)
+    play.look()
+    assert play.phase() == "rolling_back"
+    play.reports = heard
+    assert play.look() == [(W1, 1)]
+    play.until("rolled_back")
+
+
+def test_who_is_not_heard_by_another_leader_in_time_is_gone() -> None:
+    play = Play()
+    play.until("baking")
+    play.look()
+    play.say(W1, 2, boot="b2", failed=9)
+    play.look()
+    del play.reports[W1]
+    play.progress = Progress(heard_all=False)
+    play.look()
+    assert play.phase() == "rolling_back"
+    play.progress.heard_all = True
+    play.look()
+    assert play.phase() == "rolled_back"
+
+
 def test_who_comes_late_gets_what_is_right_for_it() -> None:
     play = Play()
     play.until("baking")
