@@ -3,8 +3,10 @@
 Its layout: huggingface.co/docs/huggingface_hub/guides/manage-cache.
 """
 
+import contextlib
 import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 from huggingface_hub import constants
 
 _CONTENT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_MOST_CONTENTS = 4096
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -20,11 +23,13 @@ class KeptFiles:
     """
     Attributes:
         contents: the paths of those that are whole, by their ids.
+        sizes_bytes: of those.
         commit: of the revision that was asked for; empty where that is not known here.
         files: the ids of that commit's files in its top folder, by name.
     """
 
     contents: Mapping[str, Path]
+    sizes_bytes: Mapping[str, int]
     commit: str
     files: Mapping[str, str]
 
@@ -40,13 +45,23 @@ def kept_files(cache: Path, repo: str, revision: str | None) -> KeptFiles:
         repo: an id of the hub, owner/name.
     """
     folder = cache / f"models--{repo.replace('/', '--')}"
-    try:
-        found = {path.name: path for path in (folder / "blobs").iterdir() if path.is_file()}
-    except OSError:
-        found = {}
-    contents = {name: path for name, path in found.items() if _CONTENT.fullmatch(name)}
+    contents = {}
+    sizes_bytes = {}
+    for path in _paths(folder / "blobs"):
+        with contextlib.suppress(OSError):  # it goes just now
+            about = path.stat()
+            if _CONTENT.fullmatch(path.name) and stat.S_ISREG(about.st_mode):
+                contents[path.name], sizes_bytes[path.name] = path, about.st_size
     commit = _commit(folder / "refs", revision)
-    return KeptFiles(contents, commit, _files(folder / "snapshots" / commit) if commit else {})
+    files = _files(folder / "snapshots" / commit) if commit else {}
+    return KeptFiles(contents, sizes_bytes, commit, files)
+
+
+def _paths(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())[:_MOST_CONTENTS]
+    except OSError:
+        return []
 
 
 def _commit(refs: Path, revision: str | None) -> str:

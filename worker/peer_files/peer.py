@@ -63,10 +63,11 @@ class Peer:
             yield piece
 
     def _connected(self) -> http.client.HTTPSConnection:
-        """To the first address that answers with the right certificate; it comes first from now
-        on."""
+        """To the first address that answers with the right certificate: it comes first from now
+        on, and those that let us wait come no more."""
         failed: Exception = PeerFailed("it names no address")
-        for url in list(self._urls):
+        silent: list[str] = []
+        for url in self._urls:
             parts = urlsplit(url)
             connection = _Pinned(parts.hostname or "", parts.port, self._offer.authority)
             try:
@@ -74,9 +75,10 @@ class Peer:
             except (OSError, ValueError) as error:
                 connection.close()
                 failed = error
+                silent += [url] if isinstance(error, TimeoutError) else []
                 continue
-            self._urls.remove(url)
-            self._urls.insert(0, url)
+            # Other threads do the same; each leaves a whole list.
+            self._urls = [url, *(one for one in self._urls if one not in (url, *silent))]
             return connection
         raise failed
 

@@ -8,6 +8,7 @@ import logging
 import re
 import secrets
 import socket
+import socketserver
 import ssl
 import tempfile
 import threading
@@ -132,6 +133,12 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
         self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._open: set[socket.socket] = set()
+
+    def server_bind(self) -> None:
+        """Without looking up the name of this machine, as HTTPServer does: that may take seconds,
+        and nobody asks for it."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST_NAME, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._places.acquire(blocking=False):

@@ -22,7 +22,6 @@ from worker.peer_files.server import FileServer
 logger = logging.getLogger(__name__)
 
 _ANSWERS_S = 1.0
-_MOST_CONTENTS = 4096
 
 
 class Sharing:
@@ -93,14 +92,13 @@ class Sharing:
                 self._settings.port,
                 bytes_per_s=limit * 1_000_000 if limit is not None else None,
             )
-        contents = dict(sorted(kept.contents.items())[:_MOST_CONTENTS])
-        complete = bool(kept.files) and set(kept.files.values()) <= set(contents)
+        complete = bool(kept.files) and set(kept.files.values()) <= kept.contents.keys()
         return FilesOffer(
             worker=self._id,
             urls=[f"https://{host}:{self._server.port}" for host in _hosts(self._settings.host)],
             authority=self._server.authority,
-            ticket=self._server.new_ticket(contents),
-            contents={content: path.stat().st_size for content, path in contents.items()},
+            ticket=self._server.new_ticket(kept.contents),
+            contents=dict(kept.sizes_bytes),
             commit=kept.commit if complete else "",
             files=dict(kept.files) if complete else {},
         )

@@ -37,7 +37,7 @@ class Offering:
             urls=[f"https://127.0.0.1:{self.server.port}"],
             authority=self.server.authority,
             ticket=self.server.new_ticket(kept.contents),
-            contents={content: path.stat().st_size for content, path in kept.contents.items()},
+            contents=dict(kept.sizes_bytes),
             commit=kept.commit,
             files=dict(kept.files),
         )

@@ -35,6 +35,7 @@ def test_contents_and_files_of_a_revision(repository: Path) -> None:
         kept = kept_files(repository, REPO, revision)
         assert set(kept.contents) == {SHA, GIT}
         assert kept.contents[SHA].read_text() == SHA
+        assert kept.sizes_bytes == {SHA: 64, GIT: 40}
         assert kept.commit == COMMIT
         assert kept.files == {"config.json": GIT, "model.safetensors": SHA}
 

@@ -113,6 +113,36 @@ def test_the_address_that_answers_is_taken(offering: Offering) -> None:
             read(changed(offer, urls=urls[:1]))
 
 
+def test_an_address_that_lets_us_wait_is_tried_once(
+    offering: Offering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = offering.offer(REPO, None)
+    tried: list[str] = []
+    connect = http.client.HTTPConnection.connect
+
+    def waits(connection: http.client.HTTPConnection) -> None:
+        tried.append(connection.host)
+        if connection.host == "192.0.2.1":
+            raise TimeoutError("timed out")
+        connect(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", waits)
+    peer = Peer(changed(offer, urls=["https://192.0.2.1:1", *offer.urls]))
+    for _ in range(2):
+        assert b"".join(peer.read(ID, 0, len(CONTENT))) == CONTENT
+    assert tried == ["192.0.2.1", "127.0.0.1", "127.0.0.1"]
+
+
+def test_the_name_of_this_machine_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Mac that may take longer than people wait for a token."""
+
+    def looked_up(name: str = "") -> str:
+        raise AssertionError("looked up")
+
+    monkeypatch.setattr(socket, "getfqdn", looked_up)
+    FileServer("127.0.0.1", 0, bytes_per_s=None).close()
+
+
 @pytest.mark.parametrize(
     ("header", "status"),
     [
