@@ -46,7 +46,6 @@ class Entrance:
         self._peers = peers
         self._requests = requests
         self._tasks = Tasks()
-        self._has_left = False
         self._intake: Subscription | None = None
 
     def configure(self, settings: ClusterSettings) -> None:
@@ -66,10 +65,6 @@ class Entrance:
         """Take no more requests; the other controllers get them."""
         if self._intake is not None:
             await self._intake.unsubscribe()
-
-    def leave(self) -> None:
-        """What still comes is for the others: they know that we left."""
-        self._has_left = True
 
     async def close(self) -> None:
         """Take no more of those that are here, either."""
@@ -121,7 +116,7 @@ class Entrance:
                 has_turns = self._requests.has_turns(request.session)
                 if await self._peers.forward(request, hops=hops, away=away, has_turns=has_turns):
                     return
-                if self._has_left and await self._peers.hand_over(request):
+                if self._peers.left and await self._peers.hand_over(request):
                     return
             if hops < HANDED_OVER_HOPS and away == [self._id]:  # another one may have been asked
                 request.ours_since = -math.inf

@@ -38,7 +38,11 @@ _MOVES_S = 120.0
 
 
 class Peers:
-    """Knows the other controllers, and sends them requests."""
+    """Knows the other controllers, and sends them requests.
+
+    Attributes:
+        left: they know that we left, and take what is sent to us from now on.
+    """
 
     def __init__(
         self, bus: Bus, controller: ControllerId, registry: Registry, link: LinkWatch
@@ -47,6 +51,7 @@ class Peers:
         self._id = controller
         self._registry = registry
         self._link = link
+        self.left = False
         self._known_others: list[ControllerId] = []
         self._changed_at = -math.inf
 
@@ -71,9 +76,10 @@ class Peers:
             await self._link.returned.wait_until(lambda: not self.out_of_touch)
 
     async def owner_since(self, request: OwnedRequest) -> ControllerId | None:
-        """Who has adopted it while we were away, if anybody; the others are asked only where that
-        may be. Of several that are not sure the one with the latest attempt keeps it."""
-        if self.is_sure(request):
+        """Who has adopted it while we were away, if anybody, or serves a copy of it since we left;
+        the others are asked only where that may be. Of several that are not sure the one with the
+        latest attempt keeps it."""
+        if self.is_sure(request) and not self._may_have_copy(request):
             return None
         asked_at = time.monotonic()
         query = encode(RequestQuery(request_id=request.request_id))
@@ -97,6 +103,8 @@ class Peers:
         known = [s for s in states if s.state != "unknown" and s.controller != self._id]
         if certain := [state.controller for state in known if state.claim == "certain"]:
             return certain[0]
+        if self.left and known:
+            return known[0].controller
         attempts = {s.controller: s.attempt for s in known if s.claim == "begun"}
         attempts[self._id] = request.attempt
         last = max(attempts.values())
@@ -106,7 +114,7 @@ class Peers:
 
     def claim(self, request: OwnedRequest) -> Claim:
         """What we answer to others that ask who has it."""
-        if request.ended or self.is_sure(request):
+        if request.ended or (self.is_sure(request) and not self._may_have_copy(request)):
             return "certain"
         return "begun" if request.attempt >= 0 else "waiting"
 
@@ -123,6 +131,10 @@ class Peers:
         if meeting_key(request.client, request.request) is None:
             return True
         return not self._may_be_theirs(request, self._link.replaced_at)
+
+    def _may_have_copy(self, request: OwnedRequest) -> bool:
+        """Whether its client may have asked another one for it, too, because we left."""
+        return self.left and request.part_of is None and bool(self.others)
 
     def _may_be_theirs(self, request: OwnedRequest, away_at: float | None) -> bool:
         return away_at is not None and away_at >= request.ours_since and bool(self.others)

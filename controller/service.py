@@ -288,7 +288,7 @@ class Controller:
             await self._leave()
             with contextlib.suppress(BusError):
                 await self._bus.flush()
-            self._entrance.leave()
+            self._peers.left = True
             limit_s = 0.0 if stop.in_haste else _ADOPTED_WITHIN_S
             await self._requests.leaving.hand_over(self._leave, within_s=limit_s)
             await self._requests.fail_rest(*told)

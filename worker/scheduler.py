@@ -137,6 +137,7 @@ class Scheduler:
 
     def accept(self, dispatch: Dispatch, owner: ControllerId) -> Refusal | None:
         """Take a request into the queue, or say why not."""
+        of_other: ActiveRequest | None = None
         if (running := self._requests.get((dispatch.client, dispatch.request_id))) is not None:
             if running.fingerprint != dispatch.request.fingerprint():
                 message = f"another request runs under the id {dispatch.request_id!r}"
@@ -147,7 +148,10 @@ class Scheduler:
                 for inbox in dispatch.inboxes:
                     self.attach(running, inbox)
                 return None
-            self.drop(running)
+            if running.owner == owner:
+                self.drop(running)
+            else:
+                of_other = running
         try:
             self.models.check_served(dispatch.model)
             self._check_room(dispatch.request.level)
@@ -156,6 +160,7 @@ class Scheduler:
             return Refusal(
                 code=error.code, message=error.message, retry_after_ms=error.retry_after_ms
             )
+        listeners = self._take_from_other(of_other, owner) if of_other is not None else []
         self._requests.take_given_back((dispatch.client, dispatch.request_id))
         sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
         request = ActiveRequest(dispatch, owner, self._worker, sequences, self._prompt_rules)
@@ -164,7 +169,17 @@ class Scheduler:
         if request.engine is None:
             request.status = "queued" if model.state == "warm" else "loading"
             self._status.send(request)
+        for inbox in listeners:
+            if inbox not in request.inboxes:
+                self.attach(request, inbox)
         return None
+
+    def _take_from_other(self, running: ActiveRequest, owner: ControllerId) -> list[str]:
+        """Two controllers were asked for a request, and one of them has had it tried more often:
+        that goes on. Returns who listens to the other one."""
+        self._put(Outgoing([(running.owner, running.adopted_event(owner))]))
+        self.drop(running)
+        return list(running.inboxes)
 
     def _check_room(self, level: Priority) -> None:
         """Raises Unavailable when memory is too short for a new request, or the queue is full."""

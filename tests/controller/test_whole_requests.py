@@ -15,6 +15,7 @@ from tests.controller.virtual.steps import (
     REQUESTS,
     Ask,
     CancelIt,
+    CrashEngine,
     Crowd,
     Cut,
     Generate,
@@ -127,10 +128,10 @@ def test_what_was_cancelled_and_asked_for_again_elsewhere_is_not_given_up() -> N
     )  # fmt: skip
 
 
-def test_who_listens_to_a_copy_that_is_let_go_hears_the_end_of_the_other_one() -> None:
-    """Two clients publish one request to two controllers, of which one cannot be heard in time."""
+def test_who_asks_elsewhere_for_what_a_controller_that_leaves_tries_again_hears_the_end() -> None:
+    """Both have it served by the one worker that is left."""
     follow(
-        SlowFrom("c-1", 1.2), Wait(0.002), Ask(0, "c-1"), Ask(0, "c-2"), Wait(0.3)
+        Ask(0, "c-1"), Wait(0.06), CrashEngine("w-2"), Kill("w-1"), Leave("c-1"), Ask(0, "c-2")
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from shared import subjects
 from shared.ids import ControllerId, ModelId
 from shared.messages.codec import decode, encode
 from shared.messages.dispatch import DispatchBatch, DispatchReply
-from shared.messages.events import RequestFinished
+from shared.messages.events import RequestAdopted, RequestFinished
 from shared.messages.request import Priority
 from tests.models import CONTEXT_TOKENS
 from tests.processes import RunningNats
@@ -261,6 +261,26 @@ async def test_a_higher_attempt_takes_the_place_of_a_lower_one(agent: RunningAge
     done = await agent.stream(again).done()
     assert done.attempt == 1 and done.usage.completion_tokens == 300
     assert first.ends == []
+
+
+async def test_a_higher_attempt_of_another_controller_ends_for_all_who_listen(
+    agent: RunningAgent,
+) -> None:
+    """Two were asked for a request; the one whose attempt goes on knows its own clients only."""
+    heir = ControllerId("heir")
+    first = await agent.start(max_tokens=300)
+    await first.started()
+    again = first.dispatch.model_copy(update={"attempt": 1, "inboxes": [agent.wire.new_inbox()]})
+    batch = DispatchBatch(owner=heir, dispatches=[again])
+    await agent.wire.bus.request(subjects.worker_infer(agent.id), encode(batch), timeout_s=LIMIT_S)
+    other = agent.stream(again)
+    for stream in (other, first):
+        done = await stream.done()
+        assert done.attempt == 1 and done.usage.completion_tokens == 300
+    heard = dict(zip(first.indexes(), first.token_ids(), strict=True))
+    assert heard == dict(enumerate(other.token_ids()))
+    told = [event for event in agent.wire.events() if isinstance(event, RequestAdopted)]
+    assert [(event.attempt, event.owner) for event in told] == [(0, heir)]
 
 
 # Models.

@@ -9,6 +9,7 @@ from typing import Any
 from nats.js import JetStreamContext
 
 from shared.bus import Bus, Handler, Message, Service, Subscription
+from shared.bus.service import Endpoint
 from shared.errors import BusError, NoResponders, RequestTimedOut
 from shared.settings.tree import Nats
 from tests.controller.virtual.network import VirtualNetwork
@@ -169,7 +170,15 @@ class VirtualBus(Bus):
         return subscription
 
     async def serve(self, service: Service) -> None:
-        """Nobody asks."""
+        for endpoint in service.endpoints:
+            await self.subscribe(endpoint.subject, self._answering(endpoint), queue=endpoint.queue)
+
+    def _answering(self, endpoint: Endpoint) -> Handler:
+        async def answer(message: Message) -> None:
+            if message.reply:
+                await self.publish(message.reply, endpoint.answer())
+
+        return answer
 
     async def close(self) -> None:
         self.die()
