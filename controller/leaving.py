@@ -19,7 +19,13 @@ _SAY_AGAIN_S = 0.5
 
 
 class Owner(Protocol):
-    """Who owns the requests."""
+    """Who owns the requests.
+
+    Attributes:
+        joining: listeners who came late, while they are told where their stream is.
+    """
+
+    joining: int
 
     async def let_go(self, request: OwnedRequest, why: str) -> None:
         """Another controller answers for it now."""
@@ -72,7 +78,7 @@ class Leaving:
         """
         until = time.monotonic() + within_s
         say_at = time.monotonic() + _SAY_AGAIN_S
-        while (here := len(self._ledger.active)) and time.monotonic() < until:
+        while (here := self._here) and time.monotonic() < until:
             if time.monotonic() >= say_at:
                 await say_left()
                 say_at = time.monotonic() + _SAY_AGAIN_S
@@ -83,10 +89,15 @@ class Leaving:
         for request in self._ledger.active:
             await self._hand_over(request)
 
+    @property
+    def _here(self) -> int:
+        """What is still to be done."""
+        return len(self._ledger.active) + self._owner.joining
+
     async def _wait_for_less(self, here: int, limit_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                await self._changes.wait_until(lambda: len(self._ledger.active) < here)
+                await self._changes.wait_until(lambda: self._here < here)
 
     async def _hand_over(self, request: OwnedRequest) -> None:
         if self._waits(request) and await self._peers.hand_over(request) and not request.ended:

@@ -72,6 +72,7 @@ class Requests:
 
     Attributes:
         accepted, completed, failed: counts since the start.
+        joining: listeners who came late, while they are told where their stream is.
         metrics: those and more, for Prometheus.
         leaving: how they are left to other controllers.
     """
@@ -114,6 +115,7 @@ class Requests:
         self._closed: StreamError | None = None
         self._failovers_ms: dict[WorkerId, float] = {}
         self.accepted = self.completed = self.failed = 0
+        self.joining = 0
         self.metrics = self._dispatcher.metrics
 
     def configure(self, settings: ClusterSettings) -> None:
@@ -161,7 +163,7 @@ class Requests:
         await self._tasks.end()
 
     async def wait_until_idle(self) -> None:
-        await self._changes.wait_until(lambda: not self._ledger.active)
+        await self._changes.wait_until(lambda: not self._ledger.active and not self.joining)
 
     # Taking.
 
@@ -237,14 +239,21 @@ class Requests:
         self._accept(again)
         self._tasks.start(self._dispatch(again))
 
-    async def _join_late(self, request: OwnedRequest) -> None:
+    def _join_late(self, request: OwnedRequest) -> None:
         late, request.late = request.late, []
+        self.joining += len(late)
         for again in late:
-            try:
-                await self._join(request, again)
-            except RequestError as error:  # another has taken its id meanwhile
-                end = again.failed_message(stream_error(error))
-                await self._telling.to(again, end, again.inboxes[0])
+            self._tasks.start(self._join_once(request, again))
+
+    async def _join_once(self, request: OwnedRequest, again: OwnedRequest) -> None:
+        try:
+            await self._join(request, again)
+        except RequestError as error:  # another has taken its id meanwhile
+            end = again.failed_message(stream_error(error))
+            await self._telling.to(again, end, again.inboxes[0])
+        finally:
+            self.joining -= 1
+            self._changes.notify()
 
     # Adopting.
 
@@ -358,7 +367,7 @@ class Requests:
             else:
                 await self._send_end(request, request.cancelled_message(), "finished")
         if request.end is None:
-            await self._join_late(request)
+            self._join_late(request)
 
     async def _is_ours(self, request: OwnedRequest) -> bool:
         """Whether it is for us to dispatch a request, and not for another controller that was asked
@@ -584,7 +593,7 @@ class Requests:
         self._dispatcher.waiting.nudge()
         if request.late and request.end is None:
             # Those are still to hear what its worker said.
-            self._tasks.start(self._dispatch(request))
+            self._join_late(request)
         await self._turns.ended(request)
 
 

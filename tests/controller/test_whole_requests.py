@@ -135,6 +135,12 @@ def test_who_asks_elsewhere_for_what_a_controller_that_leaves_tries_again_hears_
     )  # fmt: skip
 
 
+def test_who_is_still_to_be_told_of_a_stream_when_its_controller_leaves_hears_the_end() -> None:
+    follow(
+        SlowFrom("c-1", 1.2), Ask(0, "c-1"), Ask(0, "c-2"), Wait(0.95), Leave("c-1")
+    )  # fmt: skip
+
+
 @settings(max_examples=150)
 @given(scripts(CUT_WORKERS, LEAVES))
 def test_no_request_is_lost_or_answered_twice(steps: list[Step]) -> None:

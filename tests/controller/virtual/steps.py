@@ -154,7 +154,6 @@ _DISTURBANCES = (
 )
 CUT_WORKERS = st.builds(Cut, _WORKERS, st.sampled_from([0.1, 1.2, 4.0]))
 LEAVES = st.builds(Leave, _CONTROLLERS)
-CUT_CONTROLLERS = st.builds(Cut, _CONTROLLERS, st.sampled_from([0.1, 1.2, 4.0]))
 
 
 def scripts(*more: st.SearchStrategy[Step], length: int = 32) -> st.SearchStrategy[list[Step]]:
