@@ -116,7 +116,8 @@ class Entrance:
                 has_turns = self._requests.has_turns(request.session)
                 if await self._peers.forward(request, hops=hops, away=away, has_turns=has_turns):
                     return
-                if self._peers.left and await self._peers.hand_over(request):
+                come_meanwhile = self._requests.find(request.key) is not None
+                if self._peers.left and not come_meanwhile and await self._peers.hand_over(request):
                     return
             if hops < HANDED_OVER_HOPS and away == [self._id]:  # another one may have been asked
                 request.ours_since = -math.inf

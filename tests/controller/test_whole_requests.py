@@ -18,6 +18,7 @@ from tests.controller.virtual.steps import (
     CrashEngine,
     Crowd,
     Cut,
+    Drain,
     Generate,
     Kill,
     Leave,
@@ -138,6 +139,14 @@ def test_who_asks_elsewhere_for_what_a_controller_that_leaves_tries_again_hears_
 def test_who_is_still_to_be_told_of_a_stream_when_its_controller_leaves_hears_the_end() -> None:
     follow(
         SlowFrom("c-1", 1.2), Ask(0, "c-1"), Ask(0, "c-2"), Wait(0.95), Leave("c-1")
+    )  # fmt: skip
+
+
+def test_what_ended_while_it_was_asked_for_again_is_not_handed_over_as_new() -> None:
+    follow(
+        Drain("w-2"), SlowTo("c-2", 0.02), Ask(3, "c-1"), SlowTo("c-1", 1.2), Ask(2, "c-2"),
+        Kill("w-1"), SlowTo("c-2", 0.001), Wait(0.95), Ask(3, "c-2", same_inbox=True), Wait(0.3),
+        Leave("c-2"),
     )  # fmt: skip
 
 
