@@ -205,24 +205,43 @@ class Peers:
         if_unheard: bool = False,
         away: Away = (),
     ) -> bool:
-        """Whether one of them has it now, the first that is there."""
+        """Whether one of them has it now, with all who listen: the first that is there."""
         for owner in owners:
             if owner == self._id:
                 return False
-            subject = subjects.controller_infer(owner)
+            told: set[str] = set()
+            taken = True
             try:
-                for inbox in request.inboxes:
-                    message = _forwarded(
-                        request, inbox, hops, if_turns=if_turns, if_unheard=if_unheard, away=away
-                    )
-                    limit_s = _FOUND_OUT_S if if_turns else _ANSWER_S
-                    answer = await self._bus.request(subject, message, timeout_s=limit_s)
-                return decode(ForwardReply, answer.payload).taken
+                while more := [inbox for inbox in request.inboxes if inbox not in told]:
+                    told.update(more)
+                    messages = [
+                        _forwarded(
+                            request, inbox, hops,
+                            if_turns=if_turns, if_unheard=if_unheard, away=away,
+                        )
+                        for inbox in more
+                    ]  # fmt: skip
+                    asked = [self._ask(owner, each, if_turns=if_turns) for each in messages]
+                    taken &= all(await asyncio.gather(*asked))
+                return taken
             except NoResponders:
                 continue  # it died a moment ago: its successor owns the request
-            except (BusError, DecodeError):
-                return not if_turns  # it may have it; if not, the client publishes again
         return False
+
+    async def _ask(self, owner: ControllerId, message: bytes, *, if_turns: bool) -> bool:
+        """Whether another one takes a request, as far as it says.
+
+        Raises:
+            NoResponders: it is not there.
+        """
+        subject, limit_s = subjects.controller_infer(owner), _FOUND_OUT_S if if_turns else _ANSWER_S
+        try:
+            answer = await self._bus.request(subject, message, timeout_s=limit_s)
+            return decode(ForwardReply, answer.payload).taken
+        except NoResponders:
+            raise
+        except (BusError, DecodeError):
+            return not if_turns  # it may have it; if not, the client publishes again
 
 
 def _adoption_key(request: OwnedRequest) -> str:

@@ -150,6 +150,12 @@ def test_what_ended_while_it_was_asked_for_again_is_not_handed_over_as_new() -> 
     )  # fmt: skip
 
 
+def test_all_who_listen_are_handed_over_also_where_the_answer_is_late() -> None:
+    follow(
+        Leave("c-1"), SlowFrom("c-1", 1.2), Ask(0, "c-2"), Wait(0.95), Ask(0, "c-1")
+    )  # fmt: skip
+
+
 @settings(max_examples=150)
 @given(scripts(CUT_WORKERS, LEAVES))
 def test_no_request_is_lost_or_answered_twice(steps: list[Step]) -> None:
