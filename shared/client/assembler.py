@@ -5,6 +5,7 @@ highest seen and all that comes after the end. What is missing can be asked for.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from shared.errors import StreamFailed
@@ -115,10 +116,20 @@ class Assembler:
             case Done():
                 self.status = "running"
                 self._end = message
-                return self._new(message.outputs)
+                return self._new([self._last_word(output) for output in message.outputs])
             case Failed():
                 self.done = True
                 raise message.error.to_exception()
+
+    def _last_word(self, output: ChoiceOutput) -> ChoiceOutput:
+        """Who ends a stream need not know all of its tokens: a controller whose client cancels
+        between two workers does not. What came before the end stays, what came early goes."""
+        choice = self._choices.get(output.choice)
+        if choice is None or choice.finished or output.token_ids or output.index > choice.expected:
+            return output
+        self._early -= len(choice.early)
+        choice.early.clear()
+        return replace(output, index=choice.expected)
 
     def _begin(self, attempt: int) -> None:
         """Another worker took over: what came early from the last one may never be joined."""
@@ -130,7 +141,8 @@ class Assembler:
     def _new(self, outputs: Iterable[ChoiceOutput]) -> list[ChoiceOutput]:
         new = [joined for output in outputs for joined in self._join(output)]
         if self._end is not None and self._is_whole(self._end):
-            self.done, self.usage, self.timings = True, self._end.usage, self._end.timings
+            self.done, self.timings = True, self._end.timings
+            self.usage = replace(self._end.usage, completion_tokens=self._count(self._end))
             self.route = self._end.route
         return new
 
@@ -169,8 +181,15 @@ class Assembler:
             len(choices) < self._expected_choices or not all(c.finished for c in choices)
         ):
             return False
-        came = sum(choice.expected for choice in choices)
-        return self._early == 0 and came >= end.usage.completion_tokens
+        return self._early == 0 and self._count(end) == self._came
+
+    def _count(self, end: Done) -> int:
+        """How many tokens there are in all."""
+        return max(end.usage.completion_tokens, self._came)
+
+    @property
+    def _came(self) -> int:
+        return sum(choice.expected for choice in self._choices.values())
 
 
 class _Choice:

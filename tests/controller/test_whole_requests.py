@@ -156,6 +156,18 @@ def test_all_who_listen_are_handed_over_also_where_the_answer_is_late() -> None:
     )  # fmt: skip
 
 
+def test_a_list_that_is_cancelled_while_a_worker_is_taken_for_gone_hears_the_end() -> None:
+    """Its clients heard tokens that its controller has not heard of."""
+    follow(
+        Kill("w-1"), SlowTo("c-1", 0.4), Restart("w-2", 0.0), Ask(0, "c-1"), CancelIt(8),
+        Ask(8, "c-2"),
+    )  # fmt: skip
+
+
+def test_a_stream_that_had_begun_goes_on_elsewhere() -> None:
+    follow(Wait(0.3), Ask(2, "c-1"), Wait(0.3), CrashEngine("w-2"))
+
+
 @settings(max_examples=150)
 @given(scripts(CUT_WORKERS, LEAVES))
 def test_no_request_is_lost_or_answered_twice(steps: list[Step]) -> None:

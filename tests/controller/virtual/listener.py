@@ -20,6 +20,7 @@ class Listener:
         messages: all that came.
         end: `done`, or the code of the error; None before.
         generations: of each choice, whose tokens it took, each named once.
+        moves: how often it was told that another worker goes on.
         owed: its request was published and, as far as it knows, taken: it must hear the end.
         hurried: its time may be over before it is served.
     """
@@ -33,6 +34,7 @@ class Listener:
         self.end: str | None = None
         self.generations: defaultdict[int, list[str]] = defaultdict(list)
         self.owed = False
+        self.moves = 0
         choices = InferenceRequest.model_validate(body).choices
         self._assembler = Assembler(RequestId(self.request_id or ""), choices=choices)
 
@@ -49,6 +51,7 @@ class Listener:
 
     def _take(self, message: StreamMessage) -> None:
         self.messages.append(message)
+        self.moves += isinstance(message, Status) and message.status == "migrating"
         if self.request_id is None and message.request_id is not None:
             self.request_id = self._assembler.request_id = message.request_id
         ended = self._assembler.done

@@ -131,6 +131,20 @@ def test_an_end_waits_for_a_choice_of_which_nothing_came_though_it_has_no_tokens
     assert stream.done
 
 
+def test_who_ends_a_stream_need_not_know_all_that_came() -> None:
+    """A controller that hears of a cancel between two workers."""
+    stream = Assembler(ID, choices=3)
+    came = chunk(0, 1), chunk(0, 2, choice=1), chunk(2, 4, choice=1)
+    assert tokens(stream, *came) == [1, 2]
+    cancelled = [replace(OUTPUT, choice=n, finish_reason="cancelled") for n in range(3)]
+    last = stream.take(done(*cancelled))
+    assert [(one.choice, one.index, one.finish_reason) for one in last] == [
+        (0, 1, "cancelled"), (1, 1, "cancelled"), (2, 0, "cancelled")
+    ]  # fmt: skip
+    assert stream.done and stream.usage == Usage(1, 0, 2)
+    assert stream.missing_from is None
+
+
 def test_a_choice_of_which_everything_was_lost_is_asked_for_from_its_start() -> None:
     stream = Assembler(ID, choices=2)
     tokens(stream, chunk(0, 1, 2, 3), said(0, 3), done(said(1, 2).output, tokens=5))
