@@ -3,9 +3,11 @@
     python -m benchmarks.peer_files [--mb 512] [--trials 5]
 
 One process gives a content as a worker does, this one takes it as a worker does: read from disk,
-TLS, written, hashed. The limit, in the same run: the same number of bytes through one TLS
-connection between two processes, from memory, written nowhere. Beside it the giving process sleeps
-1 ms again and again, in the loop that sends tokens: how late it wakes is how late a token may be.
+TLS, hashed, written. The limits, in the same run: the same number of bytes through one TLS
+connection between two processes, from memory and written nowhere; and hashed and written without
+any network. One after the other, as one thread does them, they take as long as both. Beside it
+the giving process sleeps 1 ms again and again, in the loop that sends tokens: how late it wakes is
+how late a token may be.
 Writes results/peer_files.json.
 """
 
@@ -58,7 +60,7 @@ def main() -> None:
 
 
 def _trial(folder: Path, file: HubFile) -> dict[str, float]:
-    plain_s = _plain_tls_s(file.size_bytes)
+    plain_s, written_s = _plain_tls_s(file.size_bytes), _written_s(folder, file.size_bytes)
     _, idle_ms = _beside(folder, None, lambda offer: time.sleep(_IDLE_S))
     took_s, busy_ms = _beside(folder, None, lambda offer: _fetch(folder, file, offer))
     _, limited_ms = _beside(
@@ -68,7 +70,8 @@ def _trial(folder: Path, file: HubFile) -> dict[str, float]:
     return {
         "MB/s": mb / took_s,
         "MB/s, plain TLS": mb / plain_s,
-        "of that": plain_s / took_s,
+        "MB/s, hashed and written": mb / written_s,
+        "of both": (plain_s + written_s) / took_s,
         "late, idle: p95, ms": idle_ms,
         f"late, {_LIMITED_MB_PER_S} MB/s: p95, ms": limited_ms,
         "late, no limit: p95, ms": busy_ms,
@@ -127,6 +130,17 @@ def _fetch(folder: Path, file: HubFile, offer: FilesOffer) -> None:
     blob.fetch()
     assert blob.came_from == {offer.worker: file.size_bytes}
     blob.path.unlink()
+
+
+def _written_s(folder: Path, size_bytes: int) -> float:
+    piece, digest = os.urandom(_PIECE_BYTES), sha256()
+    begin = time.perf_counter()
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(size_bytes // _PIECE_BYTES + 1):
+            digest.update(piece)
+            file.write(piece)
+        file.flush()
+        return time.perf_counter() - begin
 
 
 def _plain_tls_s(size_bytes: int) -> float:

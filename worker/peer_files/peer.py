@@ -12,7 +12,7 @@ HOST_NAME = "peer-files"
 """The name in the certificate: who connects knows the authority, not the address."""
 _CONNECT_S = 3.0
 _SILENCE_S = 15.0
-_PIECE_BYTES = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
 
 
 class PeerFailed(Exception):
@@ -59,7 +59,7 @@ class Peer:
             raise PeerFailed(f"it answers with status {answer.status}")
         if place != f"bytes {begin}-{size_bytes - 1}/{size_bytes}":
             raise PeerFailed(f"it has other bytes: {str(place)[:80]!r}")
-        while piece := answer.read1(_PIECE_BYTES):
+        while piece := answer.read(_PIECE_BYTES):
             yield piece
 
     def _connected(self) -> http.client.HTTPSConnection:
