@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller.ownership import rank_owners
+from shared import subjects
 from shared.bus import Bus, Message
 from shared.ids import BootId, ClientName, ControllerId, RequestId, SkillName
 from shared.messages.codec import decode, encode
@@ -20,7 +21,7 @@ from shared.messages.control import (
     RequestState,
     RequestStateName,
 )
-from shared.messages.dispatch import Continuation, Dispatch
+from shared.messages.dispatch import Continuation, Dispatch, ForwardedRequest, ForwardReply
 from shared.messages.events import RequestAdopted, RequestEvents, RequestFailed
 from shared.messages.request import InferenceRequest
 from shared.settings.tree import Nats
@@ -102,7 +103,8 @@ def given_back(request_id: str, **fields: Any) -> RequestFailed:
 async def running_beside_second(
     cluster: Running, bus: Bus, name: str = OURS
 ) -> tuple[SimulatedWorker, SimulatedWorker, Inbox]:
-    """A request that runs at the first of two workers, and another controller."""
+    """A request that runs at the first of two workers, and another controller, to which it may be
+    left from now on."""
     await say_controller(bus, SECOND, "joined")
     await until_known(cluster, SECOND)
     worker, other = await cluster.worker("w1"), await cluster.worker("w2", active_requests=5)
@@ -110,6 +112,14 @@ async def running_beside_second(
     accepted(await inbox.next())
     await worker.next_dispatch()
     assert await running_state(cluster, name) == "running"
+
+    async def take(message: Message) -> None:
+        forwarded = decode(ForwardedRequest, message.payload)
+        assert forwarded.if_unheard and forwarded.reply == inbox.subject
+        await bus.publish(message.reply, encode(ForwardReply()))
+
+    await bus.subscribe(subjects.controller_infer(SECOND), take)
+    await bus.flush()
     return worker, other, inbox
 
 
