@@ -34,6 +34,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual.now
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Without a limit: threads live by another clock."""
+        await super().shutdown_default_executor()
+
 
 def in_virtual_time(function: Callable[_P, Coroutine[Any, Any, None]]) -> Callable[_P, None]:
     """Decorates a test that runs in a loop of its own.
