@@ -79,7 +79,7 @@ class Peers:
         """Who has adopted it while we were away, if anybody, or serves a copy of it since we left;
         the others are asked only where that may be. Of several that are not sure the one with the
         latest attempt keeps it."""
-        if self.is_sure(request) and not self._may_have_copy(request):
+        if self._is_nobody_elses(request):
             return None
         asked_at = time.monotonic()
         query = encode(RequestQuery(request_id=request.request_id))
@@ -114,7 +114,7 @@ class Peers:
 
     def claim(self, request: OwnedRequest) -> Claim:
         """What we answer to others that ask who has it."""
-        if request.ended or (self.is_sure(request) and not self._may_have_copy(request)):
+        if request.ended or self._is_nobody_elses(request):
             return "certain"
         return "begun" if request.attempt >= 0 else "waiting"
 
@@ -132,9 +132,11 @@ class Peers:
             return True
         return not self._may_be_theirs(request, self._link.replaced_at)
 
-    def _may_have_copy(self, request: OwnedRequest) -> bool:
-        """Whether its client may have asked another one for it, too, because we left."""
-        return self.left and request.part_of is None and bool(self.others)
+    def _is_nobody_elses(self, request: OwnedRequest) -> bool:
+        """Whether it is surely ours, and its client cannot have asked another one for it, too,
+        because we left."""
+        asked_elsewhere = self.left and request.part_of is None and bool(self.others)
+        return self.is_sure(request) and not asked_elsewhere
 
     def _may_be_theirs(self, request: OwnedRequest, away_at: float | None) -> bool:
         return away_at is not None and away_at >= request.ours_since and bool(self.others)

@@ -142,7 +142,8 @@ class Assembler:
         new = [joined for output in outputs for joined in self._join(output)]
         if self._end is not None and self._is_whole(self._end):
             self.done, self.timings = True, self._end.timings
-            self.usage = replace(self._end.usage, completion_tokens=self._count(self._end))
+            counted = max(self._end.usage.completion_tokens, self._came)
+            self.usage = replace(self._end.usage, completion_tokens=counted)
             self.route = self._end.route
         return new
 
@@ -181,11 +182,7 @@ class Assembler:
             len(choices) < self._expected_choices or not all(c.finished for c in choices)
         ):
             return False
-        return self._early == 0 and self._count(end) == self._came
-
-    def _count(self, end: Done) -> int:
-        """How many tokens there are in all."""
-        return max(end.usage.completion_tokens, self._came)
+        return self._early == 0 and self._came >= end.usage.completion_tokens
 
     @property
     def _came(self) -> int:

@@ -75,7 +75,8 @@ class Peer:
             except (OSError, ValueError) as error:
                 connection.close()
                 failed = error
-                silent += [url] if isinstance(error, TimeoutError) else []
+                if isinstance(error, TimeoutError):
+                    silent.append(url)
                 continue
             # Other threads do the same; each leaves a whole list.
             self._urls = [url, *(one for one in self._urls if one not in (url, *silent))]

@@ -230,6 +230,16 @@ def test_another_leader_goes_on_and_watches_anew() -> None:
     assert play.look() == [(W2, 2)]
 
 
+def going_back() -> Play:
+    """The canary has failed, and was told."""
+    play = Play()
+    play.until("baking")
+    play.look()
+    play.say(W1, 2, boot="b2", failed=9)
+    play.look()
+    return play
+
+
 def test_another_leader_that_goes_on_waits_until_it_has_heard_all_that_have_it() -> None:
     play = Play()
     play.until("baking")
@@ -248,11 +258,7 @@ def test_another_leader_that_goes_on_waits_until_it_has_heard_all_that_have_it()
 
 
 def test_another_leader_that_goes_back_waits_until_it_has_heard_all_that_have_it() -> None:
-    play = Play()
-    play.until("baking")
-    play.look()
-    play.say(W1, 2, boot="b2", failed=9)
-    play.look()
+    play = going_back()
     heard, play.reports = play.reports, {W3: play.reports[W3]}
     play.progress = Progress(heard_all=False)
     play.look()
@@ -263,11 +269,7 @@ def test_another_leader_that_goes_back_waits_until_it_has_heard_all_that_have_it
 
 
 def test_who_is_not_heard_by_another_leader_in_time_is_gone() -> None:
-    play = Play()
-    play.until("baking")
-    play.look()
-    play.say(W1, 2, boot="b2", failed=9)
-    play.look()
+    play = going_back()
     del play.reports[W1]
     play.progress = Progress(heard_all=False)
     play.look()

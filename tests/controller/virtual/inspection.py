@@ -93,7 +93,7 @@ class Inspection:
                 wrong.append(f"a fault of the cluster: {one}")
             if one.end == "deadline_exceeded" and not one.hurried:
                 wrong.append(f"ended before its time: {one}")
-            if prompt and any(len(each) > 1 + one.moves for each in one.generations.values()):
+            if prompt and one.unannounced:
                 wrong.append(f"answered from several generations: {one}")
             if prompt and len({(end.attempt, end.worker) for end in one.terminals}) > 1:
                 wrong.append(f"answered twice: {one}")

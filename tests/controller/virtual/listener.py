@@ -21,6 +21,7 @@ class Listener:
         end: `done`, or the code of the error; None before.
         generations: of each choice, whose tokens it took, each named once.
         moves: how often it was told that another worker goes on.
+        unannounced: tokens of another generation came without that.
         owed: its request was published and, as far as it knows, taken: it must hear the end.
         hurried: its time may be over before it is served.
     """
@@ -35,6 +36,7 @@ class Listener:
         self.generations: defaultdict[int, list[str]] = defaultdict(list)
         self.owed = False
         self.moves = 0
+        self.unannounced = False
         choices = InferenceRequest.model_validate(body).choices
         self._assembler = Assembler(RequestId(self.request_id or ""), choices=choices)
 
@@ -64,6 +66,7 @@ class Listener:
             for boot in output.text.split():
                 generations = self.generations[output.choice]
                 if (generation := f"{message.attempt}@{boot}") not in generations:
+                    self.unannounced |= len(generations) > self.moves
                     generations.append(generation)
         if self._assembler.done and not ended:
             self.end = "done"
