@@ -118,7 +118,7 @@ class SimulatedEngine(EngineProcess):
         device: Device,
         *,
         on_fact: Callable[[EngineProcess, Fact], Awaitable[None]],
-        on_lost: Callable[[EngineProcess, str], None],
+        on_lost: Callable[[EngineProcess, str], Awaitable[None]],
     ) -> None:
         super().__init__(
             0, settings.engines, [], 1, retry_after_failure_s=1, on_fact=on_fact, on_lost=on_lost

@@ -258,7 +258,7 @@ class SimulatedFleet:
         self, arrived_s: float, worker: SimulatedFleetWorker, owner: ControllerId, dispatch: Any
     ) -> None:
         about = {name: dispatch[name] for name in ("request_id", "client", "attempt")}
-        tokens = {"choice": 0, "index": 0, "token_ids": [1], "text_sent": 6, "logprobs_sent": 0}
+        tokens = {"choice": 0, "index": 0, "token_ids": [1], "text_sent": 6}
         events = [{"type": "tokens", **about, **tokens}, {"type": "finished", **about}]
         origin = {"protocol": PROTOCOL, "worker": worker.id, "boot_id": worker.boot_id}
         told = orjson.dumps({**origin, "events": events})

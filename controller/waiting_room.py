@@ -52,9 +52,10 @@ class WaitingRoom(Generic[P]):
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self.max_wait_s = limits.max_wait_ms / 1000
         self._clock = clock
-        self._queue: RequestQueue[_Waiting[P]] = RequestQueue(
-            _depth(limits), reject_when_full=False
+        self._queue: RequestQueue[_Waiting[P], Hashable] = RequestQueue(
+            _depth(limits), kind=lambda waiting: waiting.kind, reject_when_full=False
         )
+        self._by_who: dict[Hashable, _Waiting[P]] = {}
         self._look: asyncio.TimerHandle | None = None
         self.came = self.left = 0
 
@@ -69,11 +70,12 @@ class WaitingRoom(Generic[P]):
     def ahead_of(self, level: Priority, kind: Hashable) -> NoRoute | None:
         """Why those wait whom a new request of this kind must not overtake; None where nobody
         does."""
-        rank = PRIORITIES.index(level)
-        for one in self._queue:
-            if kind is not None and one.kind == kind and PRIORITIES.index(one.level) <= rank:
-                return one.error
-        return None
+        if kind is None:
+            return None
+        first = next(self._queue.upcoming(lambda each: each == kind), None)
+        if first is None or PRIORITIES.index(first.level) > PRIORITIES.index(level):
+            return None
+        return first.error
 
     async def wait(
         self,
@@ -88,6 +90,7 @@ class WaitingRoom(Generic[P]):
         """What `place` returns once it raises no `NoRoute`; None after `dismiss`.
 
         Args:
+            who: waits once at a time.
             error: why there is no place now.
             until: how long.
 
@@ -99,20 +102,19 @@ class WaitingRoom(Generic[P]):
         if loser is waiting:
             raise error
         self.came += 1
+        self._by_who[who] = waiting
         if loser is not None:
             self._leave(loser)
         try:
             return await waiting.found
         finally:
             self._queue.remove(waiting)
+            self._by_who.pop(who, None)
 
     def dismiss(self, who: Hashable) -> None:
-        """Somebody need not wait any more."""
-        if not len(self._queue):
-            return
-        for waiting in list(self._queue):
-            if waiting.who is who:
-                self._settle(waiting, None)
+        """Somebody need not wait any more; called for each request that ends."""
+        if (waiting := self._by_who.get(who)) is not None:
+            self._settle(waiting, None)
 
     def nudge(self) -> None:
         """Something changed: look soon whether there are places now."""

@@ -69,10 +69,5 @@ class Inboxes:
         elif now - listener.missed_since >= MISSES_APART_S:
             self._listeners.remove(listener)
 
-    def forgive(self) -> None:
-        """Forget misses: the connection was lost, and others' too, perhaps."""
-        for listener in self._listeners:
-            listener.missed, listener.missed_since = False, None
-
     def _find(self, inbox: str) -> _Listener | None:
         return next((each for each in self._listeners if each.inbox == inbox), None)

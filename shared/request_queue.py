@@ -1,25 +1,30 @@
 """A bounded queue with priorities, first in first out within each: of workers and controllers.
 
-Who waits long rises a level, so that nobody starves; a request that shares a prompt's beginning
-with what runs may go before its equals, but not often past the same one. A plain data structure:
-decisions only, no clock, no I/O.
+A request that has waited long is promoted to the next level, so that none starves; a request that
+shares a prefix with what runs may overtake its equals, but not the same one often. A plain data
+structure: decisions only, no clock, no I/O.
+
+Requests of one kind share a lane in their level. A kind for which there is no slot is asked about
+once, however many of its requests wait: the cost of a look depends on the kinds, not on the depth.
 """
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from heapq import merge
+from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from shared.messages.request import PRIORITIES, Priority
 
 _LOOKAHEAD = 8
 _MAX_OVERTAKEN = 4
-"""Of the first so many of a level any may be next, past others that were passed less often."""
+"""The next request is one of the first 8 of a level, unless it would overtake one of them that was
+overtaken 4 times."""
 
 _RESERVED_SHARE = 20
-"""Of the whole depth one place in so many is for higher priorities than medium, and as many again
-for higher ones than low: a queue full of them must not shut out what matters most."""
+"""One slot in 20 is reserved for priorities above medium, and one more for those above low: a queue
+full of the lower ones must not shut out the higher."""
 
 
 class Queued(Protocol):
@@ -28,38 +33,49 @@ class Queued(Protocol):
 
 
 Q = TypeVar("Q", bound=Queued)
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(slots=True, eq=False)
-class _Place(Generic[Q]):
-    """Where a request stands.
+class _Place(Generic[Q, K]):
+    """The position of a request.
 
     Attributes:
-        number: counts up, in order of arrival.
-        since: when it came to its present level.
-        overtaken: by how many equals.
+        level: the present one, after promotions.
+        order: counts up, in the order in which requests came to their present level.
+        since: when it came to that level.
+        overtaken: how many equals went first.
     """
 
     request: Q
-    number: int
+    kind: K
+    level: int
+    order: int
     since: float
     overtaken: int = 0
 
 
-class RequestQueue(Generic[Q]):
-    """Requests that wait for a batch slot.
+_Lane = dict[int, _Place[Q, K]]
+"""Requests of one level and kind by their `order`, which is the order of insertion, too."""
+_in_order = attrgetter("order")
+
+
+class RequestQueue(Generic[Q, K]):
+    """Requests that wait for a batch slot, each of them queued once.
 
     Args:
+        kind: requests of one kind are admissible together. The kind of a request never changes.
         levels: how many priorities differ; the lower ones share the last level.
-        promote_after_s: who has waited so long in a level rises to the next.
-        reject_when_full: whether a full queue refuses the new request; else the newest of the
-            lowest priority goes.
+        promote_after_s: a request that has waited this long in a level is promoted to the next.
+        reject_when_full: whether a full queue refuses the new request; else it drops the newest
+            request of the lowest priority.
     """
 
     def __init__(
         self,
         max_depth: int,
         *,
+        kind: Callable[[Q], K],
         levels: int = len(PRIORITIES),
         promote_after_s: float = 10.0,
         reject_when_full: bool = True,
@@ -67,8 +83,10 @@ class RequestQueue(Generic[Q]):
         self.max_depth = max_depth
         self._promote_after_s = promote_after_s
         self._reject_when_full = reject_when_full
-        self._levels: list[deque[_Place[Q]]] = [deque() for _ in range(levels)]
-        self._numbers = itertools.count()
+        self._kind = kind
+        self._lanes: list[dict[K, _Lane[Q, K]]] = [{} for _ in range(levels)]
+        self._arrived: dict[Priority, dict[Q, _Place[Q, K]]] = {level: {} for level in PRIORITIES}
+        self._orders = itertools.count()
 
     def configure(
         self,
@@ -77,7 +95,7 @@ class RequestQueue(Generic[Q]):
         promote_after_s: float | None = None,
         reject_when_full: bool | None = None,
     ) -> None:
-        """Hold other limits from now on, or the same where none is given; who waits stays."""
+        """Change the limits that are given; queued requests stay."""
         self.max_depth = max_depth
         if promote_after_s is not None:
             self._promote_after_s = promote_after_s
@@ -85,106 +103,139 @@ class RequestQueue(Generic[Q]):
             self._reject_when_full = reject_when_full
 
     def __len__(self) -> int:
-        return sum(len(level) for level in self._levels)
+        return sum(map(len, self._arrived.values()))
 
     def __iter__(self) -> Iterator[Q]:
-        """From the next to the last."""
+        """In the order of their turns."""
         return self.ahead_of(PRIORITIES[-1])
 
     def room(self, level: Priority) -> int:
-        """How many more requests of a priority find a place."""
+        """How many more requests of a priority fit in."""
         if self._reject_when_full:
             reserved = self._level_of(level) * (self.max_depth // _RESERVED_SHARE)
             return max(0, self.max_depth - reserved - len(self))
-        lower = sum(PRIORITIES.index(r.level) > PRIORITIES.index(level) for r in self)
-        return self.max_depth - len(self) + lower
+        lower = PRIORITIES[PRIORITIES.index(level) + 1 :]
+        return self.max_depth - len(self) + sum(len(self._arrived[each]) for each in lower)
 
     def ahead_of(self, level: Priority) -> Iterator[Q]:
-        """Those who have their turn before a new request of a priority."""
+        """The requests that go before a new one of a priority."""
         upto = self._level_of(level)
-        return (place.request for places in self._levels[: upto + 1] for place in places)
+        levels = (self._candidates(each) for each in range(upto + 1))
+        return (place.request for places in levels for place in places)
 
     def push(self, request: Q, now: float) -> Q | None:
-        """Put a request behind its equals.
+        """Queue a request behind its equals.
 
         Returns:
-            The one for whom there is no place then: this one, or one that was queued; None
-            where there is room for all.
+            The request that the full queue drops: this one, or one that was queued. None if it
+            had room.
         """
-        place = _Place(request, next(self._numbers), now)
         if self.room(request.level) == 0:
             return request
         loser = self._least() if len(self) >= self.max_depth else None
         if loser is not None:
             self.remove(loser)
-        self._levels[self._level_of(request.level)].append(place)
+        level = self._level_of(request.level)
+        place = _Place(request, self._kind(request), level, next(self._orders), now)
+        self._arrived[request.level][request] = place
+        self._enter(place)
         return loser
 
     def pop(
-        self, admissible: Callable[[Q], bool], kinship: Callable[[Q], int] = lambda _: 0
+        self,
+        admissible: Callable[[K], bool] = lambda _: True,
+        ready: Callable[[Q], bool] = lambda _: True,
+        affinity: Callable[[Q], int] = lambda _: 0,
     ) -> Q | None:
-        """Take the next request that `admissible` lets through; None when there is none.
+        """Take the next request of an admissible kind that is ready; None when there is none.
 
         Args:
-            kinship: how much a request shares with what runs; the more, the better.
+            admissible: called once for each kind in a level.
+            ready: called for one request after another until enough are ready.
+            affinity: how much a request shares with what runs; more is better.
         """
-        for level in self._levels:
-            places = list(itertools.islice(
-                (place for place in level if admissible(place.request)), _LOOKAHEAD
-            ))  # fmt: skip
+        for level in range(len(self._lanes)):
+            candidates = self._candidates(level, admissible, ready)
+            places = list(itertools.islice(candidates, _LOOKAHEAD))
             if places:
-                chosen = _preferred(places, kinship)
+                chosen = _preferred(places, affinity)
                 for place in places[: places.index(chosen)]:
                     place.overtaken += 1
-                level.remove(chosen)
+                self.remove(chosen.request)
                 return chosen.request
         return None
 
     def upcoming(
-        self, admissible: Callable[[Q], bool], kinship: Callable[[Q], int] = lambda _: 0
+        self,
+        admissible: Callable[[K], bool] = lambda _: True,
+        ready: Callable[[Q], bool] = lambda _: True,
+        affinity: Callable[[Q], int] = lambda _: 0,
     ) -> Iterator[Q]:
-        """Those whom `admissible` lets through in the order in which `pop` would take them now."""
-        for level in self._levels:
-            places = [place for place in level if admissible(place.request)]
+        """The requests in the order in which `pop` would take them now. Lazy: the queue must not
+        change meanwhile."""
+        for level in range(len(self._lanes)):
+            candidates = self._candidates(level, admissible, ready)
+            places = list(itertools.islice(candidates, _LOOKAHEAD))
             while places:
-                chosen = _preferred(places[:_LOOKAHEAD], kinship)
+                chosen = _preferred(places, affinity)
                 places.remove(chosen)
+                places += itertools.islice(candidates, 1)
                 yield chosen.request
 
     def promote(self, now: float) -> list[Q]:
-        """Have those rise who have waited long; returns them."""
+        """Promote the requests that have waited long; returns them."""
         risen: list[Q] = []
-        for higher, level in itertools.pairwise(self._levels):
-            while level and now - level[0].since >= self._promote_after_s:
-                place = level.popleft()
-                place.since, place.overtaken = now, 0
-                higher.append(place)
-                risen.append(place.request)
+        for level, lanes in enumerate(self._lanes[1:], start=1):
+            while lanes:
+                first = min((next(iter(lane.values())) for lane in lanes.values()), key=_in_order)
+                if now - first.since < self._promote_after_s:
+                    break
+                self._leave(first)
+                first.level, first.order = level - 1, next(self._orders)
+                first.since, first.overtaken = now, 0
+                self._enter(first)
+                risen.append(first.request)
         return risen
 
     def remove(self, request: Q) -> bool:
-        """Take out one request; False when it is not there."""
-        for level in self._levels:
-            for place in level:
-                if place.request is request:
-                    level.remove(place)
-                    return True
-        return False
+        """Remove a request; False when it is not queued."""
+        place = self._arrived[request.level].pop(request, None)
+        if place is None:
+            return False
+        self._leave(place)
+        return True
+
+    def _candidates(
+        self,
+        level: int,
+        admissible: Callable[[K], bool] = lambda _: True,
+        ready: Callable[[Q], bool] = lambda _: True,
+    ) -> Iterator[_Place[Q, K]]:
+        """The places of one level, in order."""
+        lanes = [lane.values() for kind, lane in self._lanes[level].items() if admissible(kind)]
+        return (place for place in merge(*lanes, key=_in_order) if ready(place.request))
+
+    def _enter(self, place: _Place[Q, K]) -> None:
+        self._lanes[place.level].setdefault(place.kind, {})[place.order] = place
+
+    def _leave(self, place: _Place[Q, K]) -> None:
+        lanes = self._lanes[place.level]
+        del lanes[place.kind][place.order]
+        if not lanes[place.kind]:
+            del lanes[place.kind]
 
     def _level_of(self, level: Priority) -> int:
-        return min(PRIORITIES.index(level), len(self._levels) - 1)
+        return min(PRIORITIES.index(level), len(self._lanes) - 1)
 
     def _least(self) -> Q:
         """The newest of the lowest priority."""
-        places = [place for level in self._levels for place in level]
-        return max(places, key=lambda p: (PRIORITIES.index(p.request.level), p.number)).request
+        return next(next(reversed(each)) for each in reversed(self._arrived.values()) if each)
 
 
-def _preferred(places: list[_Place[Q]], kinship: Callable[[Q], int]) -> _Place[Q]:
-    """Of the first ones, the one that shares most, unless it would pass one that was passed
-    too often."""
+def _preferred(places: list[_Place[Q, K]], affinity: Callable[[Q], int]) -> _Place[Q, K]:
+    """The one that shares most, unless it would overtake one that was overtaken too often."""
     allowed = 1 + next(
         (at for at, place in enumerate(places) if place.overtaken >= _MAX_OVERTAKEN),
         len(places),
     )
-    return max(places[:allowed], key=lambda place: kinship(place.request))
+    return max(places[:allowed], key=lambda place: affinity(place.request))

@@ -375,7 +375,6 @@ class ActiveRequest:
             index=output.index,
             token_ids=output.token_ids,
             text_sent=choice.text_length,
-            logprobs_sent=choice.tokens if output.logprobs is not None else 0,
             finish_reason=ended,
             cached_tokens=self._cached_tokens if is_first else None,
         )

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from shared.ids import ModelId, SessionKey
 from shared.messages.events import QueueStatus
@@ -27,6 +28,18 @@ _FORESEEN = 2
 """So many of those who wait an engine is told of."""
 
 
+class _Kind(NamedTuple):
+    """What decides whether there is a slot for a request."""
+
+    model: ModelId
+    urgent: bool
+    counts_only: bool
+
+
+def _kind(request: ActiveRequest) -> _Kind:
+    return _Kind(request.model, request.urgent, request.counts_only)
+
+
 class Admission:
     """The requests that wait, and the places in engines.
 
@@ -40,8 +53,9 @@ class Admission:
         self._models = models
         self._most_rows = settings.continuous_batching.most_rows
         queue = settings.request_queue
-        self._queue: RequestQueue[ActiveRequest] = RequestQueue(
+        self._queue: RequestQueue[ActiveRequest, _Kind] = RequestQueue(
             queue.max_depth,
+            kind=_kind,
             levels=queue.priority_levels,
             promote_after_s=queue.promote_after_ms / 1000,
             reject_when_full=queue.reject_when_full,
@@ -149,19 +163,10 @@ class Admission:
     def next(self) -> tuple[ActiveRequest, EngineProcess] | None:
         """Take the request that is next from the queue and give it a place; None where nobody
         waits, or no place is free for those who do."""
-        open_to: dict[tuple[ModelId, bool, bool], bool] = {}
-
-        def admissible(request: ActiveRequest) -> bool:
-            if not self._sessions.is_next(request):
-                return False
-            kind = request.model, request.urgent, request.counts_only
-            if kind not in open_to:
-                open_to[kind] = self._engine_for(request) is not None
-            return open_to[kind]
-
-        request = self._queue.pop(admissible, self._kinship)
+        request = self._queue.pop(self._has_slot, self._sessions.is_next, self._kinship)
         if request is None:
-            self._drain.observe(waiting=any(map(self._waits_for_a_place, self._queue)))
+            for_a_slot = self._queue.upcoming(self._is_warm, self._sessions.is_next)
+            self._drain.observe(waiting=any(True for _ in for_a_slot))
             return None
         self._drain.admitted()
         engine = self._engine_for(request)
@@ -187,7 +192,7 @@ class Admission:
         """Tell engines who will come next, as far as can be said."""
         ahead: Counter[int] = Counter()
         expected: dict[ActiveRequest, EngineProcess] = {}
-        upcoming = self._queue.upcoming(self._foreseeable, self._kinship)
+        upcoming = self._queue.upcoming(self._is_held, self._sessions.is_next, self._kinship)
         for request in islice(upcoming, _FORESEEN * len(self._engines)):
             engine = self._expected(request, ahead)
             if engine is not None and ahead[engine.index] < _FORESEEN:
@@ -199,9 +204,9 @@ class Admission:
         """It knows nothing any more of those who wait."""
         self._foresight.lost(engine)
 
-    def _foreseeable(self, request: ActiveRequest) -> bool:
-        held = bool(self._models[request.model].engines)
-        return held and not request.counts_only and self._sessions.is_next(request)
+    def _is_held(self, kind: _Kind) -> bool:
+        """Whether an engine holds the model and has a prompt to compute."""
+        return bool(self._models[kind.model].engines) and not kind.counts_only
 
     def _expected(self, request: ActiveRequest, ahead: Counter[int]) -> EngineProcess | None:
         """One that was told of it stays that, while it holds the model."""
@@ -218,11 +223,21 @@ class Admission:
         """And not for its model to be loaded, or for an earlier turn of its session."""
         return self._models[request.model].state == "warm" and self._sessions.is_next(request)
 
+    def _is_warm(self, kind: _Kind) -> bool:
+        return self._models[kind.model].state == "warm"
+
+    def _has_slot(self, kind: _Kind) -> bool:
+        return self._choose(kind) is not None
+
     def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
-        holders = self._models[request.model].engines
-        if request.counts_only:
+        return self._choose(_kind(request), request.session)
+
+    def _choose(self, kind: _Kind, session: SessionKey | None = None) -> EngineProcess | None:
+        """An engine with a slot. Whether there is one depends on the kind alone."""
+        holders = self._models[kind.model].engines
+        if kind.counts_only:
             return self._choice.least_busy(holders)
-        return self._choice.choose(request.model, holders, request.session, urgent=request.urgent)
+        return self._choice.choose(kind.model, holders, session, urgent=kind.urgent)
 
     def _most(self, engine: EngineProcess, model: ModelId, urgent: bool) -> int:
         """Sequences of a model that an engine may have."""

@@ -372,17 +372,20 @@ class Agent:
             self._scheduler.models.loader.on_engine_started(engine)
             logger.info("engine %d runs on %s", engine.index, fact.device)
             if self._state == "unhealthy":
+                logger.info("worker %s has an engine again and takes requests", self.id)
                 await self._change_state("ready")
         self._scheduler.on_fact(engine, fact)
         self._scheduler.changes.notify()
         await self._publisher.wait_for_room()
 
-    def _on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
+    async def _on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
         message = f"the engine process of {self.id} ended ({reason})"
         self._scheduler.on_engine_lost(engine, StreamError.of("engine_crashed", message))
-        if all(other.state == "failed" for other in self._engines):
-            self._state = "unhealthy"
         self._scheduler.changes.notify()
+        leaves = self._state in ("draining", "stopped")
+        if not leaves and all(other.state == "failed" for other in self._engines):
+            logger.error("worker %s takes no requests until an engine runs again", self.id)
+            await self._change_state("unhealthy")
 
     # Messages.
 

@@ -38,7 +38,7 @@ class EngineProcess:
     Args:
         on_fact: awaited for each fact, in order; while it waits, the engine is not read, so
             that backpressure reaches it.
-        on_lost: called when the process has ended by itself, with the reason for people.
+        on_lost: awaited when the process has ended by itself, with the reason for people.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class EngineProcess:
         *,
         retry_after_failure_s: float,
         on_fact: Callable[["EngineProcess", Fact], Awaitable[None]],
-        on_lost: Callable[["EngineProcess", str], None],
+        on_lost: Callable[["EngineProcess", str], Awaitable[None]],
     ) -> None:
         self.index = index
         self.threads = threads
@@ -91,7 +91,7 @@ class EngineProcess:
             self.started, self._writer, self.measured = None, None, _NOTHING
             logger.error("engine %d ended: %s", self.index, reason, extra={"engine": self.index})
             self.state = "restarting" if self._may_restart() else "failed"
-            self._on_lost(self, reason)
+            await self._on_lost(self, reason)
             delay_s = self._settings.restart_delay_ms / 1000
             await asyncio.sleep(
                 delay_s if self.state == "restarting" else self._retry_after_failure_s

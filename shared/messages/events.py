@@ -424,7 +424,6 @@ class TokensEmitted(Part):
     index: int
     token_ids: list[int]
     text_sent: int
-    logprobs_sent: Count = 0
     finish_reason: FinishReason | None = None
     cached_tokens: Count | None = None
 

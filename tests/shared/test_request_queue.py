@@ -21,12 +21,18 @@ class Waiting:
     level: Priority
 
 
+def _kind(request: Waiting) -> int:
+    return request.number % 2
+
+
 class QueueBesideAList(RuleBasedStateMachine):
     """Whatever is done, the queue holds what a stably sorted list holds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue: RequestQueue[Waiting] = RequestQueue(_MAX_DEPTH, promote_after_s=10)
+        self.queue: RequestQueue[Waiting, int] = RequestQueue(
+            _MAX_DEPTH, kind=_kind, promote_after_s=10
+        )
         self.expected: list[tuple[Waiting, int, float]] = []  # with its rank, and since when
         self.pushed = 0
         self.now = 0.0
@@ -59,16 +65,18 @@ class QueueBesideAList(RuleBasedStateMachine):
     @rule()
     def pop_any(self) -> None:
         first = self.waiting[0] if self.expected else None
-        assert self.queue.pop(lambda _: True) == first
+        assert self.queue.pop() == first
         self.expected = self.expected[1:]
 
-    @rule(remainder=st.integers(0, 2))
-    def pop_the_first_that_fits(self, remainder: int) -> None:
-        def fits(request: Waiting) -> bool:
+    @rule(kinds=st.sets(st.integers(0, 1)), remainder=st.integers(0, 2))
+    def pop_the_first_that_fits(self, kinds: set[int], remainder: int) -> None:
+        def ready(request: Waiting) -> bool:
             return request.number % 3 == remainder
 
-        first = next(filter(fits, self.waiting), None)
-        assert self.queue.pop(fits) == first
+        fitting = [each for each in self.waiting if ready(each) and _kind(each) in kinds]
+        first = fitting[0] if fitting else None
+        assert list(self.queue.upcoming(kinds.__contains__, ready)) == fitting
+        assert self.queue.pop(kinds.__contains__, ready) == first
         self.expected = [entry for entry in self.expected if entry[0] != first]
 
     @precondition(lambda self: self.expected)
@@ -91,7 +99,7 @@ class QueueBesideAList(RuleBasedStateMachine):
 
     @invariant()
     def who_comes_is_told_in_order(self) -> None:
-        assert list(self.queue.upcoming(lambda _: True)) == self.waiting
+        assert list(self.queue.upcoming()) == self.waiting
 
     def _insert(self, request: Waiting, rank: int) -> None:
         self.expected.append((request, rank, self.now))
@@ -101,16 +109,16 @@ class QueueBesideAList(RuleBasedStateMachine):
 test_the_queue_always_holds_what_a_sorted_list_holds = QueueBesideAList.TestCase
 
 
-def _queue(*levels: Priority, **how: Any) -> tuple[RequestQueue[Waiting], list[Waiting]]:
+def _queue(*levels: Priority, **how: Any) -> tuple[RequestQueue[Waiting, int], list[Waiting]]:
     """A full queue, and who is in it, in order of arrival."""
-    queue: RequestQueue[Waiting] = RequestQueue(len(levels), **how)
+    queue: RequestQueue[Waiting, int] = RequestQueue(len(levels), kind=_kind, **how)
     requests = [Waiting(number, level) for number, level in enumerate(levels)]
     assert all(queue.push(request, 0.0) is None for request in requests)
     return queue, requests
 
 
-def _popped(queue: RequestQueue[Waiting]) -> list[int]:
-    return [request.number for _ in range(len(queue)) if (request := queue.pop(lambda _: True))]
+def _popped(queue: RequestQueue[Waiting, int]) -> list[int]:
+    return [request.number for _ in range(len(queue)) if (request := queue.pop())]
 
 
 def test_high_overtakes_medium_and_low_and_equals_keep_their_order() -> None:
@@ -133,7 +141,7 @@ def test_a_full_queue_takes_nothing_until_something_left(depth: int) -> None:
     queue, _ = _queue(*levels)
     late = Waiting(depth, "high")
     assert queue.push(late, 0.0) is late
-    queue.pop(lambda _: True)
+    queue.pop()
     assert queue.push(late, 0.0) is None
     assert len(queue) == depth
 
@@ -168,42 +176,63 @@ def test_who_waits_long_rises_a_level_at_a_time_behind_those_who_are_there() -> 
     assert queue.promote(9.9) == []
     queue.promote(10.0)
     assert [request.number for request in queue] == [2, 1, 0]
-    queue.pop(lambda _: True)
+    queue.pop()
     assert queue.push(Waiting(3, "medium"), 10.0) is None
     assert _popped(queue) == [1, 0, 3]
 
 
 def test_low_is_served_in_time_however_many_high_ones_come() -> None:
-    queue: RequestQueue[Waiting] = RequestQueue(100, promote_after_s=10)
+    queue: RequestQueue[Waiting, int] = RequestQueue(100, kind=_kind, promote_after_s=10)
     queue.push(Waiting(0, "low"), 0.0)
     served: list[int] = []
     for second in range(1, 60):
         queue.push(Waiting(second, "high"), float(second))
         queue.push(Waiting(100 + second, "high"), float(second))
         queue.promote(float(second))
-        served += [request.number for _ in "x" if (request := queue.pop(lambda _: True))]
+        served += [request.number for _ in "x" if (request := queue.pop())]
     assert 0 in served
 
 
-# Prompts that begin alike.
+# However many wait.
+
+
+def test_a_kind_without_a_slot_is_asked_about_once_and_none_of_its_requests() -> None:
+    levels: list[Priority] = ["high"] * 1000
+    queue, _ = _queue(*levels)
+    kinds, requests = [], []
+
+    def admissible(kind: int) -> bool:
+        kinds.append(kind)
+        return kind == 1
+
+    def ready(request: Waiting) -> bool:
+        requests.append(request.number)
+        return True
+
+    assert queue.pop(admissible, ready) == Waiting(1, "high")
+    assert sorted(kinds) == [0, 1]
+    assert requests == list(range(1, 16, 2))
+
+
+# Prompts that share a prefix.
 
 
 def test_who_shares_with_what_runs_goes_before_its_equals_but_not_before_its_betters() -> None:
     queue, _ = _queue("medium", "medium", "high", "medium", "low")
-    kinship = {0: 0, 1: 2, 2: 0, 3: 3, 4: 9}
-    upcoming = [r.number for r in queue.upcoming(lambda _: True, lambda r: kinship[r.number])]
+    affinity = {0: 0, 1: 2, 2: 0, 3: 3, 4: 9}
+    upcoming = [r.number for r in queue.upcoming(affinity=lambda r: affinity[r.number])]
     assert upcoming == [2, 3, 1, 0, 4]
-    order = [queue.pop(lambda _: True, lambda r: kinship[r.number]) for _ in range(5)]
+    order = [queue.pop(affinity=lambda r: affinity[r.number]) for _ in range(5)]
     assert [request.number for request in order if request] == [2, 3, 1, 0, 4]
 
 
 def test_nobody_is_passed_more_than_a_few_times() -> None:
-    queue: RequestQueue[Waiting] = RequestQueue(100)
+    queue: RequestQueue[Waiting, int] = RequestQueue(100, kind=_kind)
     queue.push(Waiting(0, "medium"), 0.0)
     served: list[int] = []
     for number in range(1, 20):
         queue.push(Waiting(number, "medium"), 0.0)
-        request = queue.pop(lambda _: True, lambda r: r.number)
+        request = queue.pop(affinity=lambda r: r.number)
         served += [request.number] if request else []
     assert served.index(0) == 4
 
@@ -211,13 +240,13 @@ def test_nobody_is_passed_more_than_a_few_times() -> None:
 def test_of_many_only_the_first_few_may_be_preferred() -> None:
     levels: list[Priority] = ["high"] * 20
     queue, _ = _queue(*levels)
-    request = queue.pop(lambda _: True, lambda r: r.number)
+    request = queue.pop(affinity=lambda r: r.number)
     assert request is not None
     assert request.number == 7
 
 
 def test_the_last_places_are_kept_for_higher_priorities() -> None:
-    queue: RequestQueue[Waiting] = RequestQueue(100)
+    queue: RequestQueue[Waiting, int] = RequestQueue(100, kind=_kind)
     rooms = {"low": 90, "medium": 95, "high": 100}
     for level in ("low", "medium", "high"):
         taken = 0

@@ -100,7 +100,7 @@ class EngineOwner:
         self.changes.notify()
         await self.reading.wait()
 
-    def _on_lost(self, _: EngineProcess, reason: str) -> None:
+    async def _on_lost(self, _: EngineProcess, reason: str) -> None:
         self.losses.append(reason)
         self.changes.notify()
 

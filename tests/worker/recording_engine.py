@@ -13,7 +13,7 @@ async def _ignore_fact(_: EngineProcess, __: Fact) -> None:
     pass
 
 
-def _ignore_loss(_: EngineProcess, __: str) -> None:
+async def _ignore_loss(_: EngineProcess, __: str) -> None:
     pass
 
 

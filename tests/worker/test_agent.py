@@ -290,6 +290,8 @@ async def test_past_the_restart_limit_a_worker_is_unhealthy_until_an_engine_runs
     ) as agent:
         _kill_engine(agent)
         await agent.until_reported(lambda report: report.state == "unhealthy")
+        (first, *_) = [kind for kind, report in agent.reports() if report.state == "unhealthy"]
+        assert first == "state_changed", "it waits for its next heartbeat to say so"
         assert await agent.refusal_code() == "engine_crashed"
         assert not (await agent.health()).ready
         await agent.until_reported(lambda report: report.state == "ready")
