@@ -10,7 +10,17 @@ async with connect("nats://127.0.0.1:4222") as cluster:
 """
 
 from shared.client.cluster import Cluster, connect
+from shared.client.recovery import RecoveryTimes
 from shared.client.stream import Completion, Stream
 from shared.messages.stream import ChoiceOutput, Timings, Usage
 
-__all__ = ["ChoiceOutput", "Cluster", "Completion", "Stream", "Timings", "Usage", "connect"]
+__all__ = [
+    "ChoiceOutput",
+    "Cluster",
+    "Completion",
+    "RecoveryTimes",
+    "Stream",
+    "Timings",
+    "Usage",
+    "connect",
+]

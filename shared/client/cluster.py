@@ -10,6 +10,7 @@ import orjson
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.client.inbox import Inbox, OwnInbox
+from shared.client.recovery import DEFAULT_TIMES, RecoveryTimes
 from shared.client.stream import Completion, Stream
 from shared.errors import (
     BusError,
@@ -49,12 +50,14 @@ async def connect(
     *,
     client: str = LOCAL_CLIENT,
     wait_s: float = CONNECT_WAIT_S,
+    times: RecoveryTimes = DEFAULT_TIMES,
 ) -> AsyncIterator["Cluster"]:
     """Connect to the NATS server of a cluster.
 
     Args:
         servers: URL, URLs, or the settings where credentials or TLS are needed.
         client: the name under which requests are sent; its inboxes carry it too.
+        times: how long its streams wait before they ask, publish again, and give up.
 
     Raises:
         BusUnreachable: no server answers within `wait_s`.
@@ -66,7 +69,7 @@ async def connect(
     bus = await Bus.connect(servers, name=f"client {client}", inbox_prefix=prefix, wait_s=wait_s)
     try:
         await _refuse_foreign_name(bus)
-        yield Cluster(bus, ClientName(client))
+        yield Cluster(bus, ClientName(client), times=times)
     finally:
         await bus.close()
 
@@ -86,9 +89,17 @@ class Cluster:
 
     Args:
         inbox: where streams come in; by default each has one of its own.
+        times: how long its streams wait before they ask, publish again, and give up.
     """
 
-    def __init__(self, bus: Bus, client: ClientName, inbox: Inbox | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        client: ClientName,
+        inbox: Inbox | None = None,
+        times: RecoveryTimes = DEFAULT_TIMES,
+    ) -> None:
+        self._times = times
         self.bus = bus
         self.client = client
         self._inbox = inbox if inbox is not None else OwnInbox(bus)
@@ -132,6 +143,7 @@ class Cluster:
             choices=request.choices,
             first_index=len(request.heard_ids),
             before=self._turns.get(session) if session is not None else None,
+            times=self._times,
         )
         if session is not None:
             self._turns[session] = stream

@@ -6,22 +6,11 @@ controller passes the stream on (of a list of prompts), the request is published
 id: to go on from what is here, where its worker and its controller ended together.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import astuple, dataclass
+from typing import Literal, Self
 
 from shared.errors import StreamFailed, StreamSilent, Unavailable
 from shared.messages.control import RequestStateName, ResendStateName
-
-REPUBLISH_AFTER_S = 1.0
-SILENCE_S = 3.0
-SILENCE_LIMIT_S = 8.0
-DISCONNECTED_LIMIT_S = 5.0
-_ASK_AGAIN_S = 1.0
-_GAP_ASK_AGAIN_S = 0.5
-_STOOD_STILL_S = 2.0
-_LOST_LIMIT_S = 2.0
-_NO_CONTROLLER_LIMIT_S = 2.0
-_NO_CONTROLLER_RETRY_S = 0.25
 
 Step = Literal["publish", "go_on", "ask_status", "ask_resend"]
 
@@ -48,10 +37,45 @@ class Situation:
     behind: bool = False
 
 
-class Recovery:
-    """Decides the next step of one stream. Times are seconds of any monotonic clock."""
+@dataclass(frozen=True, slots=True)
+class RecoveryTimes:
+    """How long a stream waits before it takes each step.
 
-    def __init__(self, now: float, connections: int) -> None:
+    Attributes:
+        republish_after_s: nothing was heard at all: the request is published again.
+        silence_s: nothing was heard for this long: ask whether the stream still runs.
+        silence_limit_s: nothing was heard for this long, or missing tokens did not come: give up.
+        disconnected_limit_s: the same while there is no connection.
+        ask_again_s, ask_again_for_gap_s: between two questions about silence, or about a gap.
+        stalled_s: the client itself did not run for this long: what came meanwhile is read first.
+        lost_limit_s: how long, once silent, a turn holds back the next turn of its session.
+        no_controller_limit_s, no_controller_retry_s: nobody takes requests: retry, then give up.
+    """
+
+    republish_after_s: float = 1.0
+    silence_s: float = 3.0
+    silence_limit_s: float = 8.0
+    disconnected_limit_s: float = 5.0
+    ask_again_s: float = 1.0
+    ask_again_for_gap_s: float = 0.5
+    stalled_s: float = 2.0
+    lost_limit_s: float = 2.0
+    no_controller_limit_s: float = 2.0
+    no_controller_retry_s: float = 0.25
+
+    def scaled(self, factor: float) -> Self:
+        """All of them times a factor: their order and ratios stay."""
+        return type(self)(*(factor * value for value in astuple(self)))
+
+
+DEFAULT_TIMES = RecoveryTimes()
+
+
+class Recovery:
+    """Decides the next step of one stream. `now` is seconds of any monotonic clock."""
+
+    def __init__(self, now: float, connections: int, times: RecoveryTimes = DEFAULT_TIMES) -> None:
+        self._times = times
         self._looked_at = now
         self._heard_at = now
         self._began_at = now
@@ -69,11 +93,13 @@ class Recovery:
 
     def is_silent(self, now: float) -> bool:
         """Nothing was heard for a while."""
-        return now - self._heard_at >= SILENCE_S
+        return now - self._heard_at >= self._times.silence_s
 
     def is_lost(self, now: float) -> bool:
         """Nothing was heard for a while, but not for so long that nobody cares any more."""
-        return self.is_silent(now) and now - self._heard_at < SILENCE_S + _LOST_LIMIT_S
+        times = self._times
+        limit_s = times.silence_s + times.lost_limit_s
+        return self.is_silent(now) and now - self._heard_at < limit_s
 
     def on_message(self, now: float) -> None:
         """Something of the stream came."""
@@ -117,9 +143,9 @@ class Recovery:
             StreamSilent: nothing was heard for too long, or the connection is gone.
             StreamFailed: missing tokens did not come.
         """
-        if now - self._looked_at > _STOOD_STILL_S:
+        if now - self._looked_at > self._times.stalled_s:
             # Nobody looked: what came meanwhile is still to be read.
-            self._heard_at = max(self._heard_at, now - SILENCE_S)
+            self._heard_at = max(self._heard_at, now - self._times.silence_s)
             self._missing_since = None
         self._looked_at = now
         self._give_up(now, situation)
@@ -138,29 +164,32 @@ class Recovery:
         """How long to wait for a message before the next look at the rules."""
         hurried = self._nobody_since is not None or self._planned is not None
         if hurried or situation.missing or situation.behind:
-            return _NO_CONTROLLER_RETRY_S
+            return self._times.no_controller_retry_s
         if not situation.heard:
-            return max(0.05, self._published_at + REPUBLISH_AFTER_S - now)
-        return min(_ASK_AGAIN_S, max(0.05, self._heard_at + SILENCE_S - now))
+            return max(0.05, self._published_at + self._times.republish_after_s - now)
+        until_silent_s = self._heard_at + self._times.silence_s - now
+        return min(self._times.ask_again_s, max(0.05, until_silent_s))
 
     def _due(self, now: float, situation: Situation) -> Step | None:
+        times = self._times
         if situation.connections != self._connections:
             self._connections = situation.connections
             self._planned = self._planned or ("ask_status" if situation.heard else "publish")
         if self._planned is not None:
             # Answers to answers must not go round without a pause.
             asked_at = self._asked_at.get(self._planned)
-            paused = asked_at is None or now - asked_at >= _GAP_ASK_AGAIN_S
+            paused = asked_at is None or now - asked_at >= times.ask_again_for_gap_s
             return self._planned if paused else None
         if not situation.heard:
-            wait_s = REPUBLISH_AFTER_S if self._nobody_since is None else _NO_CONTROLLER_RETRY_S
+            nobody = self._nobody_since is not None
+            wait_s = times.no_controller_retry_s if nobody else times.republish_after_s
             return "publish" if now - self._published_at >= wait_s else None
         last_asked_at = max(self._asked_at.values(), default=self._began_at)
-        is_silent = now - self._heard_at >= SILENCE_S
+        is_silent = now - self._heard_at >= times.silence_s
         may_come = not (self._worker_gone and is_silent)  # from whoever has it
-        if situation.missing and may_come and now - last_asked_at >= _GAP_ASK_AGAIN_S:
+        if situation.missing and may_come and now - last_asked_at >= times.ask_again_for_gap_s:
             return "ask_resend" if situation.worker_known else "ask_status"
-        if not is_silent or now - last_asked_at < _ASK_AGAIN_S:
+        if not is_silent or now - last_asked_at < times.ask_again_s:
             return None
         if not self._status_unanswered:
             return "ask_status"
@@ -171,16 +200,16 @@ class Recovery:
         return "go_on" if situation.started and situation.worker_known else "publish"
 
     def _give_up(self, now: float, situation: Situation) -> None:
-        silent_s = now - self._heard_at
+        times, silent_s = self._times, now - self._heard_at
         self._missing_since = (self._missing_since or now) if situation.missing else None
         if not situation.heard and self._nobody_since is not None:
-            if now - self._nobody_since > _NO_CONTROLLER_LIMIT_S:
+            if now - self._nobody_since > times.no_controller_limit_s:
                 raise Unavailable(
                     "no controller takes requests; is `controller` running?", code="no_controller"
                 )
-        if not situation.connected and silent_s >= DISCONNECTED_LIMIT_S:
+        if not situation.connected and silent_s >= times.disconnected_limit_s:
             raise StreamSilent("the connection to NATS is gone", code="disconnected")
-        if silent_s >= SILENCE_LIMIT_S:
+        if silent_s >= times.silence_limit_s:
             raise StreamSilent(f"nothing was heard for {silent_s:.0f} s")
-        if self._missing_since is not None and now - self._missing_since >= SILENCE_LIMIT_S:
+        if self._missing_since is not None and now - self._missing_since >= times.silence_limit_s:
             raise StreamFailed("tokens are missing and were not sent again", code="stream_broken")

@@ -15,7 +15,7 @@ from shared.bus import Bus
 from shared.client.assembler import Assembler
 from shared.client.inbox import Arrival, Inbox, NobodyListens, Seat, Where
 from shared.client.mailbox import Mailbox
-from shared.client.recovery import Recovery, Situation, Step
+from shared.client.recovery import DEFAULT_TIMES, Recovery, RecoveryTimes, Situation, Step
 from shared.errors import StreamFailed
 from shared.ids import ClientName, RequestId, SkillName, WorkerId
 from shared.messages.control import RequestState, ResendState
@@ -77,14 +77,16 @@ class Stream:
         choices: int = 1,
         first_index: int = 0,
         before: "Stream | None" = None,
+        times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
+        self._times = times
         self._bus = bus
         self._inbox = inbox
         self._client = client
         self._skill = skill
         self._payload = payload
         self._assembler = Assembler(request_id, choices=choices, first_index=first_index)
-        self._recovery = Recovery(time.monotonic(), bus.connections)
+        self._recovery = Recovery(time.monotonic(), bus.connections, times)
         self._before = before
         self._ended = False
         self._looked_at: float | None = None
@@ -184,7 +186,7 @@ class Stream:
         self._looked_at = time.monotonic()
         while self._follows_one_that_waits:
             yield await self._wait_for_turn()
-        self._recovery = Recovery(time.monotonic(), self._bus.connections)
+        self._recovery = Recovery(time.monotonic(), self._bus.connections, self._times)
         self._seat = await self._inbox.join(self.request_id, self._mailbox.put)
         try:
             await self._take_step("publish")
