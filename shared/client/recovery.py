@@ -50,6 +50,7 @@ class RecoveryTimes:
         stalled_s: the client itself did not run for this long: what came meanwhile is read first.
         lost_limit_s: how long, once silent, a turn holds back the next turn of its session.
         no_controller_limit_s, no_controller_retry_s: nobody takes requests: retry, then give up.
+        abandoned_s: a turn whose reader has stopped reading holds back the next turn this long.
     """
 
     republish_after_s: float = 1.0
@@ -62,6 +63,7 @@ class RecoveryTimes:
     lost_limit_s: float = 2.0
     no_controller_limit_s: float = 2.0
     no_controller_retry_s: float = 0.25
+    abandoned_s: float = 2.0
 
     def scaled(self, factor: float) -> Self:
         """All of them times a factor: their order and ratios stay."""

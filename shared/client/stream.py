@@ -23,8 +23,6 @@ from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timi
 
 _LOOKS_S = 0.05
 _COPIES = 3
-_ABANDONED_S = 2.0
-"""A stream whose reader has not come for so long keeps no later turn from being asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +206,7 @@ class Stream:
         before, now = self._before, time.monotonic()
         if before is None or before._is_over or before._looked_at is None:
             return False
-        return before.worker is None and now - before._looked_at < _ABANDONED_S
+        return before.worker is None and now - before._looked_at < self._times.abandoned_s
 
     async def _wait_for_turn(self) -> list[ChoiceOutput]:
         """Nothing, when it may be its turn, or its reader is to be given something."""

@@ -16,6 +16,7 @@ from shared.client.stream import Completion
 from shared.errors import StreamFailed, StreamSilent
 from shared.ids import WorkerId
 from shared.messages.stream import ChoiceOutput, Failed, Status, StreamError
+from tests.shared.client.conftest import QUICK
 from tests.shared.client.simulated_controller import (
     MAC,
     WAIT_S,
@@ -158,7 +159,7 @@ async def test_a_lost_end_is_had_from_the_worker_that_the_controller_names(
     answering = asyncio.create_task(cluster.generate("hello"))
     request, request_id = await controller.next_request()
     await controller.send(request, Status(request_id, 0, None, "accepted", seed=5))
-    question = await controller.next_question()  # after 3 s of silence
+    question = await controller.next_question()  # after a silence
     assert question.subject == "mlx.request.ada.status"
     assert orjson.loads(question.payload) == {"request_id": request_id}
     await controller.tell_state(question, "finished", MAC)
@@ -254,7 +255,7 @@ async def test_the_owner_says_which_attempt_counts(
     assert (await ended(answering)).text == "ab"
 
 
-async def test_silence_is_never_taken_for_an_end_but_given_up_after_8_s(
+async def test_silence_is_never_taken_for_an_end_but_given_up_in_the_end(
     cluster: Cluster, controller: SimulatedController
 ) -> None:
     answering = asyncio.create_task(cluster.generate("hello"))
@@ -266,7 +267,7 @@ async def test_silence_is_never_taken_for_an_end_but_given_up_after_8_s(
     with pytest.raises(StreamSilent) as caught:
         await ended(answering)
     assert (caught.value.code, caught.value.retryable) == ("stream_silent", True)
-    assert 7.9 < time.monotonic() - began < 12
+    assert time.monotonic() - began > 0.9 * QUICK.silence_limit_s
     assert orjson.loads((await controller.next_cancel()).payload) == {"request_id": request_id}
 
 
@@ -285,18 +286,16 @@ async def test_after_silence_a_request_is_published_in_copies_as_who_hangs_may_b
 
 
 async def test_an_attempt_that_does_not_count_is_no_sign_of_life(
-    cluster: Cluster, controller: SimulatedController, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, controller: SimulatedController
 ) -> None:
     """As from a controller that knows nothing of the first attempts, and begins again at 0."""
-    fast = SimpleNamespace(monotonic=lambda: 10 * time.monotonic())
-    monkeypatch.setattr("shared.client.stream.time", fast)
     answering = asyncio.create_task(cluster.generate("hello"))
     request, request_id = await controller.next_request()
     await controller.send(request, chunk(request_id, 0, "a", 1, attempt=1))
     old = Status(request_id, 0, None, "running")
-    async with keeping_alive(controller, request, old, every_s=0.05):
+    async with keeping_alive(controller, request, old, every_s=QUICK.silence_s / 4):
         with pytest.raises(StreamSilent):
-            await asyncio.wait_for(answering, 3)
+            await ended(answering)
 
 
 async def test_a_slow_reader_loses_its_own_stream_and_no_other_on_its_connection(
