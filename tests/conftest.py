@@ -52,15 +52,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="NATS servers know their users, each role has its own key, and TLS is on",
     )
     parser.addoption(
-        "--fault-rounds", type=int, default=2, help="rounds of each fault in tests/faults"
+        "--all", action="store_true", help="the long forms too, as `make test-all` runs them"
     )
     parser.addoption(
-        "--fault-seed", type=int, default=1, help="the seed of victims, moments and losses"
-    )
-    parser.addoption(
-        "--all-plants",
-        action="store_true",
-        help="find all planted bugs of tests/chaos, not just one for each promise",
+        "--fault-seed", type=int, default=1, help="the seed of targets, moments and losses"
     )
     parser.addoption(
         "--fidelity-clients",
@@ -88,6 +83,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
         roles.secure(Path(folder.name))
         config.pluginmanager.register(plugin)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--all"):
+        long = [item for item in items if item.get_closest_marker("long_form")]
+        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=long)
 
 
 @pytest.fixture(scope="session")
@@ -144,6 +146,15 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.models import make_tiny_model
 
     return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def roomy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with room for answers that take many seconds."""
+    from tests.models import make_tiny_model
+
+    folder = tmp_path_factory.mktemp("models") / "roomy"
+    return make_tiny_model(folder, context_tokens=64 * 1024)
 
 
 @pytest.fixture(scope="session")

@@ -150,6 +150,11 @@ class ClusterProcess:
                     found.append(process)
         return found
 
+    def member(self, name: str) -> psutil.Process:
+        """The one controller or worker of that name that runs now."""
+        (process,) = self.find(f"--id {name}")
+        return process
+
 
 @contextlib.contextmanager
 def cluster_process(

@@ -17,10 +17,9 @@ from shared.client import Cluster, connect
 from shared.errors import Unavailable
 from shared.messages.rollout import ApplyRollout, RollBack, Rollout, RolloutState, ShowRollout
 from shared.settings.tree import Rollout as Settings
-from tests.faults.answers import DONE, Answer, Record
 from tests.faults.asks import ENDLESS, Ask
-from tests.faults.faults import roles
 from tests.faults.load import Load, answers_alone, assert_exact
+from tests.faults.records import DONE, Answer, Record
 from tests.processes import SCRIPTS, ClusterProcess, cluster_process, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
@@ -202,7 +201,7 @@ async def test_it_goes_on_after_its_controller_was_killed(
         await truths(cluster)
         await apply(cluster, text(tiny_model, rows=4))
         await until(cluster, phase, step=step)
-        _kill(roles(process)["controller-1"])
+        _kill(process.member("controller-1"))
         rollout = await until(cluster, "done", "rolled_back")
         assert (rollout.phase, rollout.reason) == ("done", None)
         assert await versions(cluster) == [1, 1, 1]
@@ -217,7 +216,7 @@ async def test_going_back_goes_on_after_its_controller_was_killed(
         await until(cluster, "baking", step=1)
         await cluster.rollout(RollBack())
         await until(cluster, "rolling_back")
-        _kill(roles(process)["controller-1"])
+        _kill(process.member("controller-1"))
         await until(cluster, "rolled_back", step=0)
         assert await versions(cluster) == [0, 0, 0]
 
@@ -229,7 +228,7 @@ async def test_a_worker_that_is_killed_comes_back_with_its_version(
         await apply(cluster, text(tiny_model, rows=4), Settings(baseline_s=0, bake_s=0))
         await until(cluster, "done")
         before = {worker.id: worker for worker in (await cluster.health()).workers}
-        _kill(roles(process)["worker-2"])
+        _kill(process.member("worker-2"))
         async with asyncio.timeout(LIMIT_S):
             while True:
                 now = {worker.id: worker for worker in (await cluster.health()).workers}

@@ -1,9 +1,7 @@
-"""What processes hold: file descriptors, threads, memory, tasks. After a fault it is what it
-was before."""
+"""What a process holds: file descriptors, threads, memory."""
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psutil
@@ -11,7 +9,6 @@ import psutil
 _SPARE_DESCRIPTORS = 2
 _SPARE_THREADS = 2
 _SPARE_MEMORY_BYTES = 96 * 1024 * 1024
-_SETTLES_WITHIN_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +49,3 @@ def footprints(processes: Mapping[str, psutil.Process]) -> dict[str, Footprint]:
         with contextlib.suppress(psutil.Error):
             found[name] = footprint(process)
     return found
-
-
-async def assert_back_to(
-    before: Mapping[str, Footprint], tasks_before: int, measure: Callable[[], dict[str, Footprint]]
-) -> None:
-    """Poll until nothing is more than before; fails with what still is."""
-    deadline = asyncio.get_running_loop().time() + _SETTLES_WITHIN_S
-    while problems := _problems(before, tasks_before, measure()):
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError("grown: " + "; ".join(problems))
-        await asyncio.sleep(0.2)
-
-
-def _problems(
-    before: Mapping[str, Footprint], tasks_before: int, now: Mapping[str, Footprint]
-) -> list[str]:
-    problems = [f"{name} is not there" for name in before if name not in now]
-    problems += [
-        f"{name}: {grown}"
-        for name, what in before.items()
-        if name in now
-        for grown in now[name].grown_beyond(what)
-    ]
-    tasks = len(asyncio.all_tasks())
-    if tasks > tasks_before:
-        problems.append(f"asyncio tasks of the client from {tasks_before} to {tasks}")
-    return problems

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from shared.changes import Changes
 from shared.client import Cluster
 from shared.errors import ClusterError
-from tests.faults.answers import DONE, Answer, Piece, Record
 from tests.faults.asks import Ask
+from tests.faults.records import DONE, Answer, Piece, Record
 
 T = TypeVar("T")
 

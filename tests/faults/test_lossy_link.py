@@ -7,9 +7,9 @@ import pytest
 
 from shared.client import connect
 from tests.access.roles import as_client
-from tests.faults.answers import DONE, Answer, Record
 from tests.faults.asks import Ask, mixed_asks
 from tests.faults.load import Load, answers_alone, assert_exact, in_background
+from tests.faults.records import DONE, Answer, Record
 from tests.nats_proxy import Cut, Disturbance, NatsProxy
 from tests.processes import ClusterProcess
 

@@ -13,7 +13,6 @@ import pytest
 
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
 from tests.controller.gateway.long_answers import CHAT, LONG, QUESTION, active, streaming
-from tests.faults.faults import processes_of
 from tests.processes import ClusterProcess, cluster_process, wait_for
 
 _KEEP_ALIVE_MS = 100
@@ -51,7 +50,7 @@ def _occupied(gateway: GatewayProcess, cluster: ClusterProcess) -> Iterator[None
 @contextlib.contextmanager
 def _standing_still(cluster: ClusterProcess) -> Iterator[None]:
     """Meanwhile its only worker says nothing."""
-    (worker,) = processes_of(cluster, "worker")
+    worker = cluster.member("worker-1")
     worker.suspend()
     wait_for(lambda: worker.status() == psutil.STATUS_STOPPED, "the worker stands still")
     try:

@@ -11,14 +11,14 @@ import pytest
 
 from shared.client import connect
 from tests.access.roles import as_client
-from tests.faults.kept_prompts import (
+from tests.processes import ClusterProcess, cluster_process
+from tests.worker.kv_memory.cached_prompts import (
     ask,
     ask_until_served,
     engine_of,
     kept_by,
     random_prompt,
 )
-from tests.processes import ClusterProcess, cluster_process
 
 pytestmark = pytest.mark.anyio
 

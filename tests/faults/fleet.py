@@ -1,16 +1,14 @@
-"""The cluster that is struck: NATS servers, controllers and workers as processes of their own, each
-behind a line of its own, started again by a supervisor whenever it ends."""
+"""The cluster that faults happen to: NATS servers, controllers and workers, each a process of its
+own behind a line of its own, started again by a supervisor whenever it ends."""
 
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,96 +16,26 @@ import nats
 import psutil
 from nats.aio.client import Client
 
-from shared.service import PARENT_VARIABLE
 from shared.settings.tree import Nats
 from tests.access.roles import as_client, connect_options, environment, secured, server_settings
-from tests.chaos.child import new_clock, set_clock
+from tests.faults.child import new_clock
+from tests.faults.evidence import Observation
+from tests.faults.footprint import footprints
+from tests.faults.member import Member
 from tests.nats_proxy import NatsProxy
 from tests.processes import MAX_PAYLOAD_BYTES, SCRIPTS
 
-Kind = Literal["nats", "controller", "worker"]
-_ROOT = Path(__file__).parents[2]
 _START_LIMIT_S = 60.0
 _END_LIMIT_S = 10.0
-_RESTART_DELAY_S = 0.5
 _LAME_DUCK_S = 30  # the least that the server allows
-
-
-@dataclass(slots=True)
-class Member:
-    """One process that is always wanted.
-
-    Attributes:
-        line: between it and the servers; None for a server.
-        busy: something happens to it, or it is not yet over it.
-    """
-
-    kind: Kind
-    name: str
-    command: list[str]
-    log: Path
-    environment: Mapping[str, str]
-    line: NatsProxy | None = None
-    clock: Path | None = None
-    busy: bool = False
-    _process: asyncio.subprocess.Process | None = None
-
-    @property
-    def started(self) -> bool:
-        return self._process is not None
-
-    @property
-    def process(self) -> psutil.Process:
-        assert self._process is not None
-        return psutil.Process(self._process.pid)
-
-    @property
-    def engines(self) -> list[psutil.Process]:
-        """Of a worker, those that run."""
-        with contextlib.suppress(psutil.Error):
-            return [p for p in self.process.children() if "worker.engine" in p.cmdline()]
-        return []
-
-    async def supervise(self) -> None:
-        """Start it, and again half a second after it has ended, until cancelled."""
-        while True:
-            with self.log.open("ab") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self.command,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    cwd=_ROOT,
-                    env={**os.environ, **self.environment, PARENT_VARIABLE: "1"},
-                    start_new_session=True,
-                )
-            await self._process.wait()
-            await asyncio.sleep(_RESTART_DELAY_S)
-
-    def send(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-    async def ended(self, limit_s: float) -> bool:
-        """Whether the present process ends within the limit."""
-        assert self._process is not None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await self._process.wait()
-                return True
-        return False
-
-    def last_line(self) -> str:
-        """Of its log."""
-        with contextlib.suppress(OSError):
-            return self.log.read_text(errors="replace").rstrip().rpartition("\n")[2]
-        return ""
-
-    def jump(self, seconds: float) -> None:
-        """Have its clock be so wrong."""
-        assert self.clock is not None
-        set_clock(self.clock, seconds)
+QUICK = {
+    "CLUSTER__CONTROLLER__FAILOVER__HEARTBEAT_INTERVAL_MS": "400",
+    "CLUSTER__CONTROLLER__LEADER_LEASE__TTL_S": "2",
+    "CLUSTER__WORKER__ENGINES__HANG_TIMEOUT_MS": "2000",
+}
+"""Settings by which a fleet notices silence in less than half of the usual time."""
+QUICK_PACE = 0.4
+"""How long faults need to last then."""
 
 
 class Fleet:
@@ -116,6 +44,7 @@ class Fleet:
     Args:
         folder: for logs, stores and clocks.
         plant: the name of a bug that each process gets.
+        settings: as environment variables, of all processes.
     """
 
     def __init__(
@@ -127,11 +56,12 @@ class Fleet:
         controllers: int = 2,
         servers: int = 1,
         plant: str | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self._plant = plant
         self._settings = {
-            "CHAOS_FOLDER": str(folder.absolute()),
+            "FAULTS_FOLDER": str(folder.absolute()),
             "CLUSTER__LOGGING__FORMAT": "json",
             "CLUSTER__SKILLS": json.dumps({"chat": ["tiny"]}),
             "CLUSTER__MODELS": json.dumps({"tiny": {"path": str(model.absolute())}}),
@@ -140,6 +70,7 @@ class Fleet:
             "CLUSTER__WORKER__ENGINES__MAX_RESTARTS": "1000",
             "CLUSTER__WORKER__ENGINES__RESTART_DELAY_MS": "200",
             "CLUSTER__WORKER__KV_CACHE__DISK_MB": "64",
+            **(settings or {}),
         }
         ports = _free_ports(2 * servers)
         routes = [f"nats://127.0.0.1:{port}" for port in ports[servers:]]
@@ -261,9 +192,21 @@ class Fleet:
                 missing.append((worker.name, f"{worker.name} is {report['state']}"))
         return missing
 
-    def processes(self) -> dict[str, psutil.Process]:
-        """All of ours that run, by names that survive a replacement. (How many threads a server
-        of NATS has is for Go to decide.)"""
+    async def observation(self) -> Observation:
+        """What controllers, workers and engines hold now. (A server has as many threads as Go likes.)"""
+        reports = await self.health()
+        counted = ("active_requests", "queued_requests")
+        return Observation(
+            {
+                name: sum(report.get(each, 0) for each in counted)
+                for name, report in reports.items()
+            },
+            {name: report["tasks"] for name, report in reports.items()},
+            footprints(self._processes()),
+        )
+
+    def _processes(self) -> dict[str, psutil.Process]:
+        """Controllers, workers and engines, by names that survive a replacement."""
         named: dict[str, psutil.Process] = {}
         for member in (*self.controllers, *self.workers):
             with contextlib.suppress(psutil.Error):
@@ -298,7 +241,7 @@ class Fleet:
         if routes:
             own = int(routes[number].rsplit(":", 1)[1])
             settings["cluster"] = {
-                "name": "chaos", "host": "127.0.0.1", "port": own, "routes": routes,
+                "name": "fleet", "host": "127.0.0.1", "port": own, "routes": routes,
                 "no_advertise": secured(),  # lines do not see what is encrypted
             }  # fmt: skip
         config = self.folder / f"{name}.json"
@@ -310,7 +253,7 @@ class Fleet:
         name = f"{kind}-{number}"
         clock = self.folder / f"{name}.clock"
         new_clock(clock)
-        command = [sys.executable, "-m", "tests.chaos.child", "--clock", str(clock)]
+        command = [sys.executable, "-m", "tests.faults.child", "--clock", str(clock)]
         command += [*(["--plant", self._plant] if self._plant else []), kind, "--id", name]
         log = self.folder / f"{name}.log"
         kept = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self.folder / f"{name}.kv")}
@@ -326,10 +269,3 @@ def _free_ports(count: int) -> list[int]:
             each.bind(("127.0.0.1", 0))
             found.append(int(each.getsockname()[1]))
     return found
-
-
-def descendants(process: psutil.Process) -> Iterator[psutil.Process]:
-    """A process and all below it."""
-    with contextlib.suppress(psutil.Error):
-        yield process
-        yield from process.children(recursive=True)

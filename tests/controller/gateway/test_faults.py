@@ -152,7 +152,7 @@ async def test_a_killed_worker_is_told_as_an_error_that_may_be_tried_again(
     cluster: ClusterProcess, http: httpx.AsyncClient
 ) -> None:
     async with _under_way(http) as answers:
-        _process(cluster, "--id worker-1").kill()
+        cluster.member("worker-1").kill()
     *streams, whole = answers
     assert not any(answer.looks_whole for answer in answers)
     for stream in streams:
@@ -171,7 +171,7 @@ async def test_streams_go_on_when_their_only_worker_is_back(roomy_model: Path) -
             undisturbed = Answer()
             await _ask(http, "/v1/chat/completions", undisturbed, asked, True, {})
             async with _under_way(http, max_tokens=1500) as answers:
-                _process(cluster, "--id worker-1").kill()
+                cluster.member("worker-1").kill()
     assert all(answer.looks_whole and not answer.broken for answer in answers)
     assert answers[0].text == undisturbed.text and len(undisturbed.text) > 1000
 

@@ -11,14 +11,14 @@ import pytest
 from shared.client import Cluster, connect
 from shared.errors import ClusterError
 from tests.access.roles import as_client
-from tests.faults.answers import DONE, Answer, Record
 from tests.faults.asks import ENDLESS, Ask
-from tests.faults.leaving import leaving_process
 from tests.faults.load import Load, answers_alone, assert_exact, in_background
-from tests.faults.observer import WorkerObserver
-from tests.faults.raw import RawClient, raw_client
+from tests.faults.records import DONE, Answer, Record
+from tests.leaving_clients.client_process import leaving_process
+from tests.leaving_clients.observer import WorkerObserver
 from tests.nats_proxy import NatsProxy
 from tests.processes import ClusterProcess, cluster_process
+from tests.raw_client import RawClient, raw_client
 
 pytestmark = pytest.mark.anyio
 

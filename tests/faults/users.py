@@ -6,7 +6,6 @@ import contextlib
 import json
 import random
 import time
-from dataclasses import dataclass, field
 from uuid import uuid4
 
 from nats.aio.client import Client
@@ -14,36 +13,16 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from shared.client import Cluster
-from tests.chaos.checker import WireRecord
-from tests.chaos.known import Known
-from tests.faults.answers import Answer, Record
 from tests.faults.asks import Ask
+from tests.faults.evidence import Evidence
+from tests.faults.known import Known
 from tests.faults.load import Load
+from tests.faults.records import WireRecord
 
 _HEARD_NOTHING_S = 1.0
-_THINKS_S = 0.2
 _INTERRUPTS_S = 0.1
 _LINGERS_S = 0.2
 _LISTENS_ON_S = 5.0
-
-
-@dataclass(slots=True)
-class Asked:
-    """All that was asked and heard.
-
-    Attributes:
-        streams: through the client library, each with its true answer.
-        wire: by hand, likewise.
-        sessions: the turns of each conversation, in the order in which they were sent.
-    """
-
-    streams: list[tuple[Record, Answer]] = field(default_factory=list)
-    wire: list[tuple[WireRecord, Answer]] = field(default_factory=list)
-    sessions: list[list[Record]] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        return sum(record.tokens for record, _ in self.streams)
 
 
 class Users:
@@ -51,6 +30,10 @@ class Users:
 
     Args:
         limit_s: an answer that takes longer hangs.
+        thinks_s: the longest pause between an answer and the next request.
+
+    Attributes:
+        evidence: what they sent and heard.
     """
 
     def __init__(
@@ -61,9 +44,11 @@ class Users:
         chance: random.Random,
         *,
         limit_s: float,
+        thinks_s: float = 0.2,
     ) -> None:
         self._limit_s = limit_s
-        self.asked = Asked()
+        self._thinks_s = thinks_s
+        self.evidence = Evidence()
         self._cluster = cluster
         self._plain = plain
         self._asks, self._conversations = known.asks, known.conversations
@@ -91,32 +76,36 @@ class Users:
     async def _use_library(self) -> None:
         while not self._stopping:
             await self._load(self._chance.choice(self._asks)).run(self._cluster)
+            await self._think()
+
+    async def _think(self) -> None:
+        await asyncio.sleep(self._chance.uniform(0, self._thinks_s))
 
     def _load(self, ask: Ask) -> Load:
         request_id = f"used-{uuid4().hex[:16]}"
         named = Ask(f"{ask.name} ({request_id})", ask.fields | {"request_id": request_id})
         load = Load([named], limit_s=self._limit_s)
-        self.asked.streams.append((load.records[0], self._truths[ask.name]))
+        self.evidence.streams.append((load.records[0], self._truths[ask.name]))
         return load
 
     async def _talk(self) -> None:
         """A conversation after another, some turns sent before the one before was answered."""
         while not self._stopping:
             conversation = self._chance.choice(self._conversations)
-            session_id = f"chaos-{uuid4().hex[:12]}"
-            records: list[Record] = []
-            self.asked.sessions.append(records)
+            session_id = f"talk-{uuid4().hex[:12]}"
+            names: list[str] = []
+            self.evidence.sessions.append(names)
             async with asyncio.TaskGroup() as tasks:
                 for turn in conversation.turns:
                     if self._stopping:
                         break
                     load = self._load(Ask(turn.name, turn.fields | {"session_id": session_id}))
-                    records += load.records
+                    names += [record.name for record in load.records]
                     task = tasks.create_task(load.run(self._cluster))
                     await load.until_accepted()  # until then their order is nobody's promise
                     if self._chance.random() < 0.5:
                         await task
-                        await asyncio.sleep(self._chance.uniform(0, _THINKS_S))
+                        await self._think()
                     else:
                         await asyncio.sleep(self._chance.uniform(0, _INTERRUPTS_S))
 
@@ -125,12 +114,13 @@ class Users:
     async def _write_by_hand(self) -> None:
         while not self._stopping:
             await self._listen(self._chance.choice(self._asks))
+            await self._think()
 
     async def _listen(self, ask: Ask) -> None:
         """Publish it, again while nothing is heard, and note all that comes until a while after
         its end."""
         record = WireRecord(ask.name, f"hand-{uuid4().hex}", time.monotonic())
-        self.asked.wire.append((record, self._truths[ask.name]))
+        self.evidence.wire.append((record, self._truths[ask.name]))
         heard = asyncio.Event()
 
         async def take(msg: Msg) -> None:

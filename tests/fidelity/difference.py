@@ -4,8 +4,8 @@ model preferred one to the other there."""
 from typing import Any
 
 from shared.client import Cluster
-from tests.faults.answers import Answer, first_difference
 from tests.faults.asks import Ask
+from tests.faults.records import Answer, first_difference
 
 _SHOWN_TOKENS = 12
 _TOP = 20

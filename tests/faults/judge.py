@@ -1,5 +1,5 @@
-"""The promises of the wire (docs/wire.md), judged from what clients saw. Pure functions over
-records; nothing of the code that is judged is used here.
+"""The promises of the wire (docs/wire.md), judged from evidence. Pure functions; nothing of the
+code that is judged is used here.
 
 | promise | broken by |
 |---|---|
@@ -9,20 +9,25 @@ records; nothing of the code that is judged is used here.
 | answer | tokens, text or reasons to stop that are not those of the undisturbed run |
 | attempt | one attempt told by two workers: what is old could no longer be told from what is new |
 | order | a turn of a session that begins before the one before has ended |
+| leak | requests, tasks, descriptors, threads or memory that stay when all is over |
+| recovery | a process that is not ready again in time |
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tests.faults.answers import DONE, Answer, Record, first_difference
+from tests.faults.evidence import Evidence, Injection, Observation
+from tests.faults.records import DONE, Answer, Record, WireRecord, first_difference
 
 _POISON = "request_crashes_engine"
 _ENDS_ENGINES = ("kill an engine", "stop an engine")
 _MOST_OF_ONE = 3
 """What breaks for one request, breaks for each of its messages."""
+_WIRE_SLACK_S = 6.0
+_SPARE_TASKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,56 +42,42 @@ class Violation:
         return f"{self.promise}: {self.request}: {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """What happened to the cluster, and when (seconds of the monotonic clock).
-
-    Attributes:
-        loses_messages: what was on its way to clients may be lost for ever.
-    """
-
-    kind: str
-    victims: tuple[str, ...]
-    at: float
-    until: float
-    loses_messages: bool = False
-
-
-@dataclass(slots=True)
-class WireRecord:
-    """Every message of a request that a client saw who repairs nothing.
-
-    Attributes:
-        published: how often it was; from the second time on its stream may come once more.
-        messages: when each came, and what it said.
-    """
-
-    name: str
-    request_id: str
-    started_at: float
-    published: int = 0
-    messages: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
-
-    @property
-    def ends(self) -> list[Mapping[str, Any]]:
-        return [message for _, message in self.messages if message.get("done")]
-
-    @property
-    def accepted(self) -> bool:
-        return any(message.get("status") == "accepted" for _, message in self.messages)
-
-    @property
-    def last_at(self) -> float:
-        return self.messages[-1][0] if self.messages else self.started_at
+def judged(evidence: Evidence) -> list[Violation]:
+    """Every promise that was broken."""
+    injections = evidence.injections
+    found = [Violation("recovery", "the cluster", problem) for problem in evidence.problems]
+    for record, truth in evidence.streams:
+        found += judge_stream(record, truth, injections)
+    for wire, truth in evidence.wire:
+        found += judge_wire(wire, truth, injections)
+    by_name = {record.name: record for record, _ in evidence.streams}
+    for session in evidence.sessions:
+        found += judge_order([by_name[name] for name in session], injections)
+    if evidence.before is not None and evidence.after is not None:
+        found += judge_leaks(evidence.before, evidence.after)
+    return found
 
 
-def judge_stream(record: Record, truth: Answer, strikes: Iterable[Strike] = ()) -> list[Violation]:
+def excerpt(evidence: Evidence, violations: Iterable[Violation], *, beside: int) -> Evidence:
+    """So much of it that the same violations are found, and a few more streams of each kind."""
+    about = " ".join(violation.request for violation in violations)
+    streams = [record.name for record, _ in evidence.streams]
+    wire = [record.request_id for record, _ in evidence.wire]
+    named = {*streams[:beside], *wire[:beside]}
+    named |= {name for name in (*streams, *wire) if name in about}
+    named |= {name for turns in evidence.sessions if not named.isdisjoint(turns) for name in turns}
+    return evidence.only(named)
+
+
+def judge_stream(
+    record: Record, truth: Answer, injections: Iterable[Injection] = ()
+) -> list[Violation]:
     """What the client library promises its user."""
     found = [Violation(_promise_of(broken), record.name, broken) for broken in record.broken]
     if record.end is None:
         if not record.broken:
             found.append(Violation("end", record.name, "there is none"))
-    elif record.end == _POISON and _may_be_poison(record.started_at, record.ended_at, strikes):
+    elif record.end == _POISON and _may_be_poison(record.started_at, record.ended_at, injections):
         pass
     elif record.end != DONE:
         found.append(Violation("success", record.name, f"it ended with {record.end}"))
@@ -95,10 +86,10 @@ def judge_stream(record: Record, truth: Answer, strikes: Iterable[Strike] = ()) 
     return found
 
 
-def _may_be_poison(began_at: float, ended_at: float, strikes: Iterable[Strike]) -> bool:
+def _may_be_poison(began_at: float, ended_at: float, injections: Iterable[Injection]) -> bool:
     """Whether two engines were ended while a request was served: which of those that were there
     did that nobody can tell, and what two engines ended over is not tried a third time."""
-    ended = [each for each in strikes if each.kind in _ENDS_ENGINES]
+    ended = [each for each in injections if each.kind in _ENDS_ENGINES]
     return sum(each.at <= ended_at and each.until >= began_at for each in ended) >= 2
 
 
@@ -121,7 +112,10 @@ def _compare(name: str, answer: Answer, truth: Answer) -> list[Violation]:
 
 
 def judge_wire(
-    record: WireRecord, truth: Answer, strikes: Iterable[Strike], slack_s: float
+    record: WireRecord,
+    truth: Answer,
+    injections: Iterable[Injection],
+    slack_s: float = _WIRE_SLACK_S,
 ) -> list[Violation]:
     """What is promised to a client that only listens.
 
@@ -134,17 +128,17 @@ def judge_wire(
         found.append(Violation(promise, f"{record.name} ({record.request_id})", what))
 
     around = [
-        strike
-        for strike in strikes
-        if strike.at <= record.last_at + slack_s and strike.until >= record.started_at - slack_s
+        each
+        for each in injections
+        if each.at <= record.last_at + slack_s and each.until >= record.started_at - slack_s
     ]
-    is_sure = len(around) <= 1 and not any(strike.loses_messages for strike in around)
+    is_sure = len(around) <= 1 and not any(each.loses_messages for each in around)
     if not record.ends and record.accepted and is_sure:
         broken("end", "there is none")
     ends = Counter(int(end["attempt"]) for end in record.ends)
     twice = [attempt for attempt, count in ends.items() if count > 1]
     once = record.published <= 1
-    if twice and once and not any(strike.loses_messages for strike in around):
+    if twice and once and not any(each.loses_messages for each in around):
         broken("end", f"there are several of attempts {twice}")
     for end in record.ends[:1]:
         if "error" in end and record.accepted:
@@ -188,21 +182,39 @@ def _wrong_piece(message: Mapping[str, Any], truth: Answer) -> str | None:
     return f"tokens of {teller} from {first} on are {ids[:5]}, not {rest[:5]}"
 
 
-def judge_order(turns: list[Record], strikes: Iterable[Strike] = ()) -> list[Violation]:
+def judge_order(turns: Sequence[Record], injections: Iterable[Injection] = ()) -> list[Violation]:
     """Of one session, in the order in which they were sent.
 
     Where messages were lost the end of a turn may be one that was said again, after the next one
     had begun.
     """
-    losses = [strike for strike in strikes if strike.loses_messages]
+    losses = [each for each in injections if each.loses_messages]
     found = []
     for before, after in pairwise(turns):
         if not after.pieces or before.end is None:
             continue
         if after.heard_at[0] < before.ended_at:
-            if any(s.at <= before.ended_at and s.until >= before.started_at for s in losses):
+            if any(e.at <= before.ended_at and e.until >= before.started_at for e in losses):
                 continue
             early_s = before.ended_at - after.heard_at[0]
             what = f"it began {early_s:.3f} s before {before.name} had ended"
             found.append(Violation("order", after.name, what))
     return found
+
+
+def judge_leaks(before: Observation, after: Observation) -> list[Violation]:
+    """What is left of ended requests, and what has grown."""
+    left = [
+        (name, f"{count} requests are left") for name, count in after.requests.items() if count > 0
+    ]
+    left += [
+        (name, f"asyncio tasks from {was} to {after.tasks[name]}")
+        for name, was in before.tasks.items()
+        if after.tasks.get(name, 0) > was + _SPARE_TASKS
+    ]
+    for name, held in before.footprints.items():
+        if name not in after.footprints:
+            left.append((name, "it is not there"))
+        else:
+            left += [(name, grown) for grown in after.footprints[name].grown_beyond(held)]
+    return [Violation("leak", *each) for each in left]

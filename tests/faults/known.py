@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.client import Cluster
-from tests.chaos.asks import Conversation, next_turn, varied_asks
-from tests.faults.answers import DONE, Answer
-from tests.faults.asks import Ask
+from tests.faults.asks import Ask, Conversation, long_ask, next_turn, varied_asks
 from tests.faults.load import Load
+from tests.faults.records import DONE, Answer
 
 _TURNS = 4
-_CROWDS = (40, 12, 8, 4)
+CROWDS = (40, 12, 8, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +30,33 @@ class Known:
 
 
 async def learn(
-    cluster: Cluster, *, seed: int, asks: int, conversations: int, tokens: int
+    cluster: Cluster,
+    *,
+    seed: int,
+    asks: int,
+    conversations: int,
+    tokens: int,
+    long_tokens: int = 0,
+    crowds: Sequence[int] = CROWDS,
 ) -> Known:
     """Ask each question alone, and in crowds of several sizes.
 
     Args:
         tokens: of the longest answer.
+        long_tokens: of one more question, which outlasts several faults; 0: none.
     """
     truths: dict[str, Answer] = {}
     single = varied_asks(asks, shortest=20, longest=tokens, seed=seed)
+    if long_tokens:
+        single.append(long_ask(long_tokens))
     for ask in single:
         truths[ask.name] = await _answer(cluster, ask)
     talks = [
         await _converse(cluster, f"conversation {number}", seed, tokens // 2, truths)
         for number in range(conversations)
     ]
-    ties = await _ties(cluster, [*single, *(turn for talk in talks for turn in talk.turns)], truths)
+    turns = [turn for talk in talks for turn in talk.turns]
+    ties = await _ties(cluster, [*single, *turns], truths, crowds)
     known = Known(
         [ask for ask in single if ask.name not in ties],
         [talk for talk in talks if ties.isdisjoint(turn.name for turn in talk.turns)],
@@ -71,9 +81,11 @@ async def _converse(
     return Conversation(name, turns)
 
 
-async def _ties(cluster: Cluster, asks: Sequence[Ask], truths: dict[str, Answer]) -> set[str]:
+async def _ties(
+    cluster: Cluster, asks: Sequence[Ask], truths: dict[str, Answer], crowds: Sequence[int]
+) -> set[str]:
     found: set[str] = set()
-    for size in _CROWDS:
+    for size in crowds:
         for first in range(0, len(asks), size):
             crowd = asks[first : first + size]
             for ask, record in zip(crowd, await Load(crowd).run(cluster), strict=True):

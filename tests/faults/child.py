@@ -1,6 +1,6 @@
 """Runs one of our commands in a process whose clock can jump, and which may have a planted bug:
 
-    python -m tests.chaos.child [--clock FILE] [--plant NAME] worker --id worker-1 ...
+    python -m tests.faults.child [--clock FILE] [--plant NAME] worker --id worker-1 ...
 
 `FILE` holds one float64: how many seconds the clock of the wall is off.
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos.plants import PLANTS
+from tests.faults.plants import PLANTS
 
 _OFFSET = struct.Struct("d")
 
@@ -53,7 +53,7 @@ def _command(name: str) -> Callable[..., None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="tests.chaos.child")
+    parser = argparse.ArgumentParser(prog="tests.faults.child")
     parser.add_argument("--clock", type=Path)
     parser.add_argument("--plant", choices=sorted(PLANTS))
     parser.add_argument("command", choices=["controller", "worker"])

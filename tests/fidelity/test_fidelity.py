@@ -9,13 +9,13 @@ import pytest
 
 from shared.client import Cluster, connect
 from tests.access.roles import as_client
-from tests.faults.answers import DONE, Answer, Record
 from tests.faults.asks import Ask
-from tests.faults.difference import explain
-from tests.faults.fidelity_asks import differing_asks, markers
 from tests.faults.load import Load, answers_alone
-from tests.faults.raw import RawClient, raw_client
+from tests.faults.records import DONE, Answer, Record
+from tests.fidelity.asks import differing_asks, markers
+from tests.fidelity.difference import explain
 from tests.processes import ClusterProcess, cluster_process
+from tests.raw_client import RawClient, raw_client
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(3600)]
 

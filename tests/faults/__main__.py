@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: a cluster of its own under load and random faults, judged."""
+"""`python -m tests.faults`: a cluster of its own under load and faults, judged."""
 
 import asyncio
 import contextlib
@@ -16,13 +16,18 @@ from rich.console import Console
 from rich.table import Table
 
 from shared.client import connect
-from tests.chaos.campaign import Campaign, Plan, Report, summary
-from tests.chaos.faults import BY_NAME, FAULTS
-from tests.chaos.fleet import Fleet
-from tests.chaos.known import learn
-from tests.chaos.logs import explained
-from tests.chaos.picture import drawn
-from tests.chaos.plants import PLANTS
+from tests.faults.campaign import Campaign, Plan
+from tests.faults.faults import BY_NAME, FAULTS, LAME_DUCK
+from tests.faults.fleet import QUICK, QUICK_PACE, Fleet
+from tests.faults.judge import excerpt
+from tests.faults.known import learn
+from tests.faults.logs import explained
+from tests.faults.picture import drawn
+from tests.faults.plants import PLANTS
+from tests.faults.report import Report, summary
+
+_BESIDE = 3
+"""Streams of each kind that are saved beside those that show a violation."""
 
 
 @click.command()
@@ -62,11 +67,27 @@ from tests.chaos.plants import PLANTS
     "--picture", type=click.Path(path_type=Path, dir_okay=False),
     help="Where to draw it as SVG: who was in trouble when, and how long streams stood still.",
 )  # fmt: skip
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Each kind of fault once; --seconds is the limit then.",
+)
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="A cluster that notices silence sooner, and faults that last shorter, as in `make test`.",
+)
+@click.option(
+    "--evidence",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to save, as JSON, what shows the violations, to be judged again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
 def main(
     seconds: float, seed: int, names: tuple[str, ...], pause: tuple[float, float], workers: int,
     controllers: int, servers: str, users: tuple[int, int, int], plant: str | None,
-    folder: Path | None, picture: Path | None, as_json: bool,
+    folder: Path | None, picture: Path | None, once: bool, quick: bool, evidence: Path | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Run a cluster of real processes under load, have random faults happen to it, and check that
     every promise of docs/wire.md was kept. Exit status 1: one was not.
@@ -76,8 +97,11 @@ def main(
     console = Console(stderr=True, soft_wrap=True)
     faults = [BY_NAME[name] for name in names] or list(FAULTS)
     if servers == "1":
-        faults = [fault for fault in faults if fault.name != "a server is a lame duck"]
-    plan = Plan(seed=seed, seconds=seconds, faults=faults, pause_s=pause, users=users)
+        faults = [fault for fault in faults if fault is not LAME_DUCK]
+    pace = QUICK_PACE if quick else 1.0
+    plan = Plan(
+        seed=seed, seconds=seconds, faults=faults, once=once, pause_s=pause, pace=pace, users=users
+    )
 
     def say(line: str) -> None:
         console.print(line, highlight=False)
@@ -95,14 +119,20 @@ def main(
             controllers=controllers,
             servers=int(servers),
             plant=plant,
+            settings=QUICK if quick else None,
         )
         async with fleet.running():
             say("asking each question alone and in crowds, with nothing else going on")
             async with connect(fleet.settings) as cluster:
-                known = await learn(cluster, seed=seed, asks=24, conversations=4, tokens=400)
+                known = await learn(
+                    cluster, seed=seed, asks=24, conversations=4, tokens=400, long_tokens=2000
+                )
             bug = PLANTS[plant].planted() if plant and PLANTS[plant].where == "client" else None
             with bug or contextlib.nullcontext():
-                report = await Campaign(fleet, plan, known, say).run()
+                campaign = Campaign(fleet, plan, known, say)
+                report = await campaign.run()
+            if evidence is not None:
+                excerpt(campaign.evidence, report.violations, beside=_BESIDE).save(evidence)
             if report.violations:
                 say(explained(report.violations, place))
             return report
@@ -113,7 +143,7 @@ def main(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             report = runner.run(work(place))
     if picture is not None:
-        picture.write_text(drawn(report.strikes, report.stood_still, report.seconds))
+        picture.write_text(drawn(report.injections, report.stood_still, report.seconds))
         say(f"drawn to {picture}")
     if as_json:
         click.echo(json.dumps(report.as_json()))

@@ -1,5 +1,5 @@
 """Bugs that are planted into running processes, one at least for each promise, so that it is seen
-that the checker catches them (docs/chaos.md lists them).
+that the judge catches them (docs/chaos.md lists them).
 
 Each replaces a method of ours in the process it is planted in: `controller` and `worker` in the
 fleet, `client` in the harness itself.
@@ -26,7 +26,7 @@ class Plant:
     """A bug.
 
     Attributes:
-        promise: which one it breaks, as `checker` calls it.
+        promise: which one it breaks, as `judge` calls it.
         what: the bug, in words.
         where: in which processes.
         target: the method that is replaced, as `module.Class.method`.
@@ -156,7 +156,7 @@ def _stays_away(run: Any) -> Any:
 def _began_before(name: str) -> bool:
     """Whether a process of that name has asked this before."""
     try:
-        Path(os.environ["CHAOS_FOLDER"], f"{name}.began").touch(exist_ok=False)
+        Path(os.environ["FAULTS_FOLDER"], f"{name}.began").touch(exist_ok=False)
     except FileExistsError:
         return True
     return False

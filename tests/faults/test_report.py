@@ -5,17 +5,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.chaos.checker import Strike, Violation
-from tests.chaos.logs import explained, taken_over
-from tests.chaos.picture import drawn
+from tests.faults.evidence import Injection
+from tests.faults.judge import Violation
+from tests.faults.logs import explained, taken_over
+from tests.faults.picture import drawn
 
-KILLED = Strike("kill a worker", ("worker-1",), 10.0, 12.0)
-SLEPT = Strike("a controller sleeps", ("controller-1",), 14.0, 19.0)
+KILLED = Injection("kill a worker", ("worker-1",), 10.0, 12.0)
+SLEPT = Injection("a controller sleeps", ("controller-1",), 14.0, 19.0)
 EPOCH = 1_000_000.0
 
 
 def log(folder: Path, process: str, *lines: tuple[float, str, str, str | None]) -> None:
-    """Each line: seconds on the clock of the strikes, request, words, worker."""
+    """Each line: seconds on the clock of the injections, request, words, worker."""
     with (folder / f"{process}.log").open("w") as file:
         file.write("no JSON at all\n")
         for at, request_id, said, worker in lines:
@@ -58,8 +59,8 @@ def test_a_broken_promise_is_told_with_what_was_logged_of_its_request(tmp_path: 
 
 
 def test_the_picture_has_a_row_for_each_in_trouble_and_a_dot_for_each_pause() -> None:
-    strikes = [KILLED, SLEPT, Strike("kill a worker", ("worker-1",), 30.0, float("inf"))]
-    picture = ElementTree.fromstring(drawn(strikes, [(11.0, 0.8), (16.0, 3.2)], 60.0))
+    injections = [KILLED, SLEPT, Injection("kill a worker", ("worker-1",), 30.0, float("inf"))]
+    picture = ElementTree.fromstring(drawn(injections, [(11.0, 0.8), (16.0, 3.2)], 60.0))
     space = "{http://www.w3.org/2000/svg}"
     titles = [title.text for title in picture.iter(f"{space}title")]
     assert titles == [

@@ -10,7 +10,7 @@ import orjson
 from nats.aio.msg import Msg
 
 from shared.changes import Changes
-from tests.faults.raw import RawClient
+from tests.raw_client import RawClient
 
 _POLL_S = 0.02
 

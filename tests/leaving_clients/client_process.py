@@ -1,6 +1,6 @@
 """A client in a process of its own, to be killed while it streams.
 
-    python -m tests.faults.leaving URL REQUEST_ID MAX_TOKENS
+    python -m tests.leaving_clients.client_process URL REQUEST_ID MAX_TOKENS
 
 It streams and says nothing: what it does is seen at the worker.
 """
@@ -35,7 +35,14 @@ async def leaving_process(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A running client; it is killed at the end, if nobody did that before."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.faults.leaving", url, request_id, str(max_tokens)),
+        *(
+            sys.executable,
+            "-m",
+            "tests.leaving_clients.client_process",
+            url,
+            request_id,
+            str(max_tokens),
+        ),
         cwd=ROOT,
         env={**os.environ, **environment("client", LOCAL_CLIENT)},
     )

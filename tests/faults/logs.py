@@ -10,7 +10,8 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from tests.chaos.checker import Strike, Violation
+from tests.faults.evidence import Injection
+from tests.faults.judge import Violation
 
 _REQUEST_ID = re.compile(r"(used|hand)-[0-9a-f]+")
 _TAKEN = "dispatched to"
@@ -61,14 +62,14 @@ def explained(violations: Sequence[Violation], folder: Path) -> str:
 
 
 def taken_over(
-    folder: Path, strikes: Sequence[Strike], epoch: float, within_s: float
+    folder: Path, injections: Sequence[Injection], epoch: float, within_s: float
 ) -> dict[str, list[float]]:
-    """By kind of fault: from a strike at a worker until another worker, or another life of it, had
-    taken a request that was there, by the controllers' word.
+    """By kind of fault: from its injection at a worker until another worker, or another life of
+    that one, had taken a request that was there, by the controllers' word.
 
     Args:
-        epoch: when the clock of the strikes was 0, in seconds since 1970.
-        within_s: what left a worker later than that after a strike left it for something else.
+        epoch: when the clock of the injections was 0, in seconds since 1970.
+        within_s: what left a worker later than that left it for another reason.
     """
     of_request: dict[str, list[Line]] = defaultdict(list)
     for line in read(folder):
@@ -79,12 +80,12 @@ def taken_over(
         for before, after in pairwise(places):
             came, next_came = lines[before].at - epoch, lines[after].at - epoch
             left = next((at for at in lines[before:after] if at.said.startswith(_LEAVES)), None)
-            struck = [
+            hit = [
                 each
-                for each in strikes
-                if left and left.worker in each.victims
+                for each in injections
+                if left and left.worker in each.targets
                 if came <= each.at <= left.at - epoch <= each.at + within_s
             ]
-            if struck:
-                found[struck[-1].kind].append(next_came - struck[-1].at)
+            if hit:
+                found[hit[-1].kind].append(next_came - hit[-1].at)
     return dict(found)

@@ -1,9 +1,11 @@
-"""An answer as a client saw it grow, and the rules that its pieces keep, checked from the
-outside: nothing of the code that is judged is used here."""
+"""What clients saw of their requests, checked from the outside: nothing of the code that is judged
+is used here."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 DONE = "done"
 
@@ -27,10 +29,14 @@ class Answer:
     text: dict[int, str]
     finish_reason: dict[int, str | None]
 
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.token_ids.values()))
+
 
 @dataclass(slots=True)
 class Record:
-    """One stream from its start to its end.
+    """One stream of the client library, from its start to its end.
 
     Attributes:
         accepted: whether its client knows that it will be answered.
@@ -82,7 +88,7 @@ class Record:
 
     @property
     def ended_at(self) -> float:
-        return self.heard_at[-1]
+        return self.heard_at[-1] if self.heard_at else self.started_at
 
     @property
     def longest_wait_s(self) -> float:
@@ -97,6 +103,41 @@ class Record:
             answer.text[piece.choice] = answer.text.get(piece.choice, "") + piece.text
             answer.finish_reason[piece.choice] = piece.finish_reason
         return answer
+
+
+@dataclass(slots=True)
+class WireRecord:
+    """Every message of a request as a client saw it that repairs nothing.
+
+    Attributes:
+        published: how often the request was; from the second time on its stream may come again.
+        messages: when each came, and what it said.
+    """
+
+    name: str
+    request_id: str
+    started_at: float
+    published: int = 0
+    messages: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
+
+    @property
+    def ends(self) -> list[Mapping[str, Any]]:
+        return [message for _, message in self.messages if message.get("done")]
+
+    @property
+    def accepted(self) -> bool:
+        return any(message.get("status") == "accepted" for _, message in self.messages)
+
+    @property
+    def last_at(self) -> float:
+        return self.messages[-1][0] if self.messages else self.started_at
+
+    @property
+    def end(self) -> str:
+        """`done`, the code of an error, or `none`."""
+        if not self.ends:
+            return "none"
+        return str(self.ends[0]["error"]["code"]) if "error" in self.ends[0] else DONE
 
 
 def recorded(*pieces: Piece, end: str | None = DONE) -> Record:

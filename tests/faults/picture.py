@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from tests.chaos.checker import Strike
+from tests.faults.evidence import Injection
 
 _LEFT, _WIDTH, _ROW, _PANEL, _GAP = 110, 1200, 18, 160, 34
 _TICKS = (5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
@@ -17,7 +17,7 @@ _COLOURS = (
 
 
 def drawn(
-    strikes: Sequence[Strike],
+    injections: Sequence[Injection],
     pauses: Sequence[tuple[float, float]],
     seconds: float,
 ) -> str:
@@ -25,11 +25,11 @@ def drawn(
     stood still, each dot a pause at the time of its end.
 
     Args:
-        strikes: with times from the begin of the campaign on.
+        injections: with times from the begin of the campaign on.
         pauses: when each ended, and how long it was, in seconds.
         seconds: how long all of it took.
     """
-    members = sorted({victim for strike in strikes for victim in strike.victims})
+    members = sorted({target for injection in injections for target in injection.targets})
     scale = (_WIDTH - _LEFT - 20) / max(seconds, 1.0)
     below = _GAP + _ROW * len(members) + 24
     bottom = below + _PANEL
@@ -60,14 +60,14 @@ def drawn(
     for place, member in enumerate(members):
         row = _GAP + _ROW * place
         text(_LEFT - 8, row + 13, member, "end")
-        for strike in strikes:
-            if member in strike.victims:
-                until = min(strike.until, seconds)
-                width = max(2.0, round(scale * (until - strike.at), 1))
-                title = f"{strike.kind}, {strike.at:.1f} to {until:.1f} s"
+        for injection in injections:
+            if member in injection.targets:
+                until = min(injection.until, seconds)
+                width = max(2.0, round(scale * (until - injection.at), 1))
+                title = f"{injection.kind}, {injection.at:.1f} to {until:.1f} s"
                 parts.append(
-                    f'<rect x="{x(strike.at)}" y="{row + 3}" width="{width}" height="12"'
-                    f' fill="{_colour(strike.kind)}"><title>{escape(title)}</title></rect>'
+                    f'<rect x="{x(injection.at)}" y="{row + 3}" width="{width}" height="12"'
+                    f' fill="{_colour(injection.kind)}"><title>{escape(title)}</title></rect>'
                 )
     text(_LEFT + 4, below - 5, "how long streams stood still")
     for share in (0.0, 0.5, 1.0):

@@ -13,16 +13,16 @@ import pytest
 from shared.client import Cluster, connect
 from shared.errors import ClusterError
 from tests.access.roles import as_client
-from tests.faults.kept_prompts import (
+from tests.models import make_tiny_model
+from tests.processes import ClusterProcess, cluster_process
+from tests.worker.kv_memory.cached_prompts import (
     ask,
     ask_until_served,
     engine_of,
     kept_by,
     random_prompt,
 )
-from tests.faults.watched_folder import WatchedFolder, bytes_now, unfinished, whole
-from tests.models import make_tiny_model
-from tests.processes import ClusterProcess, cluster_process
+from tests.worker.kv_memory.watched_folder import WatchedFolder, bytes_now, unfinished, whole
 
 pytestmark = pytest.mark.anyio
 
