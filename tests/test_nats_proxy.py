@@ -16,6 +16,7 @@ from tests.nats_frames import Frame, FrameReader, ProtocolBroken, at_address
 from tests.nats_proxy import Counters, Cut, Disturbance, Disturber, NatsProxy
 from tests.processes import RunningNats, wait_for
 
+SECURED = False  # the line has to see the messages that it loses
 LIMIT_S = 20
 
 _token = st.text("abcXYZ019_-$", min_size=1, max_size=6)

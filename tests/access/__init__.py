@@ -1,1 +1,1 @@
-"""Tests with authentication and TLS (`--secured`): everybody is who they say they are."""
+"""Servers that know their users, over TLS, and how each role of the tests connects to them."""

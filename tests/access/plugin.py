@@ -1,16 +1,18 @@
-"""What pytest does with `--secured`."""
+"""Which servers of a test module are secured, and that nothing is refused there by mistake."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.access.roles import refused
+from tests.access.roles import draw, refused
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if (marker := item.get_closest_marker("open_server")) is not None:
-            item.add_marker(pytest.mark.skip(reason=f"not with --secured: {marker.args[0]}"))
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A module that is about one kind of server says so: `SECURED = True`, or `False`."""
+    module = item.getparent(pytest.Module)
+    if module is not None:
+        draw(module.nodeid, getattr(module.obj, "SECURED", None))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,10 +1,19 @@
-"""How each role connects in this test run: without more, or with `--secured` by its own key."""
+"""How each role connects to a server of the tests.
 
+A server is open, or secured: it knows each role by its key, over TLS. A test module's draw says
+which its servers are (`draw`), so that both kinds run in every suite.
+"""
+
+import atexit
+import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from shared.access.roles import Role
 from shared.bus import Bus
@@ -17,22 +26,41 @@ from tests.access.members import Members
 from tests.access.refusals import Refusals
 
 refusals = Refusals()
-_members: Members | None = None
+_secured_ports: set[int] = set()
+_drawn = False
 
 
-def secure(folder: Path) -> None:
-    """From now on everybody in this process needs a key; called once, before the first test."""
-    global _members
-    _members = Members.create(folder)
+def draw(module: str, fixed: bool | None = None) -> None:
+    """From now on servers are what the module's name says: always the same, half of them secured.
+
+    Args:
+        fixed: what they are where the module is about one of the two.
+    """
+    global _drawn
+    _drawn = zlib.crc32(module.encode()) % 2 == 1 if fixed is None else fixed
 
 
-def secured() -> bool:
-    return _members is not None
+def drawn() -> bool:
+    """Whether a server that is started now is secured."""
+    return _drawn
+
+
+def register(server: str, secured: bool) -> None:
+    """Say of the server at that URL what it is."""
+    port = _port(server)
+    _secured_ports.discard(port)
+    if secured:
+        _secured_ports.add(port)
+
+
+def is_secured(server: str) -> bool:
+    """Whether the server at that URL is secured, or the one that a line leads to."""
+    return _port(server) in _secured_ports
 
 
 def as_role(role: Role, name: str, server: str) -> Nats:
-    """How the one of that role and name connects to a server of the tests."""
-    return Nats(servers=[server]) if _members is None else _members.nats(server, role, name)
+    """How the one of that role and name connects."""
+    return members().nats(server, role, name) if is_secured(server) else Nats(servers=[server])
 
 
 def as_client(server: str, name: str = LOCAL_CLIENT) -> Nats:
@@ -41,16 +69,16 @@ def as_client(server: str, name: str = LOCAL_CLIENT) -> Nats:
 
 def as_tester(server: str) -> Nats:
     """How what listens in, or plays several parts, connects: it may do everything."""
-    return Nats(servers=[server]) if _members is None else _members.tester(server)
+    return members().tester(server) if is_secured(server) else Nats(servers=[server])
 
 
-def environment(role: Role, name: str) -> dict[str, str]:
+def environment(role: Role, name: str, server: str) -> dict[str, str]:
     """The settings of a process that is started, but for where the server is."""
-    if _members is None:
+    if not is_secured(server):
         return {}
     return {
         "CLUSTER__SECURITY__STRICT_INBOX": "true",
-        **variables(_members.nats("nats://127.0.0.1", role, name)),
+        **variables(members().nats(server, role, name)),
     }
 
 
@@ -72,28 +100,40 @@ def connect_options(nats: Nats, role: Role = "client", name: str = LOCAL_CLIENT)
 
 
 def server_settings(log: Path) -> Mapping[str, Any]:
-    """Of a server that keeps this log: who may take part."""
-    if _members is None:
-        return {}
+    """Of a secured server that keeps this log: who may take part."""
     refusals.watch(log)
-    return _members.server_settings
+    return members().server_settings
 
 
-def cluster_up(scripts: Path) -> list[str]:
+def cluster_up(scripts: Path, secured: bool) -> list[str]:
     """The command that starts a cluster on a free port and tells of it in JSON.
 
     Args:
         scripts: where our commands are.
     """
-    if _members is None:
+    if not secured:
         return [str(scripts / "cluster"), "up", "--json", "--nats-port", "0"]
-    folder = Path(tempfile.mkdtemp(dir=_members.folder))
+    folder = Path(tempfile.mkdtemp(dir=members().folder))
     refusals.watch(folder / "logs" / "nats.log")
     command = [sys.executable, "-m", "tests.access.up"]
-    return [*command, "--members", str(_members.folder), "--folder", str(folder)]
+    return [*command, "--members", str(members().folder), "--folder", str(folder)]
 
 
 def refused() -> list[str]:
     """What servers refused somebody since this was asked last."""
     lines = refusals.new()
-    return [_members.named(line) for line in lines] if _members is not None else []
+    return [members().named(line) for line in lines]
+
+
+@cache
+def members() -> Members:
+    """Everybody's keys, made once for this process."""
+    folder = tempfile.mkdtemp(prefix="mlx-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Members.create(Path(folder))
+
+
+def _port(server: str) -> int:
+    port = urlsplit(server).port
+    assert port is not None, server
+    return port

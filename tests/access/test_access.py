@@ -1,4 +1,4 @@
-"""With `--secured` nobody gets in without a key of their own, and no refusal stays unseen."""
+"""At a secured server nobody gets in without a key of their own, and no refusal stays unseen."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +23,8 @@ def members(tmp_path: Path) -> Members:
 
 @pytest.fixture
 def guarded(tmp_path: Path, members: Members) -> Iterator[NatsProcess]:
-    """A server of these members, whatever this run is."""
-    server = NatsProcess(tmp_path, open_to_all=True)
+    """A server of these members."""
+    server = NatsProcess(tmp_path, secured=False)
     server.more = dict(members.server_settings)
     with server:
         yield server

@@ -18,7 +18,7 @@ from shared.messages.stream import decode as decode_stream
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.settings.tree import Nats
-from tests.access.roles import connect_as, secured
+from tests.access.roles import connect_as, is_secured
 from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
 
 CONTROLLER = ControllerId("c-1")
@@ -137,8 +137,8 @@ async def running_controller(
     Args:
         models: of the skill, the best first.
         nats: where the server is; the controller has a key of its own.
-        strict: the inbox rule, and `most_per_client` that have not ended; by default it holds with
-            `--secured`.
+        strict: the inbox rule, and `most_per_client` that have not ended; by default it holds at
+            a secured server.
         sections: of the settings of `controller`, instead of those of `PATIENT`.
     """
     controller_settings = {**PATIENT, **sections}
@@ -146,7 +146,7 @@ async def running_controller(
         {
             "nats": nats,
             "security": {
-                "strict_inbox": secured() if strict is None else strict,
+                "strict_inbox": is_secured(nats.servers[0]) if strict is None else strict,
                 "max_requests_per_client": most_per_client,
             },
             "controller": controller_settings,

@@ -17,7 +17,14 @@ import psutil
 from nats.aio.client import Client
 
 from shared.settings.tree import Nats
-from tests.access.roles import as_client, connect_options, environment, secured, server_settings
+from tests.access.roles import (
+    as_client,
+    connect_options,
+    drawn,
+    environment,
+    register,
+    server_settings,
+)
 from tests.faults.child import new_clock
 from tests.faults.evidence import Observation
 from tests.faults.footprint import footprints
@@ -45,6 +52,7 @@ class Fleet:
         folder: for logs, stores and clocks.
         plant: the name of a bug that each process gets.
         settings: as environment variables, of all processes.
+        secured: whether servers know their users; by default as the module's draw says.
     """
 
     def __init__(
@@ -57,8 +65,10 @@ class Fleet:
         servers: int = 1,
         plant: str | None = None,
         settings: Mapping[str, str] | None = None,
+        secured: bool | None = None,
     ) -> None:
         self.folder = folder
+        self._secured = drawn() if secured is None else secured
         self._plant = plant
         self._settings = {
             "FAULTS_FOLDER": str(folder.absolute()),
@@ -79,6 +89,8 @@ class Fleet:
             for number in range(servers)
         ]
         self.urls = [f"nats://127.0.0.1:{port}" for port in ports[:servers]]
+        for url in self.urls:
+            register(url, self._secured)
         self.controllers = [self._member("controller", n) for n in range(1, controllers + 1)]
         self.workers = [self._member("worker", n) for n in range(1, workers + 1)]
 
@@ -193,7 +205,7 @@ class Fleet:
         return missing
 
     async def observation(self) -> Observation:
-        """What controllers, workers and engines hold now. (A server has as many threads as Go likes.)"""
+        """What controllers, workers and engines hold now."""
         reports = await self.health()
         counted = ("active_requests", "queued_requests")
         return Observation(
@@ -236,13 +248,13 @@ class Fleet:
             "jetstream": {"store_dir": str(self.folder / name)},
             "lame_duck_duration": f"{_LAME_DUCK_S}s",
             "lame_duck_grace_period": "1s",
-            **server_settings(log),
+            **(server_settings(log) if self._secured else {}),
         }
         if routes:
             own = int(routes[number].rsplit(":", 1)[1])
             settings["cluster"] = {
                 "name": "fleet", "host": "127.0.0.1", "port": own, "routes": routes,
-                "no_advertise": secured(),  # lines do not see what is encrypted
+                "no_advertise": self._secured,  # lines do not see what is encrypted
             }  # fmt: skip
         config = self.folder / f"{name}.json"
         config.write_text(json.dumps(settings))
@@ -257,7 +269,7 @@ class Fleet:
         command += [*(["--plant", self._plant] if self._plant else []), kind, "--id", name]
         log = self.folder / f"{name}.log"
         kept = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self.folder / f"{name}.kv")}
-        settings = {**kept, **self._settings, **environment(kind, name)}
+        settings = {**kept, **self._settings, **environment(kind, name, self.urls[0])}
         return Member(kind, name, command, log, settings, line=NatsProxy(), clock=clock)
 
 

@@ -22,6 +22,7 @@ from tests.faults.plants import PLANTS
 from tests.faults.users import Users
 from tests.models import make_tiny_model
 from tests.shared.cli.simulated_cluster import run
+from tests.tiers import long_form
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -62,9 +63,8 @@ async def known(fleet: Fleet) -> Known:
 
 
 async def test_under_every_kind_of_fault_every_promise_is_kept(
-    fleet: Fleet, known: Known, request: pytest.FixtureRequest
+    fleet: Fleet, known: Known, seed: int
 ) -> None:
-    seed = request.config.getoption("--fault-seed")
     report = await Campaign(fleet, replace(EACH_ONCE, seed=seed), known, print).run()
     assert report.violations == [], explained(report.violations, fleet.folder)
     assert report.faults == {fault.name: 1 for fault in EXCEPT_LAME_DUCK}
@@ -93,11 +93,11 @@ async def test_a_rolling_restart_under_load_breaks_no_promise(fleet: Fleet, know
 
 @pytest.mark.long_form
 async def test_under_random_faults_every_promise_is_kept(
-    tmp_path: Path, model: Path, known: Known, request: pytest.FixtureRequest
+    tmp_path: Path, model: Path, known: Known, seed: int
 ) -> None:
     """With the default settings, and three servers, one of which may be a lame duck."""
     fleet = Fleet(tmp_path, model, servers=3)
-    plan = Plan(seed=request.config.getoption("--fault-seed"), seconds=120, faults=FAULTS)
+    plan = Plan(seed=seed, seconds=120, faults=FAULTS)
     async with fleet.running():
         report = await Campaign(fleet, plan, known, print).run()
     assert report.violations == [], explained(report.violations, tmp_path)
@@ -105,11 +105,7 @@ async def test_under_random_faults_every_promise_is_kept(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in LIVE else pytest.mark.long_form)
-        for name in sorted(PLANTS)
-    ],
+    "name", [name if name in LIVE else long_form(name) for name in sorted(PLANTS)]
 )
 async def test_a_planted_bug_is_found(name: str, tmp_path: Path, model: Path, known: Known) -> None:
     plant = PLANTS[name]

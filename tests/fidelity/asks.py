@@ -5,6 +5,8 @@ from typing import Any
 
 from tests.faults.asks import Ask
 
+Span = tuple[int, int]
+"""At least, and at most."""
 _SYLLABLES = "bra dum fel gon hik jor kul mav nip quo rez sud tix vor wam zel".split()
 _SENTENCES = (
     "The harbour was quiet that morning.",
@@ -50,7 +52,7 @@ def markers(asks: list[Ask]) -> dict[str, str]:
 
 
 def differing_asks(
-    count: int, seed: int, *, prompt: tuple[int, int], answer: tuple[int, int], characters: bool
+    count: int, seed: int, *, prompt: Span, answer: Span, characters: bool
 ) -> list[Ask]:
     """The load of one seed. Prompts have so many words (or characters, which are the tokens of
     the tiny model) and answers so many tokens."""

@@ -12,22 +12,20 @@ from tests.access.roles import as_client
 from tests.faults.asks import Ask
 from tests.faults.load import Load, answers_alone
 from tests.faults.records import DONE, Answer, Record
-from tests.fidelity.asks import differing_asks, markers
+from tests.fidelity.asks import Span, differing_asks, markers
 from tests.fidelity.difference import explain
 from tests.processes import ClusterProcess, cluster_process
 from tests.raw_client import RawClient, raw_client
+from tests.tiers import long_form
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(3600)]
 
 LIMIT_S = 1800
-FULL = 64
-"""Clients of the full run, which also has longer prompts and answers."""
+MANY = 64
 NARROW = 32
 """Clients that share too little memory."""
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("seed", range(1, 1 + metafunc.config.getoption("--fidelity-seeds")))
+SEEDS = pytest.mark.parametrize("number", [0, long_form(1), long_form(2)])
+"""Numbers of loads."""
 
 
 @pytest.fixture(scope="module")
@@ -38,43 +36,40 @@ def real_cluster(demo_folder: Path) -> Iterator[ClusterProcess]:
         yield cluster
 
 
+@pytest.mark.parametrize(
+    ("clients", "prompt", "answer"), [(12, (10, 60), (6, 10)), long_form(MANY, (10, 230), (20, 40))]
+)
 async def test_the_real_model_gives_each_of_many_clients_the_answer_it_gives_alone(
-    seed: int, real_cluster: ClusterProcess, request: pytest.FixtureRequest
+    clients: int, prompt: Span, answer: Span, seed: int, real_cluster: ClusterProcess
 ) -> None:
-    clients = request.config.getoption("--fidelity-clients")
-    full = clients >= FULL
-    asks = differing_asks(
-        clients,
-        seed,
-        prompt=(10, 230) if full else (10, 60),
-        answer=(20, 40) if full else (6, 10),
-        characters=False,
-    )
+    asks = differing_asks(clients, seed, prompt=prompt, answer=answer, characters=False)
     answers = await judge(real_cluster, asks)
     own = sum(marker in text_of(answers[name]) for name, marker in markers(asks).items())
     assert own > clients // 8, "the answers hold no markers at all: this test would see no leak"
 
 
+@SEEDS
 async def test_a_tiny_model_gives_each_of_64_clients_the_answer_it_gives_alone(
-    seed: int, tiny_cluster: ClusterProcess
+    number: int, seed: int, tiny_cluster: ClusterProcess
 ) -> None:
-    asks = differing_asks(FULL, seed, prompt=(10, 300), answer=(20, 40), characters=True)
-    await judge(tiny_cluster, asks)
+    spans = {"prompt": (10, 300), "answer": (20, 40)}
+    await judge(tiny_cluster, differing_asks(MANY, seed + number, **spans, characters=True))
 
 
+@SEEDS
 async def test_with_too_little_memory_for_kv_caches_each_of_32_tiny_clients_gets_its_answer(
-    seed: int, tiny_model: Path
+    number: int, seed: int, tiny_model: Path
 ) -> None:
-    asks = differing_asks(NARROW, seed, prompt=(380, 500), answer=(40, 120), characters=True)
+    spans = {"prompt": (380, 500), "answer": (40, 120)}
+    asks = differing_asks(NARROW, seed + number, **spans, characters=True)
     with narrow_cluster(1, model=str(tiny_model)) as cluster:
         await judge_narrow(cluster, asks)
 
 
+@pytest.mark.long_form
 async def test_with_too_little_memory_for_kv_caches_each_of_32_real_clients_gets_its_answer(
-    seed: int, demo_folder: Path, request: pytest.FixtureRequest
+    seed: int, demo_folder: Path
 ) -> None:
-    if request.config.getoption("--fidelity-clients") < FULL:
-        pytest.skip(f"takes many minutes; runs with --fidelity-clients {FULL}")
     asks = differing_asks(NARROW, seed, prompt=(120, 220), answer=(20, 40), characters=False)
     with narrow_cluster(64) as cluster:  # five blocks: room for three rows until one grows
         await judge_narrow(cluster, asks)

@@ -44,7 +44,7 @@ async def leaving_process(
             str(max_tokens),
         ),
         cwd=ROOT,
-        env={**os.environ, **environment("client", LOCAL_CLIENT)},
+        env={**os.environ, **environment("client", LOCAL_CLIENT, url)},
     )
     try:
         yield process

@@ -35,7 +35,7 @@ from shared.messages.stream import decode as decode_stream
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from tests.access.members import NAMES
-from tests.access.roles import as_role, as_tester, connect_as, secured
+from tests.access.roles import as_role, as_tester, connect_as, is_secured
 from tests.worker.heard import Heard
 from worker.agent import Agent
 
@@ -247,7 +247,7 @@ async def running_agent(
     tree = ClusterSettings.model_validate(
         {
             "nats": as_role("worker", worker, nats_url),
-            "security": {"strict_inbox": secured()},
+            "security": {"strict_inbox": is_secured(nats_url)},
             "skills": {"chat": list(models)},
             "models": {
                 name: source if isinstance(source, dict) else {"path": str(source)}

@@ -125,7 +125,7 @@ async def test_a_second_worker_of_the_same_name_is_refused_and_the_first_goes_on
     wire = Wire(bus)
     await wire.listen()
     arguments = ["--nats", nats_server.url, "--id", identity, "--model", str(tiny_model)]
-    key = environment("worker", identity)
+    key = environment("worker", identity, nats_server.url)
     with (tmp_path / "log").open("w") as log:
         first = await asyncio.create_subprocess_exec(
             scripts / "worker", *arguments, stderr=log, env={**os.environ, **key}

@@ -8,21 +8,28 @@ import openai
 import pytest
 
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
-from tests.processes import ClusterProcess
+from tests.processes import ClusterProcess, Started
 
 
 @pytest.fixture(scope="session")
-def gateway(tiny_cluster: ClusterProcess) -> Iterator[GatewayProcess]:
+def gateways() -> Iterator[Started[str, GatewayProcess]]:
+    """By the address of the cluster behind them."""
+    with Started(gateway_process) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def gateway(tiny_cluster: ClusterProcess, gateways: Started[str, GatewayProcess]) -> GatewayProcess:
     """In front of the tiny model: for tests that break nothing."""
-    with gateway_process(tiny_cluster.url) as process:
-        yield process
+    return gateways.get(tiny_cluster.url)
 
 
-@pytest.fixture(scope="session")
-def demo_gateway(demo_cluster: ClusterProcess) -> Iterator[GatewayProcess]:
+@pytest.fixture(scope="module")
+def demo_gateway(
+    demo_cluster: ClusterProcess, gateways: Started[str, GatewayProcess]
+) -> GatewayProcess:
     """In front of the real small model."""
-    with gateway_process(demo_cluster.url) as process:
-        yield process
+    return gateways.get(demo_cluster.url)
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """The gateway and its own description: what it says that it takes and answers is what it does.
 
 Schemathesis makes requests from the description: each limit of each field from both sides, and
-random ones that it allows and forbids. `pytest --openapi-examples 1000 --openapi-seed 7` makes
-more and others.
+random ones that it allows and forbids. `pytest --all --seed 7` makes more and others.
 """
 
 from typing import Any
@@ -21,6 +20,7 @@ from schemathesis.specs.openapi.schemas import OpenApiSchema
 from tests.controller.gateway.gateway_process import GatewayProcess
 
 _HANGS_AFTER_S = 60
+_EXAMPLES, _EXAMPLES_OF_ALL = 25, 250
 _MOST = {"max_tokens": 4, "max_completion_tokens": 4, "n": 2}
 _MOST_PROMPTS = 2
 _LONG_ENOUGH_MS = 120_000
@@ -37,12 +37,15 @@ _SIMPLE = ["/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics"]
 _SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
-@pytest.fixture(scope="session")
-def description(gateway: GatewayProcess, request: pytest.FixtureRequest) -> OpenApiSchema:
+@pytest.fixture(scope="module")
+def description(
+    gateway: GatewayProcess, seed: int, request: pytest.FixtureRequest
+) -> OpenApiSchema:
     """What the live gateway says of itself, and how to make requests from it."""
     schema: OpenApiSchema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
-    schema.config.seed = request.config.getoption("--openapi-seed")
-    schema.config.generation.update(max_examples=request.config.getoption("--openapi-examples"))
+    schema.config.seed = seed
+    examples = _EXAMPLES_OF_ALL if request.config.getoption("--all") else _EXAMPLES
+    schema.config.generation.update(max_examples=examples)
     return schema
 
 

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> AccessFolder:
 @pytest.fixture
 def server(tmp_path: Path, folder: AccessFolder) -> Iterator[NatsProcess]:
     """Of that folder; `start` it where its users are there."""
-    server = NatsProcess(tmp_path, open_to_all=True)
+    server = NatsProcess(tmp_path, secured=False)
     yield server
     server.kill()
 

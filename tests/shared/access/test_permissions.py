@@ -142,7 +142,7 @@ async def users(tmp_path: Path) -> AsyncIterator[dict[str, Connected]]:
     """A client of each role on a server of the generated configuration."""
     seeds = {name: new_seed() for name in NAMES}
     known = [User(role, name, public_key(seeds[each])) for each, (role, name) in NAMES.items()]
-    server = NatsProcess(tmp_path, open_to_all=True)
+    server = NatsProcess(tmp_path, secured=False)
     server.more = server_config(known, host="127.0.0.1", port=-1, store=tmp_path / "js", tls=None)
     with server:
         connected = {}

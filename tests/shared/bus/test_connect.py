@@ -103,7 +103,7 @@ async def test_the_url_in_use_is_told_without_its_password(guarded: NatsServer) 
 
 
 async def test_where_no_server_is_the_address_and_the_reason_are_named(tmp_path: Path) -> None:
-    with NatsProcess(tmp_path, open_to_all=True) as gone:
+    with NatsProcess(tmp_path, secured=False) as gone:
         port = gone.url.rsplit(":", 1)[1]
     message = await refusal(Nats(servers=[f"nats://ada:pa55word@127.0.0.1:{port}"]))
     assert message.startswith("cannot reach NATS at nats://127.0.0.1:")
@@ -116,7 +116,7 @@ async def test_all_servers_are_named_and_one_that_is_there_is_enough(
 ) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
-    with NatsProcess(folder, open_to_all=True) as gone:
+    with NatsProcess(folder, secured=False) as gone:
         pass
     servers = [gone.url, guarded.url]
     assert f"{gone.url}, {guarded.url}: " in await refusal(Nats(servers=servers))
@@ -126,7 +126,7 @@ async def test_all_servers_are_named_and_one_that_is_there_is_enough(
 
 
 async def test_connecting_goes_on_until_the_server_is_there(tmp_path: Path) -> None:
-    with NatsProcess(tmp_path, open_to_all=True) as server:
+    with NatsProcess(tmp_path, secured=False) as server:
         server.kill()
         connecting = asyncio.create_task(
             Bus.connect(Nats(servers=[server.url]), name="t", wait_s=30)

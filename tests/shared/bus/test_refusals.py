@@ -20,7 +20,7 @@ _FOR_EVER_S = 60.0
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Nats]:
     """One where only `allowed.>` and the inboxes of `ada` are permitted."""
-    nats = NatsProcess(tmp_path, open_to_all=True)
+    nats = NatsProcess(tmp_path, secured=False)
     subjects = ["allowed.>", "_INBOX.ada.>"]
     user = {"user": "u", "password": "p", "permissions": {"publish": subjects}}
     nats.more = {"authorization": {"users": [user]}}

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +104,13 @@ class Ran:
     err: str
 
 
+def environment_of(role: Role, arguments: Sequence[str]) -> dict[str, str]:
+    """What proves who somebody of that role is at the server that a command is told of, if any."""
+    if "--nats" not in arguments:
+        return {}
+    return environment(role, LOCAL_CLIENT, arguments[arguments.index("--nats") + 1])
+
+
 async def run(
     *arguments: str, role: Role = "admin", columns: int = 80, limit_s: float = LIMIT_S
 ) -> Ran:
@@ -113,7 +121,7 @@ async def run(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "COLUMNS": str(columns), **environment(role, LOCAL_CLIENT)},
+        env={**os.environ, "COLUMNS": str(columns), **environment_of(role, arguments)},
     )
     out, err = await asyncio.wait_for(process.communicate(), limit_s)
     assert process.returncode is not None

@@ -14,10 +14,8 @@ from typing import Any, Self
 
 import psutil
 
-from shared.ids import LOCAL_CLIENT
-from tests.access.roles import environment
 from tests.processes import wait_for
-from tests.shared.cli.simulated_cluster import LIMIT_S, ROOT
+from tests.shared.cli.simulated_cluster import LIMIT_S, ROOT, environment_of
 
 _ENTER_SCREEN = "\x1b[?1049h"
 _LEAVE_SCREEN = "\x1b[?1049l"
@@ -46,7 +44,11 @@ class Terminal:
             stdin=self._theirs,
             stdout=self._theirs,
             stderr=self._theirs,
-            env={**os.environ, "TERM": "xterm-256color", **environment("admin", LOCAL_CLIENT)},
+            env={
+                **os.environ,
+                "TERM": "xterm-256color",
+                **environment_of("admin", self._arguments),
+            },
             start_new_session=True,
         )
         return self

@@ -46,7 +46,7 @@ async def test_json_is_a_line_for_each_interval(
         *(sys.executable, "-m", "shared.cli", "top", "--json"),
         *("--interval", "0.2", "--nats", server.url),
         cwd=ROOT,
-        env={**os.environ, **environment("admin", LOCAL_CLIENT)},
+        env={**os.environ, **environment("admin", LOCAL_CLIENT, server.url)},
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
