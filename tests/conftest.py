@@ -12,8 +12,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Before anything imports MLX: its own BLAS is 30 times slower on Linux.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
+# Before anything imports MLX: its own BLAS is 30 times slower on Linux. One thread, because tests
+# run beside each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from worker.engine.blas import load_fast_blas
 
 load_fast_blas()

@@ -7,7 +7,7 @@ import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.processes import SCRIPTS, free_port, wait_for
+from tests.processes import COMMON_SETTINGS, SCRIPTS, free_port, wait_for
 
 
 class Machine:
@@ -20,7 +20,7 @@ class Machine:
             **os.environ,
             "HOME": str(folder),
             "XDG_DATA_HOME": str(folder / "data"),
-            "CLUSTER__WORKER__KV_CACHE__DISK_MB": "0",
+            **COMMON_SETTINGS,
         }
         if model is not None:
             self._environment["CLUSTER__SKILLS"] = json.dumps({"chat": [str(model)]})

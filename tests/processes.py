@@ -19,8 +19,12 @@ from tests.access.roles import cluster_up, drawn, register, server_settings
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
-_NOTHING_ON_DISK = {"CLUSTER__WORKER__KV_CACHE__DISK_MB": "0"}
-"""What one test leaves there another would find."""
+COMMON_SETTINGS = {
+    "CLUSTER__WORKER__KV_CACHE__DISK_MB": "0",
+    "CLUSTER__WORKER__ENGINES__THREADS": "1",
+}
+"""Of every cluster: what one test leaves on disk another would find, and BLAS threads of processes
+that share two cores spend their time waiting for one another."""
 
 
 def free_port() -> str:
@@ -182,7 +186,7 @@ def cluster_process(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, **_NOTHING_ON_DISK, **(settings or {})},
+        env={**os.environ, **COMMON_SETTINGS, **(settings or {})},
     )
     assert process.stdout is not None and process.stderr is not None
     line = process.stdout.readline()

@@ -14,7 +14,7 @@ from tests.faults.fleet import Fleet
 from tests.faults.injector import Injector
 from tests.faults.judge import judge_leaks, judged
 from tests.faults.known import Known
-from tests.faults.logs import taken_over
+from tests.faults.logs import counts, taken_over
 from tests.faults.report import Report, report_of
 from tests.faults.users import Users
 from tests.nats_proxy import NatsProxy
@@ -37,6 +37,7 @@ class Plan:
         users: of the client library, by hand, and conversations.
         thinks_s: how long a user pauses between two requests, at most.
         answered_within_s: what takes longer hangs.
+        silence_s: an answer on the wire that says nothing for this long has lost its end.
         settles_s: in which all is well again after a fault, and as it was after the last one.
     """
 
@@ -50,6 +51,7 @@ class Plan:
     users: tuple[int, int, int] = (6, 4, 3)
     thinks_s: float = 0.2
     answered_within_s: float = 90.0
+    silence_s: float = 30.0
     settles_s: float = 40.0
 
 
@@ -86,6 +88,7 @@ class Campaign:
                 self._known,
                 random.Random(plan.seed),
                 limit_s=plan.answered_within_s,
+                silence_s=plan.silence_s,
                 thinks_s=plan.thinks_s,
             )
             injector = Injector(
@@ -102,9 +105,11 @@ class Campaign:
                 await self._inject(injector, began)
                 await injector.finish()
                 users.stop()
-                self._say("no more faults; waiting for the last answers")
+                self._tell(began, "no more faults; waiting for the last answers")
             seconds = time.monotonic() - began
+            self._tell(began, "all answers are there; waiting until nothing is left of them")
             problems, after = await self._settle(before)
+            self._tell(began, "judging")
         evidence = self.evidence = replace(
             users.evidence,
             injections=injector.injections,
@@ -115,7 +120,7 @@ class Campaign:
         report = report_of(evidence, judged(evidence), seed=plan.seed, began=began, seconds=seconds)
         epoch = time.time() - time.monotonic()
         report.taken_s = taken_over(fleet.folder, injector.injections, epoch, _TAKEN_WITHIN_S)
-        report.figures |= {"ties left out": self._known.ties, **await self._counts()}
+        report.figures |= {"ties left out": self._known.ties, **counts(fleet.folder)}
         return report
 
     async def _inject(self, injector: Injector, began: float) -> None:
@@ -125,10 +130,12 @@ class Campaign:
             if plan.most_faults is not None and len(injector.injections) >= plan.most_faults:
                 return
             if (injected := injector.inject_one()) is not None:
-                at = injected.at - began
-                self._say(f"{at:7.1f} s  {injected.kind}: {', '.join(injected.targets)}")
+                self._tell(began, f"{injected.kind}: {', '.join(injected.targets)}")
             if injector.exhausted:
                 return
+
+    def _tell(self, began: float, what: str) -> None:
+        self._say(f"{time.monotonic() - began:7.1f} s  {what}")
 
     async def _observe(self) -> Observation:
         """What the fleet holds, and the tasks of this process."""
@@ -148,8 +155,3 @@ class Campaign:
                 break
             await asyncio.sleep(_OBSERVE_AGAIN_S)
         return [], after
-
-    async def _counts(self) -> dict[str, int]:
-        reports = (await self._fleet.health()).values()
-        names = ("migrations", "adoptions", "differing_requests")
-        return {name: sum(int(report.get(name, 0)) for report in reports) for name in names}

@@ -37,7 +37,7 @@ _END_LIMIT_S = 10.0
 _LAME_DUCK_S = 30  # the least that the server allows
 QUICK = {
     "CLUSTER__CONTROLLER__FAILOVER__HEARTBEAT_INTERVAL_MS": "400",
-    "CLUSTER__CONTROLLER__LEADER_LEASE__TTL_S": "2",
+    "CLUSTER__CONTROLLER__LEASE__TTL_S": "2",
     "CLUSTER__WORKER__ENGINES__HANG_TIMEOUT_MS": "2000",
 }
 """Settings by which a fleet notices silence in less than half of the usual time."""

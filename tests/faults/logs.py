@@ -16,6 +16,11 @@ from tests.faults.judge import Violation
 _REQUEST_ID = re.compile(r"(used|hand)-[0-9a-f]+")
 _TAKEN = "dispatched to"
 _LEAVES = ("migrates", "tried again")
+_COUNTED = {
+    "migrations": "migrates",
+    "adoptions": "adopted from",
+    "differing requests": "goes on otherwise",
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,6 +64,15 @@ def explained(violations: Sequence[Violation], folder: Path) -> str:
         about = [line.whole for line in lines if named and named[0] == line.request_id]
         told += [str(violation), *about]
     return "\n".join(told)
+
+
+def counts(folder: Path) -> dict[str, int]:
+    """How often requests were moved to another worker, taken over by another controller, and
+    answered otherwise than they began; by processes that have ended, too."""
+    lines = read(folder)
+    return {
+        name: sum(line.said.startswith(words) for line in lines) for name, words in _COUNTED.items()
+    }
 
 
 def taken_over(

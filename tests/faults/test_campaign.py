@@ -33,6 +33,7 @@ EACH_ONCE = Plan(
     pause_s=(0.2, 0.6),
     pace=QUICK_PACE,
     users=(3, 2, 2),
+    silence_s=12,
 )
 PLANTED = Plan(
     seconds=6, pause_s=(1.0, 1.5), users=(3, 4, 2), answered_within_s=12, settles_s=8,
@@ -58,7 +59,7 @@ async def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
 async def known(fleet: Fleet) -> Known:
     async with connect(fleet.settings) as cluster:
         return await learn(
-            cluster, seed=1, asks=12, conversations=2, tokens=300, long_tokens=2000, crowds=(12, 4)
+            cluster, seed=1, asks=10, conversations=2, tokens=240, long_tokens=1600, crowds=(12, 4)
         )
 
 

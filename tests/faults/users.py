@@ -30,6 +30,7 @@ class Users:
 
     Args:
         limit_s: an answer that takes longer hangs.
+        silence_s: an answer on the wire that says nothing for this long has lost its end.
         thinks_s: the longest pause between an answer and the next request.
 
     Attributes:
@@ -44,8 +45,10 @@ class Users:
         chance: random.Random,
         *,
         limit_s: float,
+        silence_s: float = 30.0,
         thinks_s: float = 0.2,
     ) -> None:
+        self._silence_s = silence_s
         self._limit_s = limit_s
         self._thinks_s = thinks_s
         self.evidence = Evidence()
@@ -136,7 +139,9 @@ class Users:
             record.published += 1
             await self._plain.publish("mlx.infer.local.chat", body, reply=inbox)
             await _heard_soon(heard)
-        while not record.ends and time.monotonic() < deadline:
+        while not record.ends and time.monotonic() < min(
+            deadline, record.last_at + self._silence_s
+        ):
             heard.clear()
             await _heard_soon(heard)
         listening = asyncio.create_task(self._listen_on(subscription))

@@ -30,9 +30,8 @@ SEEDS = pytest.mark.parametrize("number", [0, long_form(1), long_form(2)])
 
 @pytest.fixture(scope="module")
 def real_cluster(demo_folder: Path) -> Iterator[ClusterProcess]:
-    """One worker with the real small model, on one thread: where others use the cores too,
-    two threads that wait for each other take ten times as long."""
-    with cluster_process(workers=1, settings={"CLUSTER__WORKER__ENGINES__THREADS": "1"}) as cluster:
+    """One worker with the real small model."""
+    with cluster_process(workers=1) as cluster:
         yield cluster
 
 
@@ -78,10 +77,7 @@ async def test_with_too_little_memory_for_kv_caches_each_of_32_real_clients_gets
 @contextmanager
 def narrow_cluster(megabytes: int, *, model: str | None = None) -> Iterator[ClusterProcess]:
     """One worker with so much memory for KV caches."""
-    settings = {
-        "CLUSTER__WORKER__CONTINUOUS_BATCHING__KV_MEMORY_MB": str(megabytes),
-        "CLUSTER__WORKER__ENGINES__THREADS": "1",
-    }
+    settings = {"CLUSTER__WORKER__CONTINUOUS_BATCHING__KV_MEMORY_MB": str(megabytes)}
     with cluster_process(workers=1, model=model, settings=settings) as cluster:
         yield cluster
 

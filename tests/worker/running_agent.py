@@ -244,6 +244,7 @@ async def running_agent(
     """
     worker = WorkerId(next(_names))
     controller = settings.pop("controller", {})
+    engines = {"threads": 1, **settings.pop("engines", {})}
     tree = ClusterSettings.model_validate(
         {
             "nats": as_role("worker", worker, nats_url),
@@ -254,7 +255,7 @@ async def running_agent(
                 for name, source in models.items()
             },
             "controller": {"failover": {"heartbeat_interval_ms": 100}, **controller},
-            "worker": {"kv_cache": {"disk_mb": 0}, **settings},
+            "worker": {"kv_cache": {"disk_mb": 0}, "engines": engines, **settings},
         }
     )
     prefix = subjects.inbox_prefix("client", CLIENT)

@@ -62,7 +62,6 @@ def cluster(wide_model: Path, folder: Path) -> Iterator[ClusterProcess]:
         "CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(folder.parent),
         "CLUSTER__WORKER__KV_CACHE__MEMORY_MB": str(_CAP_MB // 2),
         "CLUSTER__WORKER__KV_CACHE__BLOCK_TOKENS": str(_BLOCK_TOKENS),
-        "CLUSTER__WORKER__ENGINES__THREADS": "1",
         "CLUSTER__WORKER__ENGINES__MAX_RESTARTS": "100",
         "CLUSTER__WORKER__ENGINES__RESTART_DELAY_MS": "0",
     }
@@ -107,7 +106,6 @@ async def truths(wide_model: Path) -> list[list[int]]:
     """The answers of an engine that nobody disturbs and that keeps nothing."""
     settings = {
         "CLUSTER__WORKER__KV_CACHE__ENABLED": "false",
-        "CLUSTER__WORKER__ENGINES__THREADS": "1",
     }
     with cluster_process(model=str(wide_model), settings=settings) as cluster:
         async with connect(as_client(cluster.url)) as client:
