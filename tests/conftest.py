@@ -35,7 +35,7 @@ from tests.processes import (  # noqa: E402
 )
 from worker import demo_model  # noqa: E402
 
-pytest_plugins = ["tests.access.plugin"]
+pytest_plugins = ["tests.access.plugin", "tests.parallel"]
 
 _INBOXES = inbox_prefix("client", LOCAL_CLIENT)
 

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,15 +21,18 @@ from tests.faults.asks import ENDLESS, Ask
 from tests.faults.load import Load, answers_alone, assert_exact
 from tests.faults.records import DONE, Answer, Record
 from tests.processes import SCRIPTS, ClusterProcess, cluster_process, wait_for
+from tests.tiers import long_form
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 USERS = 6
+THINK_S = 0.3
 TOKENS = 60
 LIMIT_S = 120
 SMALL_CONTEXT = 32
 """Tokens; less than any of the answers takes."""
 WATCHED = Settings(baseline_s=2, bake_s=4)
+BRIEFLY_WATCHED = Settings(baseline_s=2, bake_s=2)
 
 
 def asks(priority: str) -> list[Ask]:
@@ -99,6 +102,7 @@ class Traffic:
     async def run(self, cluster: Cluster) -> None:
         while not self.ends:
             self.records += await Load(self.asks).run(cluster)
+            await asyncio.sleep(THINK_S)
 
     def failed(self) -> list[str]:
         return [f"{one.name}: {one.end}" for one in self.records if one.end != DONE]
@@ -190,18 +194,28 @@ async def test_a_version_that_raises_errors_goes_back_by_itself(
         assert medium.failed() != []  # or it raised none
 
 
-PHASES = [("measuring", 0), ("applying", 0), ("baking", 0), ("applying", 1), ("baking", 1)]
+EVERY_OTHER_PHASE = (("measuring", 0), ("baking", 0), ("applying", 1))
 
 
-@pytest.mark.parametrize(("phase", "step"), PHASES)
+@pytest.mark.parametrize(
+    "phases",
+    [
+        EVERY_OTHER_PHASE,
+        *(long_form((phase,)) for phase in EVERY_OTHER_PHASE),
+        *(long_form((phase,)) for phase in (("applying", 0), ("baking", 1))),
+    ],
+    ids=lambda phases: ", ".join(f"{phase} {step}" for phase, step in phases),
+)
 async def test_it_goes_on_after_its_controller_was_killed(
-    phase: str, step: int, process: ClusterProcess, tiny_model: Path
+    phases: Sequence[tuple[str, int]], process: ClusterProcess, tiny_model: Path
 ) -> None:
+    """In each of these phases of one rollout."""
     async with connect(process.url) as cluster:
         await truths(cluster)
-        await apply(cluster, text(tiny_model, rows=4))
-        await until(cluster, phase, step=step)
-        _kill(process.member("controller-1"))
+        await apply(cluster, text(tiny_model, rows=4), BRIEFLY_WATCHED)
+        for phase, step in phases:
+            await until(cluster, phase, step=step)
+            _kill(process.member("controller-1"))
         rollout = await until(cluster, "done", "rolled_back")
         assert (rollout.phase, rollout.reason) == ("done", None)
         assert await versions(cluster) == [1, 1, 1]
@@ -212,7 +226,7 @@ async def test_going_back_goes_on_after_its_controller_was_killed(
 ) -> None:
     async with connect(process.url) as cluster:
         await truths(cluster)
-        await apply(cluster, text(tiny_model, rows=4))
+        await apply(cluster, text(tiny_model, rows=4), BRIEFLY_WATCHED)
         await until(cluster, "baking", step=1)
         await cluster.rollout(RollBack())
         await until(cluster, "rolling_back")

@@ -4,15 +4,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.access.roles import draw, refused
+from tests.access.roles import draw, drawn_for, refused
+
+
+def is_secured(item: pytest.Item) -> bool:
+    """Whether the servers of a test are secured. A module that is about one kind of server says so:
+    `SECURED = True`, or `False`."""
+    module = item.getparent(pytest.Module)
+    assert module is not None
+    return drawn_for(module.nodeid, getattr(module.obj, "SECURED", None))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A module that is about one kind of server says so: `SECURED = True`, or `False`."""
-    module = item.getparent(pytest.Module)
-    if module is not None:
-        draw(module.nodeid, getattr(module.obj, "SECURED", None))
+    draw(is_secured(item))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -30,14 +30,19 @@ _secured_ports: set[int] = set()
 _drawn = False
 
 
-def draw(module: str, fixed: bool | None = None) -> None:
-    """From now on servers are what the module's name says: always the same, half of them secured.
+def drawn_for(module: str, fixed: bool | None) -> bool:
+    """Whether the servers of a module are secured: always the same, as its name says.
 
     Args:
-        fixed: what they are where the module is about one of the two.
+        fixed: what the module itself says, where it is about one of the two.
     """
+    return zlib.crc32(module.encode()) % 2 == 1 if fixed is None else fixed
+
+
+def draw(secured: bool) -> None:
+    """Servers that are started from now on are secured, or not."""
     global _drawn
-    _drawn = zlib.crc32(module.encode()) % 2 == 1 if fixed is None else fixed
+    _drawn = secured
 
 
 def drawn() -> bool:

@@ -77,8 +77,13 @@ MISTYPED = GOOD[:20] + ("A" if GOOD[20] != "A" else "B") + GOOD[21:]
 
 
 @pytest.mark.parametrize(
-    "seed", ["", "SU", "SUA" * 20, "U" * 56, "é" * 58, "SAAB" + "C" * 54, GOOD[:-1], MISTYPED]
+    "text",
+    [
+        *("", "SU", "SUA" * 20, "U" * 56, "é" * 58, "SAAB" + "C" * 54),
+        pytest.param(GOOD[:-1], id="too short"),
+        pytest.param(MISTYPED, id="mistyped"),
+    ],
 )
-def test_what_is_no_seed_is_refused(seed: str) -> None:
+def test_what_is_no_seed_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="no nkey seed"):
-        public_key(seed)
+        public_key(text)

@@ -1,0 +1,61 @@
+"""Which tests may run beside each other (`pytest -n 4 --dist loadgroup`).
+
+Tests of one group run one after another in one process: those of a module, which share its
+servers; those of one shared cluster, which is started once for all of them; and those that compute
+with MLX in the process of the tests, so that one core is left for everybody who only waits.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.access.plugin import is_secured
+
+_ROOT = Path(__file__).parent
+_COMPUTING = "worker/engine/"
+_CLUSTERS = ("demo_cluster", "tiny_cluster")
+_LONGEST_FIRST = (
+    "worker/engine/",
+    "faults/test_campaign.py",
+    "test_rollout.py",
+    "controller/gateway/",
+    "test_cluster_up.py",
+    "worker/test_agent.py",
+    "worker/test_models.py",
+    "controller/test_lease.py",
+)
+"""What begins late and takes long would end alone, with the other processes idle."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before the hook of xdist, which puts the group into the test's id."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=lambda item: _rank(_path(item)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The scheduler sees groups in ids alone, and without them would run any test anywhere."""
+    if getattr(session.config.option, "loadgroup", False):
+        assert all("@" in item.nodeid for item in session.items), "xdist knows no groups"
+
+
+def _group(item: pytest.Item) -> str:
+    path = _path(item)
+    if path.startswith(_COMPUTING):
+        return _COMPUTING
+    fixtures = getattr(item, "fixturenames", ())
+    for cluster in _CLUSTERS:
+        if cluster in fixtures:
+            return f"{cluster} {is_secured(item)}"
+    return path
+
+
+def _path(item: pytest.Item) -> str:
+    return item.path.relative_to(_ROOT).as_posix()
+
+
+def _rank(path: str) -> int:
+    ranks = (rank for rank, start in enumerate(_LONGEST_FIRST) if path.startswith(start))
+    return next(ranks, len(_LONGEST_FIRST))
