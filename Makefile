@@ -7,16 +7,12 @@ BIN := $(VENV)/bin
 STAMP := .make
 PROGRAMS := llm litellm
 PROGRAMS_VENVS := .venv-programs
-SECURED := tests/access tests/chaos $(wildcard tests/controller/test_*.py tests/worker/test_*.py) \
-  tests/controller/gateway tests/shared/bus tests/shared/cli tests/shared/client tests/test_bad_publishers.py \
-  tests/test_cluster.py tests/test_failover.py tests/test_prompt_lists.py tests/test_sessions.py
-SECURED_FIRST := tests/access tests/controller/test_adoption.py tests/controller/test_migrating.py \
-  tests/controller/gateway/test_openai_client.py tests/shared/bus/test_recovery.py tests/test_cluster.py \
-  tests/worker/test_streams.py
+# Tests wait for processes more than they compute: see tests/parallel.py.
+PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 DEMO_QUESTION := What is the capital of France?
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test test-secured check format docs bench lock clean
+.PHONY: help setup demo chaos test test-all check format docs bench lock clean
 
 help: ## show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,14 +23,13 @@ demo: setup ## a real model's answer, streamed through NATS, a controller and a 
 	@$(BIN)/cluster up --nats-port 0 --workers 1 -- $(BIN)/cluster run --temperature 0 "$(DEMO_QUESTION)"
 
 chaos: setup ## a cluster under load and random faults, judged: SECONDS=1800 SEED=1 (docs/chaos.md)
-	@$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1)
+	@$(BIN)/python -m tests.faults --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1)
 
-test: setup $(STAMP)/node $(STAMP)/programs check ## all checks and all tests
-	@$(BIN)/python -m pytest
-	@$(BIN)/python -m pytest --secured $(SECURED_FIRST)
+test: setup $(STAMP)/node $(STAMP)/programs check ## all checks, and the tests that decide whether a change may land
+	@$(BIN)/python -m pytest $(PARALLEL)
 
-test-secured: setup $(STAMP)/node $(STAMP)/programs ## streams, migration, gateway with authentication and TLS
-	@$(BIN)/python -m pytest --secured $(SECURED)
+test-all: setup $(STAMP)/node $(STAMP)/programs check ## the same, and the long forms
+	@$(BIN)/python -m pytest --all $(PARALLEL)
 
 check: $(STAMP)/python ## ruff, mypy strict, import-linter
 	@$(BIN)/ruff format --check .

@@ -23,6 +23,7 @@ from shared.bus import Bus  # noqa: E402
 from shared.ids import LOCAL_CLIENT  # noqa: E402
 from shared.settings.tree import Nats  # noqa: E402
 from shared.subjects import inbox_prefix  # noqa: E402
+from tests import tiers  # noqa: E402
 from tests.access import roles  # noqa: E402
 from tests.access.roles import drawn  # noqa: E402
 from tests.processes import (  # noqa: E402
@@ -58,6 +59,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all", action="store_true", help="the long forms too, as `make test-all` runs them"
     )
     parser.addoption("--seed", type=int, default=1, help="of everything that tests draw")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.choose(everything=config.getoption("--all"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

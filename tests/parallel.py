@@ -2,7 +2,7 @@
 
 Tests of one group run one after another in one process: those of a module, which share its
 servers; those of one shared cluster, which is started once for all of them; and those that compute
-with MLX in the process of the tests, so that one core is left for everybody who only waits.
+more than they wait, so that a core is left for everybody else.
 """
 
 from pathlib import Path
@@ -12,12 +12,16 @@ import pytest
 from tests.access.plugin import is_secured
 
 _ROOT = Path(__file__).parent
-_COMPUTING = "worker/engine/"
+_COMPUTING = (
+    "faults/test_campaign.py",
+    "worker/engine/",
+    "test_rollout.py",
+    "fidelity/",
+    "worker/kv_memory/test_disk_limit.py",
+)
 _CLUSTERS = ("demo_cluster", "tiny_cluster")
 _LONGEST_FIRST = (
-    "worker/engine/",
-    "faults/test_campaign.py",
-    "test_rollout.py",
+    *_COMPUTING,
     "controller/gateway/",
     "test_cluster_up.py",
     "worker/test_agent.py",
@@ -44,7 +48,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _group(item: pytest.Item) -> str:
     path = _path(item)
     if path.startswith(_COMPUTING):
-        return _COMPUTING
+        return "computing"
     fixtures = getattr(item, "fixturenames", ())
     for cluster in _CLUSTERS:
         if cluster in fixtures:

@@ -18,9 +18,9 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 from tests.controller.gateway.gateway_process import GatewayProcess
+from tests.tiers import examples
 
 _HANGS_AFTER_S = 60
-_EXAMPLES, _EXAMPLES_OF_ALL = 25, 250
 _MOST = {"max_tokens": 4, "max_completion_tokens": 4, "n": 2}
 _MOST_PROMPTS = 2
 _LONG_ENOUGH_MS = 120_000
@@ -38,14 +38,11 @@ _SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(He
 
 
 @pytest.fixture(scope="module")
-def description(
-    gateway: GatewayProcess, seed: int, request: pytest.FixtureRequest
-) -> OpenApiSchema:
+def description(gateway: GatewayProcess, seed: int) -> OpenApiSchema:
     """What the live gateway says of itself, and how to make requests from it."""
     schema: OpenApiSchema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
     schema.config.seed = seed
-    examples = _EXAMPLES_OF_ALL if request.config.getoption("--all") else _EXAMPLES
-    schema.config.generation.update(max_examples=examples)
+    schema.config.generation.update(max_examples=examples(25, 250))
     return schema
 
 

@@ -14,6 +14,7 @@ from tests.processes import ClusterProcess, wait_for
 
 _QUESTION = "What is the capital of France?"
 _PARIS = "The capital of France is Paris."
+_APIS = ("openai", "anthropic")
 _CALLS = Path(__file__).parents[2] / "programs" / "litellm_calls.py"
 
 
@@ -62,15 +63,6 @@ def test_llm_says_the_same_streamed_and_at_once(llm: Llm) -> None:
         done = llm.run("-m", "demo", *how, "--usage", "-o", "temperature", "0", _QUESTION)
         assert (done.returncode, done.stdout) == (0, f"{_PARIS}\n"), done.stderr
         assert "37 input, 7 output" in done.stderr
-
-
-def test_llm_goes_on_with_a_conversation(llm: Llm) -> None:
-    llm.run("-m", "demo", "-o", "temperature", "0", _QUESTION)
-    done = llm.run("--continue", "-o", "temperature", "0", "And what of Italy?")
-    assert "Rome" in done.stdout, done.stderr
-    first, second = json.loads(llm.run("logs", "list", "--json").stdout)
-    assert first["conversation_id"] == second["conversation_id"]
-    assert second["input_tokens"] > first["input_tokens"] + first["output_tokens"]
 
 
 def test_llm_passes_options_and_what_comes_on_stdin(llm: Llm) -> None:
@@ -127,16 +119,7 @@ def test_llm_ended_frees_the_place(llm: Llm, demo_gateway: GatewayProcess) -> No
     wait_for(lambda: demo_gateway.open_requests() == 0, "it ended", 3)
 
 
-# litellm
-
-
-def _litellm(home: Path, *calls: dict[str, Any]) -> list[dict[str, Any]]:
-    """What came of these calls, one after another."""
-    seen = environment(home, LITELLM_LOCAL_MODEL_COST_MAP="True")  # else it looks on the internet
-    done = run([program("litellm", "python"), str(_CALLS)], seen, said=json.dumps(calls))
-    assert done.returncode == 0, done.stderr
-    outcomes: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return outcomes
+# litellm: all calls in one process, since starting it takes seconds.
 
 
 def _call(api: str, gateway: GatewayProcess, model: str, **fields: Any) -> dict[str, Any]:
@@ -152,53 +135,83 @@ def _call(api: str, gateway: GatewayProcess, model: str, **fields: Any) -> dict[
     return asked | fields
 
 
-@pytest.mark.parametrize("api", ["openai", "anthropic"])
+def _calls(
+    api: str, demo: GatewayProcess, keyed: GatewayProcess, keys: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """By what they are about."""
+
+    def ask(**fields: Any) -> dict[str, Any]:
+        return _call(api, demo, "demo", **fields)
+
+    def say(*lines: tuple[str, str]) -> list[dict[str, str]]:
+        return [{"role": role, "content": content} for role, content in lines]
+
+    brief = say(("system", "Be brief."), ("user", _QUESTION))
+    story, long = say(("user", "Tell a long story.")), say(("user", "word " * 20_000))
+    once = _call(api, keyed, "chat", api_key=keys["once"])
+    return {
+        "whole": ask(),
+        "streamed": ask(stream=True, stream_options={"include_usage": True}),
+        "prompted": ask(messages=brief, stop=["Paris"], top_p=0.9, user="ada"),
+        "unknown model": _call(api, demo, "gpt-17"),
+        "wrong value": ask(temperature=9),
+        "too long": ask(messages=long),
+        "too late": ask(messages=story, max_tokens=1000, timeout_ms=100),
+        "wrong key": _call(api, keyed, "chat", api_key="wrong"),
+        "only one": once,
+        "one too many": once,
+    }
+
+
+Outcomes = Mapping[str, Mapping[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    demo_gateway: GatewayProcess,
+    keyed: tuple[GatewayProcess, Mapping[str, str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Mapping[str, Outcomes]:
+    """What came of the calls, by API."""
+    calls = {api: _calls(api, demo_gateway, *keyed) for api in _APIS}
+    home = tmp_path_factory.mktemp("litellm")
+    seen = environment(home, LITELLM_LOCAL_MODEL_COST_MAP="True")  # else it looks on the internet
+    asked = json.dumps([call for each in calls.values() for call in each.values()])
+    done = run([program("litellm", "python"), str(_CALLS)], seen, said=asked)
+    assert done.returncode == 0, done.stderr
+    came = iter(json.loads(done.stdout.splitlines()[-1]))
+    return {api: {name: next(came) for name in each} for api, each in calls.items()}
+
+
+@pytest.mark.parametrize("api", _APIS)
 def test_litellm_says_the_same_streamed_and_at_once(
-    tmp_path: Path, demo_gateway: GatewayProcess, api: str
+    api: str, outcomes: Mapping[str, Outcomes]
 ) -> None:
-    system = {"role": "system", "content": "Be brief."}
-    messages = [system, {"role": "user", "content": _QUESTION}]
-    whole, streamed, prompted = _litellm(
-        tmp_path,
-        _call(api, demo_gateway, "demo"),
-        _call(api, demo_gateway, "demo", stream=True, stream_options={"include_usage": True}),
-        _call(api, demo_gateway, "demo", messages=messages, stop=["Paris"], top_p=0.9, user="ada"),
-    )
+    whole, streamed = outcomes[api]["whole"], outcomes[api]["streamed"]
     assert whole["text"] == streamed["text"] == _PARIS
     assert streamed["parts"] > 3
     for outcome in (whole, streamed):
         usage = outcome["usage"]
         assert (usage["prompt_tokens"], usage["completion_tokens"]) == (37, 7)
+    prompted = outcomes[api]["prompted"]
     assert prompted["text"] and "Paris" not in prompted["text"]
 
 
-@pytest.mark.parametrize("api", ["openai", "anthropic"])
+@pytest.mark.parametrize("api", _APIS)
+@pytest.mark.parametrize(
+    ("call", "error", "status", "words"),
+    [
+        ("unknown model", "NotFoundError", 404, "there is no 'gpt-17'"),
+        ("wrong value", "BadRequestError", 400, "temperature"),
+        ("too long", "ContextWindowExceededError", 400, ""),
+        ("too late", "Timeout", 504, ""),
+        ("wrong key", "AuthenticationError", 401, ""),
+        ("one too many", "RateLimitError", 429, ""),
+    ],
+)
 def test_litellm_raises_its_own_errors(
-    tmp_path: Path, demo_gateway: GatewayProcess, api: str
+    api: str, call: str, error: str, status: int, words: str, outcomes: Mapping[str, Outcomes]
 ) -> None:
-    long = [{"role": "user", "content": "word " * 20_000}]
-    story = [{"role": "user", "content": "Tell a long story."}]
-    unknown, wrong, too_long, late = _litellm(
-        tmp_path,
-        _call(api, demo_gateway, "gpt-17"),
-        _call(api, demo_gateway, "demo", temperature=9),
-        _call(api, demo_gateway, "demo", messages=long),
-        _call(api, demo_gateway, "demo", messages=story, max_tokens=1000, timeout_ms=100),
-    )
-    assert (unknown["error"], unknown["status"]) == ("NotFoundError", 404)
-    assert "there is no 'gpt-17'" in unknown["message"]
-    assert (wrong["error"], wrong["status"]) == ("BadRequestError", 400)
-    assert "temperature" in wrong["message"]
-    assert too_long["error"] == "ContextWindowExceededError"
-    assert (late["error"], late["status"]) == ("Timeout", 504)
-
-
-@pytest.mark.parametrize("api", ["openai", "anthropic"])
-def test_litellm_knows_a_wrong_key_and_a_spent_one(
-    keyed: tuple[GatewayProcess, Mapping[str, str]], tmp_path: Path, api: str
-) -> None:
-    process, keys = keyed
-    once = _call(api, process, "chat", api_key=keys["once"])
-    wrong, *spent = _litellm(tmp_path, _call(api, process, "chat", api_key="wrong"), once, once)
-    assert (wrong["error"], wrong["status"]) == ("AuthenticationError", 401)
-    assert (spent[-1]["error"], spent[-1]["status"]) == ("RateLimitError", 429)
+    outcome = outcomes[api][call]
+    assert (outcome["error"], outcome["status"]) == (error, status)
+    assert words in outcome["message"]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.worker.engine.driven_batch import DrivenBatch, ids_of, steady, tokens_alone
 from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import KINDS, random_network, serving
@@ -134,7 +135,7 @@ TURNS = st.lists(
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("tier", ["memory", "disk", "restarts", "hardly any memory"])
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(3, 12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=TURNS, begin=st.integers(0, 60), chance=st.randoms(use_true_random=False))
 def test_answers_are_those_of_cold_runs(
     models: Callable[[str], LoadedModel],
