@@ -20,14 +20,14 @@ from tests.faults.campaign import Campaign, Plan
 from tests.faults.faults import BY_NAME, FAULTS, LAME_DUCK
 from tests.faults.fleet import QUICK, QUICK_PACE, Fleet
 from tests.faults.judge import excerpt
-from tests.faults.known import learn
+from tests.faults.known import LARGE, SMALL, learn, learn_elsewhere
 from tests.faults.logs import explained
 from tests.faults.picture import drawn
 from tests.faults.plants import PLANTS
 from tests.faults.report import Report, summary
 
-_BESIDE = 3
-"""Streams of each kind that are saved beside those that show a violation."""
+_KEPT = 2
+"""Streams of each kind, and of each broken promise, that are saved."""
 
 
 @click.command()
@@ -80,7 +80,7 @@ _BESIDE = 3
 @click.option(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to save, as JSON, what shows the violations, to be judged again.",
+    help="Where to save what shows the violations, to be judged again (compressed JSON).",
 )
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
 def main(
@@ -112,6 +112,7 @@ def main(
         model = place / "tiny"
         if not model.exists():
             make_tiny_model(model, context_tokens=4096)
+        size, settings = (SMALL, QUICK) if quick else (LARGE, None)
         fleet = Fleet(
             place,
             model,
@@ -119,27 +120,28 @@ def main(
             controllers=controllers,
             servers=int(servers),
             plant=plant,
-            settings=QUICK if quick else None,
+            settings=settings,
         )
+        say("asking each question alone and in crowds, with nothing else going on")
+        known = await learn_elsewhere(peace, model, size, seed) if plant else None
         async with fleet.running():
-            say("asking each question alone and in crowds, with nothing else going on")
-            async with connect(fleet.settings) as cluster:
-                known = await learn(
-                    cluster, seed=seed, asks=24, conversations=4, tokens=400, long_tokens=2000
-                )
+            if known is None:
+                async with connect(fleet.settings) as cluster:
+                    known = await learn(cluster, size, seed)
             bug = PLANTS[plant].planted() if plant and PLANTS[plant].where == "client" else None
             with bug or contextlib.nullcontext():
                 campaign = Campaign(fleet, plan, known, say)
                 report = await campaign.run()
             if evidence is not None:
-                excerpt(campaign.evidence, report.violations, beside=_BESIDE).save(evidence)
+                excerpt(campaign.evidence, report.violations, most=_KEPT).save(evidence)
             if report.violations:
                 say(explained(report.violations, place))
             return report
 
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)
-        place.mkdir(parents=True, exist_ok=True)
+        peace = place / "peace"
+        peace.mkdir(parents=True, exist_ok=True)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             report = runner.run(work(place))
     if picture is not None:

@@ -1,6 +1,7 @@
 """All that a campaign leaves for the judge: what clients saw, which faults were injected, and what
 the processes held before and after. It can be kept as a file and judged again."""
 
+import gzip
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,13 +77,13 @@ class Evidence:
         )
 
     def save(self, file: Path) -> None:
-        """Write it as JSON."""
-        file.write_bytes(_AS_JSON.dump_json(self))
+        """Write it as JSON, compressed: messages are much alike."""
+        file.write_bytes(gzip.compress(_AS_JSON.dump_json(self), mtime=0))
 
     @staticmethod
     def load(file: Path) -> "Evidence":
         """What `save` wrote."""
-        return _AS_JSON.validate_json(file.read_bytes())
+        return _AS_JSON.validate_json(gzip.decompress(file.read_bytes()))
 
 
 _AS_JSON = TypeAdapter(Evidence)

@@ -58,15 +58,27 @@ def judged(evidence: Evidence) -> list[Violation]:
     return found
 
 
-def excerpt(evidence: Evidence, violations: Iterable[Violation], *, beside: int) -> Evidence:
-    """So much of it that the same violations are found, and a few more streams of each kind."""
-    about = " ".join(violation.request for violation in violations)
-    streams = [record.name for record, _ in evidence.streams]
-    wire = [record.request_id for record, _ in evidence.wire]
-    named = {*streams[:beside], *wire[:beside]}
-    named |= {name for name in (*streams, *wire) if name in about}
-    named |= {name for turns in evidence.sessions if not named.isdisjoint(turns) for name in turns}
-    return evidence.only(named)
+def excerpt(evidence: Evidence, violations: Iterable[Violation], *, most: int) -> Evidence:
+    """So much of it that the same promises are found broken: of each promise, and of the sound
+    streams of each kind, the shortest ones, `most` of them."""
+    length = {record.name: record.tokens for record, _ in evidence.streams}
+    length |= {record.request_id: len(record.messages) for record, _ in evidence.wire}
+    shortest = sorted(length, key=lambda name: length[name])
+    about: dict[str, list[str]] = {}
+    for violation in violations:
+        named = [name for name in shortest if name in violation.request]
+        about.setdefault(violation.promise, []).extend(named)
+    broken = {name for names in about.values() for name in names}
+    kept = {name for names in about.values() for name in sorted(names, key=shortest.index)[:most]}
+    for records in (
+        [r.name for r, _ in evidence.streams],
+        [r.request_id for r, _ in evidence.wire],
+    ):
+        sound = [name for name in shortest if name in set(records) - broken]
+        kept.update(sound[:most])
+    sessions = [turns for turns in evidence.sessions if not broken.isdisjoint(turns)]
+    sessions = sessions or evidence.sessions[:1]
+    return evidence.only({*kept, *(name for turns in sessions[:most] for name in turns)})
 
 
 def judge_stream(

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from shared.client import Cluster
+from shared.client import Cluster, connect
 from tests.faults.asks import Ask, Conversation, long_ask, next_turn, varied_asks
+from tests.faults.fleet import Fleet
 from tests.faults.load import Load
 from tests.faults.records import DONE, Answer
 
 _TURNS = 4
-CROWDS = (40, 12, 8, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +30,40 @@ class Known:
     ties: int
 
 
-async def learn(
-    cluster: Cluster,
-    *,
-    seed: int,
-    asks: int,
-    conversations: int,
-    tokens: int,
-    long_tokens: int = 0,
-    crowds: Sequence[int] = CROWDS,
-) -> Known:
-    """Ask each question alone, and in crowds of several sizes.
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is asked.
 
-    Args:
-        tokens: of the longest answer.
-        long_tokens: of one more question, which outlasts several faults; 0: none.
+    Attributes:
+        tokens: of the longest answer, but for one.
+        long_tokens: of that one, which outlasts several faults.
+        crowds: how many are asked at once, to find answers that depend on that.
     """
+
+    asks: int
+    conversations: int
+    tokens: int
+    long_tokens: int
+    crowds: Sequence[int]
+
+
+LARGE = Size(asks=24, conversations=4, tokens=400, long_tokens=2000, crowds=(40, 12, 8, 4))
+SMALL = Size(asks=10, conversations=2, tokens=240, long_tokens=1600, crowds=(12, 4))
+
+
+async def learn(cluster: Cluster, size: Size, seed: int) -> Known:
+    """Ask each question alone, and in crowds of several sizes."""
     truths: dict[str, Answer] = {}
-    single = varied_asks(asks, shortest=20, longest=tokens, seed=seed)
-    if long_tokens:
-        single.append(long_ask(long_tokens))
+    single = varied_asks(size.asks, shortest=20, longest=size.tokens, seed=seed)
+    single.append(long_ask(size.long_tokens))
     for ask in single:
         truths[ask.name] = await _answer(cluster, ask)
     talks = [
-        await _converse(cluster, f"conversation {number}", seed, tokens // 2, truths)
-        for number in range(conversations)
+        await _converse(cluster, f"conversation {number}", seed, size.tokens // 2, truths)
+        for number in range(size.conversations)
     ]
     turns = [turn for talk in talks for turn in talk.turns]
-    ties = await _ties(cluster, [*single, *turns], truths, crowds)
+    ties = await _ties(cluster, [*single, *turns], truths, size.crowds)
     known = Known(
         [ask for ask in single if ask.name not in ties],
         [talk for talk in talks if ties.isdisjoint(turn.name for turn in talk.turns)],
@@ -65,6 +72,13 @@ async def learn(
     )
     assert known.asks and known.conversations, f"these depend on who else is served: {ties}"
     return known
+
+
+async def learn_elsewhere(folder: Path, model: Path, size: Size, seed: int) -> Known:
+    """The same from a cluster of its own, in an empty folder: one that has no planted bug."""
+    fleet = Fleet(folder, model, workers=1, controllers=1)
+    async with fleet.running(), connect(fleet.settings) as cluster:
+        return await learn(cluster, size, seed)
 
 
 async def _converse(

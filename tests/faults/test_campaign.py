@@ -16,7 +16,7 @@ from tests.faults.campaign import Campaign, Plan
 from tests.faults.faults import BY_NAME, EXCEPT_LAME_DUCK, FAULTS
 from tests.faults.fleet import QUICK, QUICK_PACE, Fleet
 from tests.faults.judge import judged
-from tests.faults.known import Known, learn
+from tests.faults.known import SMALL, Known, learn
 from tests.faults.logs import explained
 from tests.faults.plants import PLANTS
 from tests.faults.users import Users
@@ -36,7 +36,7 @@ EACH_ONCE = Plan(
     silence_s=12,
 )
 PLANTED = Plan(
-    seconds=6, pause_s=(1.0, 1.5), users=(3, 4, 2), answered_within_s=12, settles_s=8,
+    seconds=6, pause_s=(1.0, 1.5), users=(2, 8, 2), answered_within_s=12, settles_s=8,
     most_faults=3, pace=QUICK_PACE,
 )  # fmt: skip
 LIVE = ("lost token", "left requests")
@@ -58,9 +58,7 @@ async def fleet(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
 @pytest.fixture(scope="module")
 async def known(fleet: Fleet) -> Known:
     async with connect(fleet.settings) as cluster:
-        return await learn(
-            cluster, seed=1, asks=10, conversations=2, tokens=240, long_tokens=1600, crowds=(12, 4)
-        )
+        return await learn(cluster, SMALL, seed=1)
 
 
 async def test_under_every_kind_of_fault_every_promise_is_kept(

@@ -244,17 +244,16 @@ def test_evidence_is_judged_the_same_after_it_was_kept_as_a_file(tmp_path: Path)
     assert {violation.promise for violation in found} == {
         "recovery", "end", "answer", "order", "leak"
     }  # fmt: skip
-    evidence.save(tmp_path / "evidence.json")
-    assert judged(Evidence.load(tmp_path / "evidence.json")) == found
+    evidence.save(tmp_path / "evidence.json.gz")
+    assert judged(Evidence.load(tmp_path / "evidence.json.gz")) == found
 
 
-def test_an_excerpt_shows_the_same_violations_with_less_around_them() -> None:
+def test_an_excerpt_breaks_the_same_promises_with_less_around_them() -> None:
     wrong = replace(recorded(FIRST, Piece(0, 2, [8], "c", "length")), name="wrong")
     right = [replace(recorded(FIRST, LAST), name=f"right {number}") for number in range(9)]
-    evidence = Evidence(
-        [(each, TRUTH) for each in (*right, wrong)], sessions=[["right 7", "wrong"]]
-    )
+    streams = [(each, TRUTH) for each in (*right, wrong)]
+    evidence = Evidence(streams, sessions=[["right 7", "wrong"]])
     found = judged(evidence)
-    short = excerpt(evidence, found, beside=2)
+    short = excerpt(evidence, found, most=2)
     assert judged(short) == found
     assert len(short.streams) == 3 + 1  # with the other turn of its session
