@@ -17,6 +17,8 @@ from tests.bad_requests import BadRequest
 from tests.processes import ClusterProcess
 from tests.worker.running_agent import ENDLESS
 
+SECURED = False  # else a server keeps some of this from controllers
+
 _CHANGED = [*bad_requests.BAD_FIELDS, *bad_requests.FOUND_LATER]
 _STREAMED = [
     *bad_requests.UNREADABLE,

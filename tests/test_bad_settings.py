@@ -16,6 +16,8 @@ from shared.settings import load_settings
 from tests.processes import SCRIPTS, ClusterProcess, RunningNats
 from worker.main import main as worker
 
+SECURED = False  # commands are run as they are typed, without keys
+
 _COMMANDS: dict[str, tuple[click.Command, tuple[str, ...]]] = {
     "controller": (controller, ()),
     "worker": (worker, ()),

@@ -22,6 +22,8 @@ from tests.raw_client import RawClient, raw_client
 
 pytestmark = pytest.mark.anyio
 
+SECURED = False  # no client may hear what workers tell controllers
+
 WORKER = "worker-1"
 SLOTS = 2
 STOPS_WITHIN_S = 2.0
