@@ -17,23 +17,22 @@ import asyncio
 import contextlib
 import itertools
 import math
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from benchmarks.children import started
 from benchmarks.loads import mixed_prompts
 from benchmarks.local_cluster import local_cluster
 from benchmarks.measures import print_table, save, spread
 from shared.client import Cluster, connect
 from worker.machine import available_cores
 
-_CLIENTS = 40
 _MAX_TOKENS = 60
 _LOOK_S = 0.5
 _TOLERANCE = 0.2
-_SETTLING_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--factor", type=float, default=2.5, help="target, in steps of one row")
     parser.add_argument("--seconds", type=float, default=90, help="of each phase")
+    parser.add_argument("--settling", type=float, default=30, help="seconds of it not counted")
+    parser.add_argument("--clients", type=int, default=40)
     arguments = parser.parse_args()
     threads = {"CLUSTER__WORKER__ENGINES__THREADS": "1"}
     with local_cluster(settings=threads) as local:
@@ -59,11 +60,11 @@ def main() -> None:
         "CLUSTER__WORKER__ADAPTIVE_BATCHING__TOLERANCE_MS": f"{_TOLERANCE * target_ms:.1f}",
     }
     with local_cluster(settings={**threads, **settings}) as local:
-        phases = asyncio.run(_phases(local.url, arguments.seconds))
+        phases = asyncio.run(_phases(local.url, arguments.clients, arguments.seconds))
     print_table(
-        f"one row {alone_ms:.0f} ms a step, target {target_ms:.0f} ms, {_CLIENTS} clients",
+        f"one row {alone_ms:.0f} ms a step, target {target_ms:.0f} ms, {arguments.clients} clients",
         ("phase", "reached after, s", "rows", "step, ms", "within", "changes a minute"),
-        [_row(name, samples, target_ms) for name, samples in phases.items()],
+        [_row(name, each, target_ms, arguments.settling) for name, each in phases.items()],
     )
     save("adaptive", {name: [asdict(s) for s in samples] for name, samples in phases.items()})
 
@@ -75,13 +76,13 @@ async def _step_alone_ms(url: str) -> float:
         return answer.timings.decode_ms / (answer.usage.completion_tokens - 1)
 
 
-async def _phases(url: str, seconds: float) -> dict[str, list[Sample]]:
+async def _phases(url: str, count: int, seconds: float) -> dict[str, list[Sample]]:
     phases: dict[str, list[Sample]] = {}
     prompts = mixed_prompts(64, 20, 40)
     async with connect(url) as cluster, asyncio.TaskGroup() as tasks:
         clients = [
             tasks.create_task(_client(cluster, prompts[number % len(prompts)]))
-            for number in range(_CLIENTS)
+            for number in range(count)
         ]
         phases["from the start"] = await _watch(cluster, seconds)
         with _other_programs():
@@ -96,13 +97,11 @@ async def _phases(url: str, seconds: float) -> dict[str, list[Sample]]:
 def _other_programs() -> Iterator[None]:
     """Two busy loops a core, in sessions of their own, or Linux gives them one share together."""
     command = [sys.executable, "-c", "while True: pass"]
-    busy = [subprocess.Popen(command, start_new_session=True) for _ in range(2 * available_cores())]
-    try:
+    own_session: dict[str, Any] = {"process_group": None, "start_new_session": True}
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * available_cores()):
+            stack.enter_context(started(command, **own_session))
         yield
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 async def _client(cluster: Cluster, prompt: list[int]) -> None:
@@ -121,9 +120,9 @@ async def _watch(cluster: Cluster, seconds: float) -> list[Sample]:
     return samples
 
 
-def _row(name: str, samples: list[Sample], target_ms: float) -> tuple[str, ...]:
+def _row(name: str, samples: list[Sample], target_ms: float, settling_s: float) -> tuple[str, ...]:
     reached_s = next((s.at_s for s in samples if _within(s, target_ms)), math.inf)
-    last = [sample for sample in samples if sample.at_s >= _SETTLING_S]
+    last = [sample for sample in samples if sample.at_s >= settling_s]
     limits = spread(sample.limit for sample in last)
     steps = spread(sample.step_ms for sample in last)
     within = sum(_within(sample, target_ms) for sample in last) / len(last)

@@ -33,10 +33,6 @@ from shared.messages.events import WorkerReport
 
 _MAX_TOKENS = 24
 _URGENT_SHARE = 0.1
-_CALIBRATION_CLIENTS = 24
-_CALIBRATION_S = 20.0
-_REST_S = 5.0
-_ALONE = 9
 _QUEUE_S = 1.0
 
 
@@ -67,13 +63,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--factor", type=float, default=4)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--calibration", type=float, default=20, help="seconds of the closed loop")
+    parser.add_argument("--clients", type=int, default=24, help="of the closed loop")
+    parser.add_argument("--rest", type=float, default=5, help="seconds without requests after it")
+    parser.add_argument("--alone", type=int, default=9, help="requests alone before it")
     parser.add_argument("--depth", type=int, help="of the queue; default: a second's work")
     parser.add_argument("--reject", action="store_true", help="reject_when_full: true")
     parser.add_argument("--max-wait-ms", type=int, help="of the queue; default: no bound")
     arguments = parser.parse_args()
     adaptive = {"CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "true"}
     with local_cluster(settings=adaptive) as local:
-        capacity = asyncio.run(_capacity(local.url))
+        capacity = asyncio.run(_capacity(local.url, arguments))
     depth = arguments.depth or math.ceil(_QUEUE_S * capacity)
     queue = {
         "CLUSTER__WORKER__REQUEST_QUEUE__MAX_DEPTH": str(depth),
@@ -82,44 +82,46 @@ def main() -> None:
     }
     with local_cluster(settings={**adaptive, **queue}) as local:
         rate = arguments.factor * capacity
-        result = asyncio.run(_overload(local, capacity, rate, arguments.seconds))
+        result = asyncio.run(_overload(local, capacity, rate, arguments))
     _report(result, rate, depth)
 
 
-async def _capacity(url: str) -> float:
-    """Requests a second that many clients in a closed loop are served."""
-    served = 0
+async def _capacity(url: str, arguments: argparse.Namespace) -> float:
+    """Requests a second that many clients in a closed loop are served: at least one of all."""
+    served, took_s = 0, float(arguments.calibration)
     prompts = mixed_prompts(256, 20, 60, seed=1)
     async with connect(url) as cluster:
-        await _alone(cluster)
+        await _alone(cluster, arguments.alone)
         started = time.perf_counter()
-        until = started + _CALIBRATION_S
 
         async def client(number: int) -> None:
-            nonlocal served
-            for prompt in prompts[number::_CALIBRATION_CLIENTS]:
+            nonlocal served, took_s
+            for prompt in prompts[number :: arguments.clients]:
                 await cluster.generate(prompt=prompt, max_tokens=_MAX_TOKENS)
-                if time.perf_counter() > until:
+                now_s = time.perf_counter() - started
+                if now_s > arguments.calibration and served:
                     return
-                served += 1
+                served, took_s = served + 1, max(took_s, now_s)
 
         async with asyncio.TaskGroup() as tasks:
-            for number in range(_CALIBRATION_CLIENTS):
+            for number in range(arguments.clients):
                 tasks.create_task(client(number))
-    return served / _CALIBRATION_S
+    return served / took_s
 
 
-async def _overload(local: LocalCluster, capacity: float, rate: float, seconds: float) -> Result:
+async def _overload(
+    local: LocalCluster, capacity: float, rate: float, arguments: argparse.Namespace
+) -> Result:
     draw = random.Random(0)
     prompts = mixed_prompts(256, 20, 60)
     async with connect(local.url) as cluster:
-        alone = await _alone(cluster)
+        alone = await _alone(cluster, arguments.alone)
         result = Result(
             alone_s=statistics.median(one.seconds for one in alone),
             first_token_alone_s=statistics.median(one.first_token_s for one in alone),
             capacity_per_s=capacity,
         )
-        until = time.perf_counter() + seconds
+        until = time.perf_counter() + arguments.seconds
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(_watch(cluster, result))
             async with asyncio.TaskGroup() as requests:
@@ -128,7 +130,7 @@ async def _overload(local: LocalCluster, capacity: float, rate: float, seconds: 
                     asking = _ask(cluster, draw.choice(prompts), priority, result.outcomes)
                     requests.create_task(asking)
                     await asyncio.sleep(draw.expovariate(rate))
-                await asyncio.sleep(_REST_S)
+                await asyncio.sleep(arguments.rest)
                 after = await _ask(cluster, prompts[0], "medium", [])
                 result.first_token_after_s = after.first_token_s
             watching.cancel()
@@ -136,8 +138,8 @@ async def _overload(local: LocalCluster, capacity: float, rate: float, seconds: 
     return result
 
 
-async def _alone(cluster: Cluster) -> list[Outcome]:
-    prompts = mixed_prompts(_ALONE, 20, 60, seed=2)
+async def _alone(cluster: Cluster, count: int) -> list[Outcome]:
+    prompts = mixed_prompts(count, 20, 60, seed=2)
     return [await _ask(cluster, prompt, "high", []) for prompt in prompts]
 
 

@@ -22,8 +22,11 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
+from benchmarks.children import leave_nothing_behind
 from benchmarks.measures import percentiles_ms, print_table, save, spread
 from shared.access.certificates import new_authority, new_server
 from shared.messages.files import FilesOffer
@@ -93,10 +96,8 @@ def _beside(
 ) -> tuple[float, float]:
     """How long something took beside a process that gives; and how late that woke, in ms."""
     ours, theirs = multiprocessing.Pipe()
-    giving = multiprocessing.get_context("spawn").Process(
-        target=_give, args=(folder / "giving", bytes_per_s, theirs), daemon=True
-    )
-    giving.start()
+    giving = _started(_give, folder / "giving", bytes_per_s, theirs)
+    theirs.close()  # so that we hear of its end
     offer = ours.recv()
     begin = time.perf_counter()
     do(offer)
@@ -105,6 +106,14 @@ def _beside(
     late_ms = ours.recv()
     giving.join()
     return took_s, late_ms
+
+
+def _started(run: Callable[..., None], *arguments: Any) -> SpawnProcess:
+    """Not forked: a copy of this process would hold what tells the reaper that we have ended."""
+    leave_nothing_behind()
+    process = multiprocessing.get_context("spawn").Process(target=run, args=arguments, daemon=True)
+    process.start()
+    return process
 
 
 def _give(cache: Path, bytes_per_s: float | None, pipe: Connection) -> None:
@@ -147,10 +156,7 @@ def _plain_tls_s(size_bytes: int) -> float:
     authority = new_authority("benchmark")
     identity = new_server(authority, ["localhost"])
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        sending = multiprocessing.get_context("fork").Process(
-            target=_send, args=(listening, identity.certificate + identity.key, size_bytes)
-        )
-        sending.start()
+        sending = _started(_send, listening, identity.certificate + identity.key, size_bytes)
         context = ssl.create_default_context(cadata=authority.certificate.decode())
         with socket.create_connection(listening.getsockname()) as plain:
             with context.wrap_socket(plain, server_hostname="localhost") as connection:

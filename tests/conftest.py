@@ -40,6 +40,7 @@ for name in [name for name in os.environ if name.startswith("CLUSTER_")]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run what is marked long_form, too")
     parser.addoption(
         "--nats",
         choices=["binary", "container"],
@@ -88,6 +89,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
         roles.secure(Path(folder.name))
         config.pluginmanager.register(plugin)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--all"):
+        long = [item for item in items if item.get_closest_marker("long_form")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 @pytest.fixture(scope="session")
