@@ -30,7 +30,6 @@ from benchmarks.measures import print_table, save, spread
 from shared.client import Cluster, connect
 from worker.machine import available_cores
 
-_MAX_TOKENS = 60
 _LOOK_S = 0.5
 _TOLERANCE = 0.2
 
@@ -49,10 +48,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=90, help="of each phase")
     parser.add_argument("--settling", type=float, default=30, help="seconds of it not counted")
     parser.add_argument("--clients", type=int, default=40)
+    parser.add_argument("--max-tokens", type=int, default=60, help="of each answer")
     arguments = parser.parse_args()
     threads = {"CLUSTER__WORKER__ENGINES__THREADS": "1"}
     with local_cluster(settings=threads) as local:
-        alone_ms = asyncio.run(_step_alone_ms(local.url))
+        alone_ms = asyncio.run(_step_alone_ms(local.url, arguments.max_tokens))
     target_ms = arguments.factor * alone_ms
     settings = {
         "CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "true",
@@ -60,34 +60,36 @@ def main() -> None:
         "CLUSTER__WORKER__ADAPTIVE_BATCHING__TOLERANCE_MS": f"{_TOLERANCE * target_ms:.1f}",
     }
     with local_cluster(settings={**threads, **settings}) as local:
-        phases = asyncio.run(_phases(local.url, arguments.clients, arguments.seconds))
+        phases = asyncio.run(_phases(local.url, arguments))
     print_table(
         f"one row {alone_ms:.0f} ms a step, target {target_ms:.0f} ms, {arguments.clients} clients",
         ("phase", "reached after, s", "rows", "step, ms", "within", "changes a minute"),
         [_row(name, each, target_ms, arguments.settling) for name, each in phases.items()],
     )
-    save("adaptive", {name: [asdict(s) for s in samples] for name, samples in phases.items()})
+    samples = {name: [asdict(each) for each in some] for name, some in phases.items()}
+    save("adaptive", {"alone_ms": alone_ms, "target_ms": target_ms, "phases": samples})
 
 
-async def _step_alone_ms(url: str) -> float:
+async def _step_alone_ms(url: str, max_tokens: int) -> float:
     async with connect(url) as cluster:
         (prompt,) = mixed_prompts(1, 30, 30)
-        answer = await cluster.generate(prompt=prompt, max_tokens=_MAX_TOKENS, temperature=0)
+        answer = await cluster.generate(prompt=prompt, max_tokens=max_tokens, temperature=0)
         return answer.timings.decode_ms / (answer.usage.completion_tokens - 1)
 
 
-async def _phases(url: str, count: int, seconds: float) -> dict[str, list[Sample]]:
+async def _phases(url: str, arguments: argparse.Namespace) -> dict[str, list[Sample]]:
     phases: dict[str, list[Sample]] = {}
     prompts = mixed_prompts(64, 20, 40)
+    times, tokens = (arguments.seconds, arguments.settling), arguments.max_tokens
     async with connect(url) as cluster, asyncio.TaskGroup() as tasks:
         clients = [
-            tasks.create_task(_client(cluster, prompts[number % len(prompts)]))
-            for number in range(count)
+            tasks.create_task(_client(cluster, prompts[number % len(prompts)], tokens))
+            for number in range(arguments.clients)
         ]
-        phases["from the start"] = await _watch(cluster, seconds)
+        phases["from the start"] = await _watch(cluster, *times)
         with _other_programs():
-            phases["from above, beside others"] = await _watch(cluster, seconds)
-        phases["from below"] = await _watch(cluster, seconds)
+            phases["from above, beside others"] = await _watch(cluster, *times)
+        phases["from below"] = await _watch(cluster, *times)
         for client in clients:
             client.cancel()
     return phases
@@ -104,15 +106,18 @@ def _other_programs() -> Iterator[None]:
         yield
 
 
-async def _client(cluster: Cluster, prompt: list[int]) -> None:
+async def _client(cluster: Cluster, prompt: list[int], max_tokens: int) -> None:
     while True:
-        await cluster.generate(prompt=prompt, max_tokens=_MAX_TOKENS, timeout_ms=600_000)
+        await cluster.generate(prompt=prompt, max_tokens=max_tokens, timeout_ms=600_000)
 
 
-async def _watch(cluster: Cluster, seconds: float) -> list[Sample]:
+async def _watch(cluster: Cluster, seconds: float, settling_s: float) -> list[Sample]:
+    """For so long, and until there are two samples that count."""
     started = time.perf_counter()
     samples: list[Sample] = []
-    while (now := time.perf_counter() - started) < seconds:
+    while (now := time.perf_counter() - started) < seconds or (
+        sum(sample.at_s >= settling_s for sample in samples) < 2
+    ):
         batches = (await cluster.health()).workers[0].engines[0].batches
         # At first the engine has not told yet.
         samples.extend(Sample(now, b.limit, b.rows, b.step_ms) for b in batches)

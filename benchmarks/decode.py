@@ -54,7 +54,7 @@ def main() -> None:
     }
     shares: dict[int, dict[str, float]] = {}
     with _sides() as sides:
-        sides.run(counts[0], _WARM_TOKENS, "greedy")
+        sides.run(counts[0], min(_WARM_TOKENS, arguments.max_tokens), "greedy")
         for repeat in range(arguments.repeats):
             for way in _WAYS:
                 for count in counts:

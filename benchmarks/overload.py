@@ -31,7 +31,6 @@ from shared.client import Cluster, connect
 from shared.errors import StreamFailed
 from shared.messages.events import WorkerReport
 
-_MAX_TOKENS = 24
 _URGENT_SHARE = 0.1
 _QUEUE_S = 1.0
 
@@ -67,6 +66,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=24, help="of the closed loop")
     parser.add_argument("--rest", type=float, default=5, help="seconds without requests after it")
     parser.add_argument("--alone", type=int, default=9, help="requests alone before it")
+    parser.add_argument("--max-tokens", type=int, default=24, help="of each answer")
     parser.add_argument("--depth", type=int, help="of the queue; default: a second's work")
     parser.add_argument("--reject", action="store_true", help="reject_when_full: true")
     parser.add_argument("--max-wait-ms", type=int, help="of the queue; default: no bound")
@@ -91,13 +91,13 @@ async def _capacity(url: str, arguments: argparse.Namespace) -> float:
     served, took_s = 0, float(arguments.calibration)
     prompts = mixed_prompts(256, 20, 60, seed=1)
     async with connect(url) as cluster:
-        await _alone(cluster, arguments.alone)
+        await _alone(cluster, arguments)
         started = time.perf_counter()
 
         async def client(number: int) -> None:
             nonlocal served, took_s
             for prompt in prompts[number :: arguments.clients]:
-                await cluster.generate(prompt=prompt, max_tokens=_MAX_TOKENS)
+                await cluster.generate(prompt=prompt, max_tokens=arguments.max_tokens)
                 now_s = time.perf_counter() - started
                 if now_s > arguments.calibration and served:
                     return
@@ -113,9 +113,9 @@ async def _overload(
     local: LocalCluster, capacity: float, rate: float, arguments: argparse.Namespace
 ) -> Result:
     draw = random.Random(0)
-    prompts = mixed_prompts(256, 20, 60)
+    prompts, tokens = mixed_prompts(256, 20, 60), arguments.max_tokens
     async with connect(local.url) as cluster:
-        alone = await _alone(cluster, arguments.alone)
+        alone = await _alone(cluster, arguments)
         result = Result(
             alone_s=statistics.median(one.seconds for one in alone),
             first_token_alone_s=statistics.median(one.first_token_s for one in alone),
@@ -127,28 +127,30 @@ async def _overload(
             async with asyncio.TaskGroup() as requests:
                 while time.perf_counter() < until:
                     priority = "high" if draw.random() < _URGENT_SHARE else "medium"
-                    asking = _ask(cluster, draw.choice(prompts), priority, result.outcomes)
+                    prompt = draw.choice(prompts)
+                    asking = _ask(cluster, prompt, tokens, priority, result.outcomes)
                     requests.create_task(asking)
                     await asyncio.sleep(draw.expovariate(rate))
                 await asyncio.sleep(arguments.rest)
-                after = await _ask(cluster, prompts[0], "medium", [])
+                after = await _ask(cluster, prompts[0], tokens, "medium", [])
                 result.first_token_after_s = after.first_token_s
             watching.cancel()
     result.same_processes = all(_lives(pid) for pid in local.processes.values())
     return result
 
 
-async def _alone(cluster: Cluster, count: int) -> list[Outcome]:
-    prompts = mixed_prompts(count, 20, 60, seed=2)
-    return [await _ask(cluster, prompt, "high", []) for prompt in prompts]
+async def _alone(cluster: Cluster, arguments: argparse.Namespace) -> list[Outcome]:
+    prompts = mixed_prompts(arguments.alone, 20, 60, seed=2)
+    tokens = arguments.max_tokens
+    return [await _ask(cluster, prompt, tokens, "high", []) for prompt in prompts]
 
 
 async def _ask(
-    cluster: Cluster, prompt: list[int], priority: str, outcomes: list[Outcome]
+    cluster: Cluster, prompt: list[int], max_tokens: int, priority: str, outcomes: list[Outcome]
 ) -> Outcome:
     started = time.perf_counter()
     outcome = Outcome(priority, 0.0, 0.0)
-    fields: dict[str, Any] = {"prompt": prompt, "max_tokens": _MAX_TOKENS, "priority": priority}
+    fields: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "priority": priority}
     # It would end some answers early, which are then faster than others.
     fields["logit_bias"] = {"2": -100, "0": -100}
     try:

@@ -8,8 +8,8 @@ class ShortForm:
     """
     Attributes:
         arguments: of the command, separated by spaces.
-        figures: where the result has what the benchmark is about, as positive numbers: keys and
-            indices, separated by dots; `*` is each of them.
+        figures: where the result has what the benchmark is about, as positive numbers: keys,
+            separated by dots; `*` is each key of a mapping, or each item of a list.
     """
 
     arguments: str
@@ -18,8 +18,8 @@ class ShortForm:
 
 SHORT_FORMS = {
     "adaptive": ShortForm(
-        "--clients 3 --seconds 3 --settling 1",
-        ("*.*.limit", "from below.-1.step_ms"),
+        "--factor 1.3 --clients 6 --max-tokens 15 --seconds 3 --settling 1",
+        ("alone_ms", "target_ms", "phases.*.*.limit"),
     ),
     "balance": ShortForm(
         "--fleets equal --policies prefix-aware --full-after 1 --seconds 3 --warm-up 1 --repeats 1",
@@ -76,15 +76,15 @@ SHORT_FORMS = {
         ("runs.*.*.ttft_s", "runs.*.memory.cached_tokens", "runs.*.disk.cached_tokens"),
     ),
     "kv_shared": ShortForm(
-        "--requests 3 --shared 300 --max-tokens 4 --repeats 1",
+        "--requests 2 --shared 260 --max-tokens 4 --repeats 1",
         ("runs.*.on", "runs.*.off", "runs.*.plain", "runs.*.computed"),
     ),
     "long_context": ShortForm(
-        "--tokens 300 --short 20 --streams 2 --max-tokens 40 --repeats 1",
+        "--tokens 300 --short 20 --streams 2 --max-tokens 12 --repeats 1",
         (
             "runs.*.alone_ms",
             "runs.*.beside_ms",
-            "memory.*.long",
+            "memory.*.*",
             "plain.alone_s.*",
             "plain.beside_s.*",
             "plain.bytes.long",
@@ -95,13 +95,12 @@ SHORT_FORMS = {
         ("medians.*.tokens_per_s.*.median", "medians.*.ttft_p50_ms.*.median", "medians.*.limit"),
     ),
     "overload": ShortForm(
-        "--clients 3 --calibration 2 --alone 1 --seconds 2 --rest 2",
+        "--clients 3 --calibration 1 --alone 1 --seconds 2 --rest 1 --max-tokens 4",
         (
             "alone_s",
             "capacity_per_s",
             "outcomes.*.seconds",
             "highest_memory_bytes",
-            "first_token_after_s",
         ),
     ),
     "peer_files": ShortForm(
@@ -148,7 +147,7 @@ SHORT_FORMS = {
         ),
     ),
     "two_models": ShortForm(
-        "--clients 2 --seconds 4 --repeats 1",
+        "--clients 2 --longest 30 --seconds 3 --repeats 1",
         ("share.*", "tokens_per_s.*", "alone_tokens_per_s.*"),
     ),
     "warm_start": ShortForm(

@@ -79,16 +79,13 @@ def _run(name: str, arguments: list[str], folder: Path) -> None:
 
 
 def _at(value: Any, path: list[str]) -> Iterator[Any]:
-    """What stands at a path of keys and indices."""
+    """What stands at a path of keys; `*` is each key of a mapping, or each item of a list."""
     if not path:
         yield value
         return
     part, *rest = path
-    items = value if isinstance(value, dict) else dict(enumerate(value))
     if part == "*":
-        found = list(items.values())
-    elif isinstance(value, list):
-        found = [value[int(part)]]
+        found = list(value.values()) if isinstance(value, dict) else value
     else:
         found = [value[part]]
     for each in found:
