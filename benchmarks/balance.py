@@ -29,7 +29,6 @@ from urllib.request import urlopen
 
 import uvloop
 
-from benchmarks.ending import end_on_sigterm
 from benchmarks.measures import cpu_seconds, percentiles_ms, print_table, save, spread
 from benchmarks.open_load import Load, Outcome, Sizes
 from benchmarks.simulated_engines import SKILLS
@@ -49,7 +48,6 @@ _SIZES = Sizes()
 _READY_WITHIN_S = 60
 _SAMPLE_S = 0.5
 _OPEN_PER_WORKER = 48
-_FULL_AFTER_S = 15.0
 _DEVIATION = "mlx_controller_load_deviation"
 
 
@@ -95,14 +93,14 @@ def _processes(fleet: Fleet, policy: str) -> Iterator[tuple[str, Path, dict[str,
         yield nats_url, log, pids
 
 
-async def _capacity(fleet: Fleet, seconds: float) -> float:
+async def _capacity(fleet: Fleet, full_after_s: float, seconds: float) -> float:
     """Tokens a second that a fleet generates where more requests are open than it takes."""
     async with _running(fleet, "least-busy") as running:
         load = Load(running.cluster, _SIZES, seed=-1)
-        whole_s = _FULL_AFTER_S + seconds
+        whole_s = full_after_s + seconds
         await load.at_once(_OPEN_PER_WORKER * len(fleet), whole_s)
     times = [at_s for outcome in load.outcomes for at_s in outcome.token_s]
-    return sum(_FULL_AFTER_S <= at_s < whole_s for at_s in times) / seconds
+    return sum(full_after_s <= at_s < whole_s for at_s in times) / seconds
 
 
 async def _run(
@@ -187,18 +185,20 @@ def main() -> None:
     parser.add_argument("--policies", default=_POLICIES)
     parser.add_argument("--load", type=float, default=0.75, help="as a share of the capacity")
     parser.add_argument("--capacity", type=float, help="tokens a second; by default measured")
+    parser.add_argument(
+        "--full-after", type=float, default=15, help="seconds before the capacity is measured"
+    )
     parser.add_argument("--seconds", type=float, default=60, help="of each run")
     parser.add_argument("--warm-up", type=float, default=10, help="seconds before that")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    end_on_sigterm()
     policies, result = arguments.policies.split(","), {}
     for name in arguments.fleets.split(","):
         fleet = _FLEETS[name]
         capacity = arguments.capacity
         if capacity is None:
             print(f"{name}: capacity", file=sys.stderr)
-            capacity = uvloop.run(_capacity(fleet, arguments.seconds / 2))
+            capacity = uvloop.run(_capacity(fleet, arguments.full_after, arguments.seconds / 2))
         per_s = arguments.load * capacity / _SIZES.mean_answer
         runs: dict[str, list[dict[str, Any]]] = {policy: [] for policy in policies}
         for repeat in range(arguments.repeats):

@@ -25,7 +25,6 @@ import orjson
 import uvloop
 import yaml
 
-from benchmarks.ending import end_on_sigterm
 from benchmarks.measures import print_table, save
 from benchmarks.routing import CONTROLLER, wait_until_heard
 from benchmarks.simulated_fleet import skills
@@ -141,7 +140,6 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32, help="requests in a burst")
     parser.add_argument("--lone", type=int, default=4, help="requests alone after each burst")
     arguments = parser.parse_args()
-    end_on_sigterm()
     with contextlib.ExitStack() as stack:
         urls = {name: stack.enter_context(_cluster(name)) for name in _SIDES}
         sides = uvloop.run(_run(urls, arguments))

@@ -11,11 +11,12 @@ row). Prints tables and writes results/decode.json.
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import statistics
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.engine_alone import EngineAlone, sampling
@@ -30,8 +31,12 @@ from worker import demo_model
 _SIDES = ("forward", "BatchGenerator", "engine", "cluster")
 _WAYS = ("greedy", "sampled")
 _WARM_TOKENS = 24
-_NO_HANG = {"CLUSTER__WORKER__ENGINES__HANG_TIMEOUT_MS": "600000"}
-"""A side that is stopped is not taken for dead."""
+_SETTINGS = {
+    "CLUSTER__WORKER__ENGINES__HANG_TIMEOUT_MS": "600000",
+    "CLUSTER__WORKER__DRAIN_TIMEOUT_MS": "1000",
+}
+"""A side that is stopped is not taken for dead. When the benchmark is ended, its clients, which
+are in threads, go on until the cluster has ended."""
 
 Figures = dict[str, list[float]]
 """Tokens/s of each side, a value a run."""
@@ -48,8 +53,8 @@ def main() -> None:
         way: {count: {side: [] for side in _SIDES} for count in counts} for way in _WAYS
     }
     shares: dict[int, dict[str, float]] = {}
-    with _Sides() as sides:
-        sides.run(counts[0], _WARM_TOKENS, "greedy")
+    with _sides() as sides:
+        sides.run(counts[0], min(_WARM_TOKENS, arguments.max_tokens), "greedy")
         for repeat in range(arguments.repeats):
             for way in _WAYS:
                 for count in counts:
@@ -65,17 +70,26 @@ def main() -> None:
     _report(runs, shares, arguments.repeats)
 
 
-class _Sides(ExitStack):
+@contextlib.contextmanager
+def _sides() -> Iterator["_Sides"]:
+    folder = str(demo_model.folder())
+    with (
+        PlainProcess(folder) as forward,
+        PlainProcess(folder) as plain,
+        EngineAlone(folder) as engine,
+        local_cluster(settings=_SETTINGS) as local,
+    ):
+        yield _Sides(forward, plain, engine, local)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
     """The processes of all sides."""
 
-    def __enter__(self) -> "_Sides":
-        super().__enter__()
-        folder = str(demo_model.folder())
-        self._forward = self.enter_context(PlainProcess(folder))
-        self._plain = self.enter_context(PlainProcess(folder))
-        self._engine = self.enter_context(EngineAlone(folder))
-        self._local = self.enter_context(local_cluster(settings=_NO_HANG))
-        return self
+    forward: PlainProcess
+    plain: PlainProcess
+    engine: EngineAlone
+    local: LocalCluster
 
     def run(self, count: int, max_tokens: int, way: str) -> dict[str, float]:
         """Tokens/s of each side."""
@@ -87,29 +101,29 @@ class _Sides(ExitStack):
         ]
 
         def plain() -> list[float]:
-            return self._plain.generate(prompts, max_tokens, samplers=samplers)[0].full_steps_s
+            return self.plain.generate(prompts, max_tokens, samplers=samplers)[0].full_steps_s
 
         def engine() -> list[float]:
-            return self._engine.generate(prompts, max_tokens, hows)[0].full_steps_s
+            return self.engine.generate(prompts, max_tokens, hows)[0].full_steps_s
 
         jobs: dict[str, Callable[[], list[float]]] = {
-            "forward": functools.partial(self._forward.forward, prompts, max_tokens),
+            "forward": functools.partial(self.forward.forward, prompts, max_tokens),
             "BatchGenerator": plain,
             "engine": engine,
-            "cluster": lambda: _through(self._local, prompts, max_tokens, fields).full_steps_s,
+            "cluster": lambda: _through(self.local, prompts, max_tokens, fields).full_steps_s,
         }
         pids = {
-            "forward": [self._forward.pid],
-            "BatchGenerator": [self._plain.pid],
-            "engine": [self._engine.pid],
-            "cluster": [self._local.processes["engine-1"]],
+            "forward": [self.forward.pid],
+            "BatchGenerator": [self.plain.pid],
+            "engine": [self.engine.pid],
+            "cluster": [self.local.processes["engine-1"]],
         }
         steps = interleave(jobs, pids)
         return {side: count / statistics.median(some) for side, some in steps.items()}
 
     def cpu_shares(self, count: int, max_tokens: int) -> dict[str, float]:
         """The share of a core that each process of the cluster uses, greedy; other sides idle."""
-        run = _through(self._local, story_prompts(count), max_tokens, [])
+        run = _through(self.local, story_prompts(count), max_tokens, [])
         return {name: used / run.seconds for name, used in run.cpu_s.items()}
 
 

@@ -1,14 +1,16 @@
 """One engine process without agent, NATS or controller: what the loop itself can do."""
 
+import contextlib
 import itertools
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from typing import BinaryIO, TypeVar
 
+from benchmarks.children import started
 from benchmarks.measures import Run, StreamClock
+from benchmarks.threads import as_many_threads
 from shared.ids import ModelId
 from shared.settings.tree import AdaptiveBatching, ContinuousBatching, Worker
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
@@ -20,10 +22,8 @@ from worker.link.messages import (
     ModelLoaded,
     Sampling,
     StepCompleted,
-    Stop,
     Submit,
 )
-from worker.machine import available_cores, environment_with_threads
 
 _MODEL = ModelId("model")
 F = TypeVar("F", bound=Fact)
@@ -54,24 +54,26 @@ class EngineAlone:
 
     def __enter__(self) -> "EngineAlone":
         self._socket, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "worker.engine", "--fd", str(theirs.fileno())),
-                    *("--settings", self._settings.model_dump_json()),
-                ],
-                pass_fds=[theirs.fileno()],
-                env=environment_with_threads(available_cores()),
-            )
-        self.pid = self._process.pid
-        self._facts: BinaryIO = self._socket.makefile("rb")
-        self._socket.sendall(encode_frame(LoadModel(_MODEL, self._folder)))
-        self.wait_for(ModelLoaded)
+        command = [sys.executable, "-m", "worker.engine", "--fd", str(theirs.fileno())]
+        command += ["--settings", self._settings.model_dump_json()]
+        with contextlib.ExitStack() as stack:
+            with theirs:
+                engine = started(command, as_many_threads(), pass_fds=[theirs.fileno()])
+                self.pid = stack.enter_context(engine).pid
+            stack.callback(self._cut_off)
+            self._facts: BinaryIO = self._socket.makefile("rb")
+            self._socket.sendall(encode_frame(LoadModel(_MODEL, self._folder)))
+            self.wait_for(ModelLoaded)
+            self._until_exit = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.sendall(encode_frame(Stop()))
-        self._process.wait()
+        self._until_exit.close()
+
+    def _cut_off(self) -> None:
+        """Without an agent an engine ends at once, whatever it does."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def submit(self, prompt: Sequence[int], max_tokens: int, how: Sampling | None = None) -> int:
         """Begin a sequence, greedy if not told otherwise; its number."""

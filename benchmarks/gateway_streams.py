@@ -22,7 +22,6 @@ from benchmarks.simulated_workers import MODEL
 from benchmarks.stage import Stage, bare_server, stage
 
 _WORKERS = 4
-_RAMP_S = 4.0
 
 
 class Callers:
@@ -69,10 +68,12 @@ class Callers:
 
 
 async def _measure(
-    url: str, pids: Mapping[str, int], streams: int, steps_per_s: float, seconds: float
+    url: str, pids: Mapping[str, int], arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """What a token costs while all streams are open."""
-    callers = Callers(url, streams, int((seconds + 2 * _RAMP_S) * steps_per_s))
+    streams, seconds = arguments.streams, arguments.seconds
+    tokens_each = int((seconds + 2 * arguments.ramp) * arguments.steps_per_s)
+    callers = Callers(url, streams, tokens_each)
     running = asyncio.create_task(callers.run())
     while callers.begun < streams:
         await asyncio.sleep(0.05)
@@ -95,19 +96,17 @@ async def _measure(
     }
 
 
-async def _measure_gateway(
-    on: Stage, streams: int, steps_per_s: float, seconds: float
-) -> dict[str, Any]:
-    watching = asyncio.create_task(_message_rates(on, seconds))
-    figures = await _measure(on.http_url, on.pids, streams, steps_per_s, seconds)
+async def _measure_gateway(on: Stage, arguments: argparse.Namespace) -> dict[str, Any]:
+    watching = asyncio.create_task(_message_rates(on, arguments.ramp, arguments.seconds))
+    figures = await _measure(on.http_url, on.pids, arguments)
     return figures | {
         name: rate / figures["tokens_per_s"] for name, rate in (await watching).items()
     }
 
 
-async def _message_rates(on: Stage, seconds: float) -> dict[str, float]:
+async def _message_rates(on: Stage, ramp_s: float, seconds: float) -> dict[str, float]:
     """Messages a second that NATS took in and delivered to the gateway, while streams run."""
-    await asyncio.sleep(_RAMP_S)
+    await asyncio.sleep(ramp_s)
     before = _messages(on)
     await asyncio.sleep(seconds / 2)
     return {name: (count - before[name]) * 2 / seconds for name, count in _messages(on).items()}
@@ -127,9 +126,9 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--steps-per-s", type=float, default=20)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--ramp", type=float, default=4, help="seconds until all streams are open")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    pace = arguments.streams, arguments.steps_per_s, arguments.seconds
     runs: list[dict[str, Any]] = []
     with (
         stage(workers=_WORKERS, steps_per_s=arguments.steps_per_s) as on,
@@ -139,8 +138,8 @@ def main() -> None:
             print(f"run {repeat + 1}/{arguments.repeats}", file=sys.stderr)
             runs.append(
                 {
-                    "bare": uvloop.run(_measure(bare.url, {"server": bare.pid}, *pace)),
-                    "gateway": uvloop.run(_measure_gateway(on, *pace)),
+                    "bare": uvloop.run(_measure(bare.url, {"server": bare.pid}, arguments)),
+                    "gateway": uvloop.run(_measure_gateway(on, arguments)),
                 }
             )
     _report(runs, arguments)

@@ -5,12 +5,13 @@ What a side is in the middle of when it is stopped takes as long as the others' 
 medians of many short steps.
 """
 
-import contextlib
-import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import TypeVar
+
+from benchmarks.children import send, stopped
 
 T = TypeVar("T")
 
@@ -24,28 +25,33 @@ def interleave(
 
     Args:
         pids: of each job, the processes that compute for it, and for it only.
+
+    Raises:
+        BaseException: what the first job raised that failed. The others are left to themselves:
+            they end with the processes that they wait for.
     """
-    # Also after an error all go on, before the threads are waited for.
-    with ThreadPoolExecutor(len(jobs)) as threads, _all_going_on(pids):
-        _signal(signal.SIGSTOP, *pids.values())
-        running = {name: threads.submit(job) for name, job in jobs.items()}
-        while left := [name for name, future in running.items() if not future.done()]:
-            for name in left:
-                _signal(signal.SIGCONT, pids[name])
+    with stopped(*(pid for some in pids.values() for pid in some)):
+        running = {name: _begun(job) for name, job in jobs.items()}
+        results: dict[str, T] = {}
+        while len(results) < len(jobs):
+            for name in [name for name in jobs if name not in results]:
+                send(signal.SIGCONT, pids[name])
                 wait([running[name]], SLICE_S)
-                _signal(signal.SIGSTOP, pids[name])
-        return {name: future.result() for name, future in running.items()}
+                send(signal.SIGSTOP, pids[name])
+                if running[name].done():
+                    results[name] = running[name].result()
+        return results
 
 
-@contextlib.contextmanager
-def _all_going_on(pids: Mapping[str, Sequence[int]]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        _signal(signal.SIGCONT, *pids.values())
+def _begun(job: Callable[[], T]) -> "Future[T]":
+    """A job in a thread for which the end of the program does not wait, unlike an executor's."""
+    future: Future[T] = Future()
 
+    def run() -> None:
+        try:
+            future.set_result(job())
+        except BaseException as error:
+            future.set_exception(error)
 
-def _signal(number: signal.Signals, *pids: Sequence[int]) -> None:
-    for some in pids:
-        for pid in some:
-            os.kill(pid, number)
+    threading.Thread(target=run, daemon=True).start()
+    return future

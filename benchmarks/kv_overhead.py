@@ -14,14 +14,13 @@ results/kv_overhead.json.
 import argparse
 import asyncio
 import contextlib
-import math
 import statistics
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
 
 from benchmarks.loads import mixed_prompts
-from benchmarks.local_cluster import LocalCluster, generate, local_cluster
+from benchmarks.local_cluster import LocalCluster, generate, kept_on_disk, local_cluster
 from benchmarks.measures import cpu_seconds, print_table, save, spread
 from shared.client import Cluster, connect
 
@@ -43,7 +42,7 @@ def main() -> None:
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx-kv-"))
             settings = {
-                "on": {**_BOTH, "CLUSTER__WORKER__KV_CACHE__DISK_PATH": folder},
+                "on": {**_BOTH, **kept_on_disk(folder)},
                 "off": _OFF,
             }
             sides = {
@@ -68,7 +67,7 @@ def main() -> None:
     )
     for name, ratio in ratios.items():
         print(
-            f"{name}, on / off: mean {ratio['mean']:.3f}, standard error {ratio['error']:.3f}, "
+            f"{name}, on / off: mean {ratio['mean']:.3f}, standard error {_error(ratio)}, "
             f"median {ratio['median']:.3f} ({ratio['min']:.3f}-{ratio['max']:.3f})"
         )
     shown = [{side: asdict(one) for side, one in pair.items()} for pair in pairs]
@@ -83,12 +82,18 @@ class _Pass:
     cpu_ms: float
 
 
-def _ratios(starts: list[list[float]]) -> dict[str, float]:
-    """Of the pairs of each start; the standard error is that of the mean of the starts' means."""
+def _ratios(starts: list[list[float]]) -> dict[str, float | None]:
+    """Of the pairs of each start; the standard error is that of the mean of the starts' means, None
+    for a single one."""
     means = [statistics.fmean(start) for start in starts]
-    error = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else math.inf
+    error = statistics.stdev(means) / len(means) ** 0.5 if len(means) > 1 else None
     every = spread(ratio for start in starts for ratio in start)
     return {**every, "mean": statistics.fmean(means), "error": error}
+
+
+def _error(ratio: dict[str, float | None]) -> str:
+    error = ratio["error"]
+    return "unknown" if error is None else f"{error:.3f}"
 
 
 def _shown(figure: dict[str, float]) -> str:

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from benchmarks.loads import mixed_prompts
-from benchmarks.local_cluster import LocalCluster, local_cluster
+from benchmarks.local_cluster import LocalCluster, kept_on_disk, local_cluster
 from benchmarks.measures import print_table, save, spread
 from shared.client import connect
 
@@ -33,7 +33,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mlx-kv-") as folder:
         for repeat in range(arguments.repeats):
             print(f"run {repeat + 1}/{arguments.repeats}", file=sys.stderr)
-            settings = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": folder}
+            settings = kept_on_disk(folder)
             ids = mixed_prompts(1, arguments.tokens, arguments.tokens, seed=repeat)[0]
             more = mixed_prompts(2, _NEW_TOKENS, _NEW_TOKENS, seed=100 + repeat)
             with local_cluster(settings=settings) as local:

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.ending import end_on_sigterm
+from benchmarks.children import started
 from benchmarks.measures import Run, StreamClock, cpu_seconds
 from shared.client import Cluster
 
@@ -44,22 +44,25 @@ def local_cluster(
 ) -> Iterator[LocalCluster]:
     """Start one on a free port, and end it; `settings` are environment variables. Batches are as
     large as `max_batch_size` says, unless they turn adaptive batching on."""
-    end_on_sigterm()
     command = [str(Path(sysconfig.get_path("scripts")) / "cluster"), "up", "--json"]
     command += ["--nats-port", "0", "--workers", str(workers)]
     command += ["--model", model] if model else []
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **_WHOLE_BATCHES, **settings}
-    )
-    try:
+    settings = {**_WHOLE_BATCHES, **settings}
+    with started(command, settings, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             raise SystemExit("the cluster did not start")
         yield LocalCluster(json.loads(line)["nats_url"], _processes(process.pid))
-    finally:
-        process.terminate()
-        process.wait()
+
+
+def kept_on_disk(folder: str | Path) -> dict[str, str]:
+    """The settings of a worker that keeps what it computed in a folder, whatever other settings
+    say."""
+    return {
+        "CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(folder),
+        "CLUSTER__WORKER__KV_CACHE__DISK_MB": "20480",
+    }
 
 
 async def generate(

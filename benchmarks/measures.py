@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS_VARIABLE = "BENCHMARK_RESULTS"
+"""The folder for results, if not `benchmarks/results`."""
 
 
 @dataclass(slots=True)
@@ -121,8 +123,9 @@ def cpu_seconds(processes: Mapping[str, int]) -> dict[str, float]:
 
 
 def save(name: str, result: Mapping[str, Any]) -> Path:
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    folder = Path(os.environ.get(RESULTS_VARIABLE) or Path(__file__).parent / "results")
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     return path
 

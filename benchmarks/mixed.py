@@ -17,7 +17,6 @@ import functools
 import json
 import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -25,19 +24,21 @@ from typing import Any
 
 import httpx
 
+from benchmarks.children import started
 from benchmarks.loads import mixed_prompts
 from benchmarks.local_cluster import local_cluster
 from benchmarks.measures import Run, StreamClock, print_table, save, spread
 from benchmarks.plain_mlx_lm import PlainProcess
+from benchmarks.threads import as_many_threads
 from shared.client import connect
 from worker import demo_model
-from worker.machine import available_cores, environment_with_threads
 
-_MAX_TOKENS = 48
+_SHORTEST = 50
 _STAGGER_S = 0.1
 _ENGINES = "1" if sys.platform == "darwin" else "1,2"
 
-Ask = Callable[[list[int], StreamClock], Awaitable[None]]
+Ask = Callable[[list[int], int, StreamClock], Awaitable[None]]
+"""Has a prompt answered with so many tokens."""
 Client = Callable[[], contextlib.AbstractAsyncContextManager[Ask]]
 Start = Callable[[], contextlib.AbstractContextManager[Client]]
 """Starts a side; what that yields opens a client of it."""
@@ -49,6 +50,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", default="8,32")
     parser.add_argument("--requests", type=int, default=3, help="of each client")
+    parser.add_argument("--longest", type=int, default=400, help="tokens of a prompt")
+    parser.add_argument("--max-tokens", type=int, default=48, help="of an answer")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--engines", default=_ENGINES, help="of the cluster")
     arguments = parser.parse_args()
@@ -68,12 +71,14 @@ def main() -> None:
             with start() as client:  # anew each time, alone: an idle server still uses memory
                 for count in counts:
                     print(f"run {repeat + 1}/{arguments.repeats}, {count}: {side}", file=sys.stderr)
-                    prompts = mixed_prompts(count * arguments.requests, 50, 400, repeat)
-                    run = asyncio.run(_closed_loop(client, prompts, count))
+                    prompts = mixed_prompts(
+                        count * arguments.requests, _SHORTEST, arguments.longest, repeat
+                    )
+                    run = asyncio.run(_closed_loop(client, prompts, count, arguments.max_tokens))
                     runs[count][side].append(run.summary())
     with PlainProcess(str(demo_model.folder())) as plain:
-        limits = {count: _sum_of_parts(plain, count) for count in counts}
-    _report(runs, limits, list(servers), arguments.repeats)
+        limits = {count: _sum_of_parts(plain, count, arguments) for count in counts}
+    _report(runs, limits, list(servers), arguments)
 
 
 @contextlib.contextmanager
@@ -86,9 +91,9 @@ def _cluster(engines: str) -> Iterator[Client]:
 async def _cluster_client(url: str) -> AsyncIterator[Ask]:
     async with connect(url) as cluster:
 
-        async def ask(prompt: list[int], clock: StreamClock) -> None:
+        async def ask(prompt: list[int], max_tokens: int, clock: StreamClock) -> None:
             async for chunk in cluster.stream(
-                prompt=prompt, max_tokens=_MAX_TOKENS, temperature=0, timeout_ms=600_000
+                prompt=prompt, max_tokens=max_tokens, temperature=0, timeout_ms=600_000
             ):
                 clock.tick(len(chunk.token_ids))
 
@@ -100,8 +105,8 @@ async def _server_client(url: str) -> AsyncIterator[Ask]:
     limits = httpx.Limits(max_connections=256)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as http:
 
-        async def ask(prompt: list[int], clock: StreamClock) -> None:
-            body = {"prompt": _text(prompt), "max_tokens": _MAX_TOKENS, "temperature": 0.0,
+        async def ask(prompt: list[int], max_tokens: int, clock: StreamClock) -> None:
+            body = {"prompt": _text(prompt), "max_tokens": max_tokens, "temperature": 0.0,
                     "stream": True}  # fmt: skip
             async with http.stream("POST", "/v1/completions", json=body) as answer:
                 answer.raise_for_status()
@@ -118,12 +123,11 @@ def _server(options: list[str]) -> Iterator[Client]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.mlx_lm_server", "--model", str(demo_model.folder()),
-         "--port", str(port), "--decode-concurrency", "64", "--log-level", "ERROR", *options],
-        env=environment_with_threads(available_cores()),
-    )  # fmt: skip
-    try:
+    command = [
+        *(sys.executable, "-m", "benchmarks.mlx_lm_server", "--model", str(demo_model.folder())),
+        *("--port", str(port), "--decode-concurrency", "64", "--log-level", "ERROR"),
+    ]
+    with started([*command, *options], as_many_threads()) as process:
         url = f"http://127.0.0.1:{port}"
         while True:
             with contextlib.suppress(httpx.TransportError):
@@ -133,26 +137,24 @@ def _server(options: list[str]) -> Iterator[Client]:
                 raise SystemExit("mlx_lm.server did not start")
             time.sleep(0.2)
         yield lambda: _server_client(url)
-    finally:
-        process.terminate()
-        process.wait()
 
 
 async def _closed_loop(
     client: Client,
     prompts: list[list[int]],
     count: int,
+    max_tokens: int,
 ) -> Run:
     run = Run()
     waiting = list(prompts)
 
     async with client() as ask:
-        await ask(prompts[0][:8], StreamClock(Run()))  # warm
+        await ask(prompts[0][:8], max_tokens, StreamClock(Run()))  # warm
 
         async def one_client(number: int) -> None:
             await asyncio.sleep(_STAGGER_S * number)
             while waiting:
-                await ask(waiting.pop(), StreamClock(run))
+                await ask(waiting.pop(), max_tokens, StreamClock(run))
 
         started = time.perf_counter()
         await asyncio.gather(*(one_client(number) for number in range(count)))
@@ -160,14 +162,17 @@ async def _closed_loop(
     return run
 
 
-def _sum_of_parts(plain: PlainProcess, count: int) -> float:
+def _sum_of_parts(plain: PlainProcess, count: int, arguments: argparse.Namespace) -> float:
     """Tokens/s of a machine that prefills each prompt alone and decodes at the full batch."""
-    prefill_s = plain.prefill(225, 225)
-    step_s = statistics.median(plain.forward(mixed_prompts(count, 225, 225), _MAX_TOKENS))
-    return _MAX_TOKENS / (prefill_s + _MAX_TOKENS * step_s / count)
+    mean, tokens = (_SHORTEST + arguments.longest) // 2, arguments.max_tokens
+    prefill_s = plain.prefill(mean, mean)
+    step_s = statistics.median(plain.forward(mixed_prompts(count, mean, mean), tokens))
+    return float(tokens / (prefill_s + tokens * step_s / count))
 
 
-def _report(runs: Runs, limits: dict[int, float], servers: list[str], repeats: int) -> None:
+def _report(
+    runs: Runs, limits: dict[int, float], servers: list[str], arguments: argparse.Namespace
+) -> None:
     rows, medians = [], {}
     for count, sides in runs.items():
         speeds = {side: spread(run["tokens_per_s"] for run in some) for side, some in sides.items()}
@@ -190,8 +195,8 @@ def _report(runs: Runs, limits: dict[int, float], servers: list[str], repeats: i
                 )
             )
     print_table(
-        f"prompts of 50-400 tokens, {_MAX_TOKENS} tokens each; medians of {repeats} "
-        "(minimum-maximum)",
+        f"prompts of {_SHORTEST}-{arguments.longest} tokens, {arguments.max_tokens} tokens each; "
+        f"medians of {arguments.repeats} (minimum-maximum)",
         ("", "tokens/s", "of the better server", "of the sum of the parts", "TTFT p50 ms",
          "of the better"),
         rows,

@@ -31,12 +31,7 @@ from shared.client import Cluster, connect
 from shared.errors import StreamFailed
 from shared.messages.events import WorkerReport
 
-_MAX_TOKENS = 24
 _URGENT_SHARE = 0.1
-_CALIBRATION_CLIENTS = 24
-_CALIBRATION_S = 20.0
-_REST_S = 5.0
-_ALONE = 9
 _QUEUE_S = 1.0
 
 
@@ -67,13 +62,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--factor", type=float, default=4)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--calibration", type=float, default=20, help="seconds of the closed loop")
+    parser.add_argument("--clients", type=int, default=24, help="of the closed loop")
+    parser.add_argument("--rest", type=float, default=5, help="seconds without requests after it")
+    parser.add_argument("--alone", type=int, default=9, help="requests alone before it")
+    parser.add_argument("--max-tokens", type=int, default=24, help="of each answer")
     parser.add_argument("--depth", type=int, help="of the queue; default: a second's work")
     parser.add_argument("--reject", action="store_true", help="reject_when_full: true")
     parser.add_argument("--max-wait-ms", type=int, help="of the queue; default: no bound")
     arguments = parser.parse_args()
     adaptive = {"CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "true"}
     with local_cluster(settings=adaptive) as local:
-        capacity = asyncio.run(_capacity(local.url))
+        capacity = asyncio.run(_capacity(local.url, arguments))
     depth = arguments.depth or math.ceil(_QUEUE_S * capacity)
     queue = {
         "CLUSTER__WORKER__REQUEST_QUEUE__MAX_DEPTH": str(depth),
@@ -82,71 +82,75 @@ def main() -> None:
     }
     with local_cluster(settings={**adaptive, **queue}) as local:
         rate = arguments.factor * capacity
-        result = asyncio.run(_overload(local, capacity, rate, arguments.seconds))
+        result = asyncio.run(_overload(local, capacity, rate, arguments))
     _report(result, rate, depth)
 
 
-async def _capacity(url: str) -> float:
-    """Requests a second that many clients in a closed loop are served."""
-    served = 0
+async def _capacity(url: str, arguments: argparse.Namespace) -> float:
+    """Requests a second that many clients in a closed loop are served: at least one of all."""
+    served, took_s = 0, float(arguments.calibration)
     prompts = mixed_prompts(256, 20, 60, seed=1)
     async with connect(url) as cluster:
-        await _alone(cluster)
+        await _alone(cluster, arguments)
         started = time.perf_counter()
-        until = started + _CALIBRATION_S
 
         async def client(number: int) -> None:
-            nonlocal served
-            for prompt in prompts[number::_CALIBRATION_CLIENTS]:
-                await cluster.generate(prompt=prompt, max_tokens=_MAX_TOKENS)
-                if time.perf_counter() > until:
+            nonlocal served, took_s
+            for prompt in prompts[number :: arguments.clients]:
+                await cluster.generate(prompt=prompt, max_tokens=arguments.max_tokens)
+                now_s = time.perf_counter() - started
+                if now_s > arguments.calibration and served:
                     return
-                served += 1
+                served, took_s = served + 1, max(took_s, now_s)
 
         async with asyncio.TaskGroup() as tasks:
-            for number in range(_CALIBRATION_CLIENTS):
+            for number in range(arguments.clients):
                 tasks.create_task(client(number))
-    return served / _CALIBRATION_S
+    return served / took_s
 
 
-async def _overload(local: LocalCluster, capacity: float, rate: float, seconds: float) -> Result:
+async def _overload(
+    local: LocalCluster, capacity: float, rate: float, arguments: argparse.Namespace
+) -> Result:
     draw = random.Random(0)
-    prompts = mixed_prompts(256, 20, 60)
+    prompts, tokens = mixed_prompts(256, 20, 60), arguments.max_tokens
     async with connect(local.url) as cluster:
-        alone = await _alone(cluster)
+        alone = await _alone(cluster, arguments)
         result = Result(
             alone_s=statistics.median(one.seconds for one in alone),
             first_token_alone_s=statistics.median(one.first_token_s for one in alone),
             capacity_per_s=capacity,
         )
-        until = time.perf_counter() + seconds
+        until = time.perf_counter() + arguments.seconds
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(_watch(cluster, result))
             async with asyncio.TaskGroup() as requests:
                 while time.perf_counter() < until:
                     priority = "high" if draw.random() < _URGENT_SHARE else "medium"
-                    asking = _ask(cluster, draw.choice(prompts), priority, result.outcomes)
+                    prompt = draw.choice(prompts)
+                    asking = _ask(cluster, prompt, tokens, priority, result.outcomes)
                     requests.create_task(asking)
                     await asyncio.sleep(draw.expovariate(rate))
-                await asyncio.sleep(_REST_S)
-                after = await _ask(cluster, prompts[0], "medium", [])
+                await asyncio.sleep(arguments.rest)
+                after = await _ask(cluster, prompts[0], tokens, "medium", [])
                 result.first_token_after_s = after.first_token_s
             watching.cancel()
     result.same_processes = all(_lives(pid) for pid in local.processes.values())
     return result
 
 
-async def _alone(cluster: Cluster) -> list[Outcome]:
-    prompts = mixed_prompts(_ALONE, 20, 60, seed=2)
-    return [await _ask(cluster, prompt, "high", []) for prompt in prompts]
+async def _alone(cluster: Cluster, arguments: argparse.Namespace) -> list[Outcome]:
+    prompts = mixed_prompts(arguments.alone, 20, 60, seed=2)
+    tokens = arguments.max_tokens
+    return [await _ask(cluster, prompt, tokens, "high", []) for prompt in prompts]
 
 
 async def _ask(
-    cluster: Cluster, prompt: list[int], priority: str, outcomes: list[Outcome]
+    cluster: Cluster, prompt: list[int], max_tokens: int, priority: str, outcomes: list[Outcome]
 ) -> Outcome:
     started = time.perf_counter()
     outcome = Outcome(priority, 0.0, 0.0)
-    fields: dict[str, Any] = {"prompt": prompt, "max_tokens": _MAX_TOKENS, "priority": priority}
+    fields: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "priority": priority}
     # It would end some answers early, which are then faster than others.
     fields["logit_bias"] = {"2": -100, "0": -100}
     try:

@@ -13,17 +13,21 @@ Writes results/peer_files.json.
 
 import argparse
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+from benchmarks.children import leave_nothing_behind
 from benchmarks.measures import percentiles_ms, print_table, save, spread
 from shared.access.certificates import new_authority, new_server
 from shared.messages.files import FilesOffer
@@ -93,18 +97,30 @@ def _beside(
 ) -> tuple[float, float]:
     """How long something took beside a process that gives; and how late that woke, in ms."""
     ours, theirs = multiprocessing.Pipe()
-    giving = multiprocessing.get_context("spawn").Process(
-        target=_give, args=(folder / "giving", bytes_per_s, theirs), daemon=True
-    )
-    giving.start()
-    offer = ours.recv()
-    begin = time.perf_counter()
-    do(offer)
-    took_s = time.perf_counter() - begin
-    ours.send("enough")
-    late_ms = ours.recv()
-    giving.join()
-    return took_s, late_ms
+    with _running(_give, folder / "giving", bytes_per_s, theirs):
+        theirs.close()  # so that we hear of its end
+        offer = ours.recv()
+        begin = time.perf_counter()
+        do(offer)
+        took_s = time.perf_counter() - begin
+        ours.send("enough")
+        return took_s, ours.recv()
+
+
+@contextlib.contextmanager
+def _running(run: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """A process that ends by itself, or with an error here. Not forked: a copy of this process
+    would hold what tells the reaper that we have ended."""
+    resource_tracker.ensure_running()  # it is nothing to reap: it ends last, by itself
+    leave_nothing_behind()
+    process = multiprocessing.get_context("spawn").Process(target=run, args=arguments)
+    process.start()
+    try:
+        yield
+        process.join()
+    finally:
+        process.kill()
+        process.join()
 
 
 def _give(cache: Path, bytes_per_s: float | None, pipe: Connection) -> None:
@@ -147,18 +163,14 @@ def _plain_tls_s(size_bytes: int) -> float:
     authority = new_authority("benchmark")
     identity = new_server(authority, ["localhost"])
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        sending = multiprocessing.get_context("fork").Process(
-            target=_send, args=(listening, identity.certificate + identity.key, size_bytes)
-        )
-        sending.start()
-        context = ssl.create_default_context(cadata=authority.certificate.decode())
-        with socket.create_connection(listening.getsockname()) as plain:
-            with context.wrap_socket(plain, server_hostname="localhost") as connection:
-                begin = time.perf_counter()
-                while connection.recv(_PIECE_BYTES):
-                    pass
-                took_s = time.perf_counter() - begin
-        sending.join()
+        with _running(_send, listening, identity.certificate + identity.key, size_bytes):
+            context = ssl.create_default_context(cadata=authority.certificate.decode())
+            with socket.create_connection(listening.getsockname()) as plain:
+                with context.wrap_socket(plain, server_hostname="localhost") as connection:
+                    begin = time.perf_counter()
+                    while connection.recv(_PIECE_BYTES):
+                        pass
+                    took_s = time.perf_counter() - begin
     return took_s
 
 

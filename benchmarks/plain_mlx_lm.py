@@ -4,6 +4,7 @@ their own, with the same BLAS and threads as an engine.
 The process reads orders as JSON lines on standard input and answers each with one line.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,8 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks.children import started
 from benchmarks.measures import Run, StreamClock
-from worker.machine import available_cores, environment_with_threads
+from benchmarks.threads import as_many_threads
 
 
 class PlainProcess:
@@ -27,19 +29,16 @@ class PlainProcess:
         self._folder = folder
 
     def __enter__(self) -> "PlainProcess":
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.plain_mlx_lm", self._folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment_with_threads(available_cores()),
-        )
-        self.pid = int(self._read()["pid"])  # loaded
+        command = [sys.executable, "-m", "benchmarks.plain_mlx_lm", self._folder]
+        with contextlib.ExitStack() as stack:
+            process = started(command, as_many_threads(), stdout=subprocess.PIPE, text=True)
+            self._process = stack.enter_context(process)
+            self.pid = int(self._read()["pid"])  # loaded
+            self._until_exit = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
+        self._until_exit.close()
 
     def generate(
         self,

@@ -20,7 +20,6 @@ from typing import Any
 
 import psutil
 
-from benchmarks.ending import end_on_sigterm
 from benchmarks.loads import story_prompts
 from benchmarks.local_cluster import LocalCluster, generate
 from benchmarks.measures import print_table, save, spread
@@ -57,7 +56,6 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _cluster() -> Iterator[LocalCluster]:
-    end_on_sigterm()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx-protection-")))
         url, _, nats_pid = stack.enter_context(nats_server(folder))

@@ -27,11 +27,11 @@ from typing import Any
 import uvloop
 import yaml
 
-from benchmarks.ending import end_on_sigterm
+from benchmarks.children import started
 from benchmarks.measures import cpu_seconds, print_table, save
 from benchmarks.routing_decisions import decision_us
 from benchmarks.simulated_fleet import skills
-from benchmarks.stage import SCRIPTS, child, ended, nats_server
+from benchmarks.stage import SCRIPTS, child, nats_server
 from shared import subjects
 from shared.bus import Bus
 from shared.errors import BusError, DecodeError
@@ -42,8 +42,6 @@ from shared.settings.tree import Nats
 
 CONTROLLER = ControllerId("controller-1")
 _HEARD_WITHIN_S = 60
-_SETTLE_S = 3
-_WARM_UP_S = 3
 _SIDES = ("controller", "bare")
 
 
@@ -82,19 +80,15 @@ def _stage(side: str, workers: int, clients: int, log_level: str) -> Iterator[_S
             "controller": stack.enter_context(child(controller, folder / "c.log", quiet)).pid,
             "workers": stack.enter_context(child(fleet, folder / "w.log")).pid,
         }
-        started = []
+        processes = []
         for number in range(clients):
             load = [sys.executable, "-m", "benchmarks.routing_load", "--nats", nats_url]
-            process = subprocess.Popen(
-                [*load, "--client", f"client-{number}"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            stack.enter_context(ended(process))
-            started.append(process)
-            pids[f"client-{number}"] = process.pid
+            load += ["--client", f"client-{number}"]
+            client = started(load, stdout=subprocess.PIPE, text=True)
+            processes.append(stack.enter_context(client))
+            pids[f"client-{number}"] = processes[-1].pid
         uvloop.run(wait_until_heard(nats_url, workers))
-        time.sleep(_SETTLE_S)
-        yield _Stage(pids, started, folder)
+        yield _Stage(pids, processes, folder)
 
 
 def _command(side: str, folder: Path) -> list[str]:
@@ -190,19 +184,20 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200, help="requests a second, of all clients")
     parser.add_argument("--in-flight", type=int, default=512, help="requests, of all clients")
     parser.add_argument("--clients", type=int, default=2, help="processes")
+    parser.add_argument("--warm-up", type=float, default=3, help="seconds idle, then at the rate")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--log-level", default="info", help="of the controller")
     arguments = parser.parse_args()
     counts = [int(workers) for workers in arguments.workers.split(",")]
     if min(counts) < 10:
         parser.error("--workers: at least 10, so that each model is somewhere")
-    end_on_sigterm()
     runs: Runs = {}
     for workers in counts:
         for side in _SIDES:
             print(f"{workers} workers, {side}", file=sys.stderr)
             with _stage(side, workers, arguments.clients, arguments.log_level) as stage:
-                _load(stage, _WARM_UP_S, arguments.rate, 0)
+                time.sleep(arguments.warm_up)
+                _load(stage, arguments.warm_up, arguments.rate, 0)
                 measured = [_measure(stage, arguments) for _ in range(arguments.repeats)]
                 runs.setdefault(workers, {})[side] = measured
     decisions = {

@@ -8,13 +8,14 @@ one thread on each worker. First the policy `prefix-aware`, where sessions are s
 its own (150 to 300 tokens); each turn sends the whole conversation with a new question and gets a
 short answer. In every round each session has one turn, in an order that is drawn anew but is the
 same for both sides. In the middle one worker is ended (SIGTERM) and started again while the others
-go on; what that moves is counted apart. Writes results/sessions.json.
+go on; the last round waits for it. What that moves is counted apart. Writes results/sessions.json.
 """
 
 import argparse
 import asyncio
 import contextlib
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,8 +27,9 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.ending import end_on_sigterm
+from benchmarks.children import end
 from benchmarks.loads import prose, tokenizer
+from benchmarks.local_cluster import kept_on_disk
 from benchmarks.measures import percentiles_ms, print_table, save, spread
 from benchmarks.stage import SCRIPTS, child, nats_server
 from shared.cli.local.serving import wait_until_ready
@@ -114,7 +116,7 @@ class _Workers:
     def __init__(self, nats_url: str, folder: Path) -> None:
         self._nats_url = nats_url
         self._folder = folder
-        self._running: dict[str, contextlib.ExitStack] = {}
+        self._running: dict[str, tuple[contextlib.ExitStack, subprocess.Popen[bytes]]] = {}
         self._starts: Counter[str] = Counter()
 
     def start(self, name: str) -> None:
@@ -124,20 +126,22 @@ class _Workers:
             "CLUSTER__WORKER__ENGINES__COUNT": "1",
             "CLUSTER__WORKER__ENGINES__THREADS": "1",
             "CLUSTER__WORKER__DRAIN_TIMEOUT_MS": str(_TIMEOUT_MS),
-            "CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self._folder / name),
+            **kept_on_disk(self._folder / name),
             "CLUSTER__LOGGING__LEVEL": "warning",
         }
-        self._running[name] = stack = contextlib.ExitStack()
         log = self._folder / f"{name}-{self._starts[name]}.log"
-        stack.enter_context(child(command, log, settings))
+        stack = contextlib.ExitStack()
+        self._running[name] = stack, stack.enter_context(child(command, log, settings))
 
-    def end(self, name: str) -> None:
-        """Ask it to end, and wait until it has."""
-        self._running.pop(name).close()
+    def drain(self, name: str) -> None:
+        """Ask it to end, and wait until it has finished its streams."""
+        stack, process = self._running.pop(name)
+        end(process, _TIMEOUT_MS / 1000)
+        stack.close()
 
     def end_all(self) -> None:
-        for name in list(self._running):
-            self.end(name)
+        for stack, _ in self._running.values():
+            stack.close()
 
 
 class _Side:
@@ -150,6 +154,7 @@ class _Side:
         self._turns: list[Turn] = []
         self._failures: list[str] = []
         self._absence: Absence | None = None
+        self._back = asyncio.Event()
         self._began_at = 0.0
 
     async def run(self, systems: Sequence[str], seed: int) -> SideResult:
@@ -163,6 +168,8 @@ class _Side:
 
         async def client() -> None:
             for number, session in order:
+                if number == self._arguments.turns:
+                    await self._back.wait()  # or no turn would tell what is there after it
                 async with free[session]:
                     question = _QUESTIONS[(session + number) % len(_QUESTIONS)]
                     said[session].append({"role": "user", "content": question})
@@ -175,8 +182,6 @@ class _Side:
                 tasks.create_task(client())
         assert self._absence is not None
         ended_s = max(turn.ended_s for turn in self._turns)
-        if self._absence.back_s > ended_s:
-            raise SystemExit(f"{_ENDED} was not back before the last turn: take more --sessions")
         return SideResult(self._turns, self._absence, ended_s, self._failures)
 
     @property
@@ -214,11 +219,12 @@ class _Side:
 
     async def _restart(self) -> None:
         asked_s = self._now_s
-        await asyncio.to_thread(self._workers.end, _ENDED)
+        await asyncio.to_thread(self._workers.drain, _ENDED)
         gone_s = self._now_s
         self._workers.start(_ENDED)
         await self._until_ready()
         self._absence = Absence(_ENDED, asked_s, gone_s, self._now_s)
+        self._back.set()
 
     async def _until_ready(self) -> None:
         async with asyncio.timeout(_READY_WITHIN_S):
@@ -302,7 +308,8 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=8, help="of an answer")
     parser.add_argument("--repeats", type=int, default=1)
     arguments = parser.parse_args()
-    end_on_sigterm()
+    if arguments.turns < 2:
+        parser.error("--turns: at least 2, one before the restart and one after it")
     results: dict[str, list[SideResult]] = {side: [] for side in _SIDES}
     for repeat in range(arguments.repeats):
         for side in _SIDES:

@@ -3,7 +3,6 @@ workers, the gateway, a bare HTTP server. All on free ports, all ended with the 
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import sysconfig
@@ -16,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.request import urlopen
 
-from benchmarks.ending import end_on_sigterm
+from benchmarks.children import started
 from benchmarks.simulated_workers import MODEL
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -50,7 +49,6 @@ class Stage:
 @contextlib.contextmanager
 def stage(*, workers: int, steps_per_s: float) -> Iterator[Stage]:
     """Start all of it, and wait until the gateway is ready."""
-    end_on_sigterm()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mlx-stage-")))
         nats_url, monitor_url, nats_pid = stack.enter_context(nats_server(folder))
@@ -89,10 +87,7 @@ def bare_server(*arguments: str) -> Iterator[Server]:
 @contextlib.contextmanager
 def _listening(command: Sequence[str], settings: Mapping[str, str]) -> Iterator[Server]:
     """A child that prints `{"http_url": ...}`."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **settings}
-    )
-    with ended(process):
+    with started(command, settings, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -105,22 +100,8 @@ def child(
     command: Sequence[str], log: Path, settings: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that writes to `log`; `settings` are environment variables."""
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command, stdout=file, stderr=file, env={**os.environ, **settings}
-        )
-        with ended(process):
-            yield process
-
-
-@contextlib.contextmanager
-def ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
-    """A process, until here."""
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+    with log.open("wb") as file, started(command, settings, stdout=file, stderr=file) as process:
+        yield process
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from benchmarks.local_cluster import local_cluster
 from benchmarks.measures import print_table, save, spread
 from shared.client import Cluster, connect
 
-_MAX_TOKENS = 40
+_SHORTEST, _MAX_TOKENS = 20, 40
 _NAMES = ("left", "right")
 _SETTINGS = {
     "CLUSTER__SKILLS": json.dumps({"chat": _NAMES}),
@@ -30,6 +30,7 @@ _SETTINGS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=8, help="of each model")
+    parser.add_argument("--longest", type=int, default=200, help="tokens of a prompt")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
@@ -39,7 +40,8 @@ def main() -> None:
         for repeat in range(arguments.repeats):
             for runs, models in ((both, _NAMES), (alone, _NAMES[:1] * 2)):
                 clients = [model for model in models for _ in range(arguments.clients)]
-                runs.append(asyncio.run(_run(local.url, clients, arguments.seconds, repeat)))
+                prompts = mixed_prompts(512, _SHORTEST, arguments.longest, repeat)
+                runs.append(asyncio.run(_run(local.url, clients, arguments.seconds, prompts)))
     shares = [tokens["left"] / tokens.total() for tokens in both]
     in_all = [run.total() / arguments.seconds for run in both]
     one = [run.total() / arguments.seconds for run in alone]
@@ -55,10 +57,11 @@ def main() -> None:
     save("two_models", {"share": shares, "tokens_per_s": in_all, "alone_tokens_per_s": one})
 
 
-async def _run(url: str, clients: list[str], seconds: float, seed: int) -> Counter[str]:
+async def _run(
+    url: str, clients: list[str], seconds: float, prompts: list[list[int]]
+) -> Counter[str]:
     """Tokens by model."""
     tokens: Counter[str] = Counter()
-    prompts = mixed_prompts(512, 20, 200, seed)
     until = time.perf_counter() + seconds
     async with connect(url) as cluster, asyncio.TaskGroup() as tasks:
         for number, model in enumerate(clients):

@@ -39,6 +39,8 @@ def load_settings(
 ) -> ClusterSettings:
     """Read the settings once, at the start of a process.
 
+    A variable that is `null` sets None, where its setting admits that.
+
     Args:
         file: the YAML file; by default `$CLUSTER_CONFIG`, else `config/cluster.yaml` where
             it exists, else the defaults alone.

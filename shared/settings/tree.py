@@ -501,6 +501,7 @@ class ClusterSettings(BaseSettings):
         extra="forbid",
         env_prefix="CLUSTER__",
         env_nested_delimiter="__",
+        env_parse_none_str="null",
         nested_model_default_partial_update=True,
     )
 
