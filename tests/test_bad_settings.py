@@ -81,14 +81,22 @@ def _assert_refused(result: Result, words: list[str], status: int = 2) -> None:
         assert word in result.stderr
 
 
-@pytest.mark.parametrize("name", _COMMANDS)
+def _failure(load: Callable[[], object], *words: str) -> SettingsError:
+    with pytest.raises(SettingsError) as caught:
+        load()
+    for word in words:
+        assert word in caught.value.message
+    return caught.value
+
+
+# The loader, which all commands share.
+
+
 @pytest.mark.parametrize("content", _FILES)
-def test_a_bad_file_stops_every_command(
-    name: str, content: str, run: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_a_bad_file_is_refused_with_its_place(content: str, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_bytes(_FILES[content][0])
-    _assert_refused(run(name, "--config", str(file)), [str(file), *_FILES[content][1]])
+    _failure(lambda: load_settings(file), str(file), *_FILES[content][1])
 
 
 def _missing(folder: Path) -> Path:
@@ -110,7 +118,6 @@ def _link_to_itself(folder: Path) -> Path:
     return link
 
 
-@pytest.mark.parametrize("name", _COMMANDS)
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -120,14 +127,13 @@ def _link_to_itself(folder: Path) -> Path:
         (_link_to_itself, "cannot be read: Too many levels"),
     ],
 )
-def test_what_is_no_readable_file_stops_every_command(
-    name: str, make: Callable[[Path], Path], words: str, run: Callable[..., Result], tmp_path: Path
+def test_what_is_no_readable_file_is_refused(
+    make: Callable[[Path], Path], words: str, tmp_path: Path
 ) -> None:
     path = make(tmp_path)
-    _assert_refused(run(name, "--config", str(path)), [f"{path}: {words}"])
+    _failure(lambda: load_settings(path), f"{path}: {words}")
 
 
-@pytest.mark.parametrize("name", _COMMANDS)
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
@@ -142,42 +148,45 @@ def test_what_is_no_readable_file_stops_every_command(
         ("CLUSTER__NATS__SERVERS", '["ftp://a:1"]', ["nats.servers.0", "nats://HOST:PORT"]),
     ],
 )
-def test_a_bad_variable_stops_every_command(
-    name: str,
-    variable: str,
-    value: str,
-    words: list[str],
-    run: Callable[..., Result],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_bad_variable_is_refused_with_its_name(
+    variable: str, value: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
-    _assert_refused(run(name), [f"environment variable {variable}: ", *words])
+    _failure(load_settings, f"environment variable {variable}: ", *words)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "nats://", "ftp://a:1", "http://a:1", "nats://a:99999", "nats://a:b", "nats://[::1", ","],
+)
+def test_a_bad_address_is_refused(url: str, run: Callable[..., Result]) -> None:
+    _assert_refused(run("cluster status", "--nats", url), ["nats.servers.0: "])
+
+
+@pytest.mark.parametrize("identity", ["", "two words", "a.b", "*", "x" * 65, "é", "a\n"])
+def test_a_bad_name_is_refused_with_what_is_allowed(
+    identity: str, run: Callable[..., Result]
+) -> None:
+    words = ["command line: worker.id: ", "[A-Za-z0-9_-]{1,64}", repr(identity)]
+    _assert_refused(run("worker", "--id", identity), words)
+
+
+# Every command goes through it.
 
 
 @pytest.mark.parametrize("name", _COMMANDS)
-def test_a_variable_that_names_no_file_stops_every_command(
-    name: str, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+def test_every_command_is_stopped_by_bad_settings(
+    name: str, run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLUSTER_CONFIG", "none.yaml")
-    _assert_refused(run(name), ["none.yaml: no such file"])
-
-
-_URLS = [
-    "",
-    "nats://",
-    "ftp://a:1",
-    "http://a:1",
-    "nats://a:99999",
-    "nats://a:b",
-    "nats://[::1",
-    ",",
-]
-
-
-@pytest.mark.parametrize("name", _CONNECTING)
-@pytest.mark.parametrize("url", _URLS)
-def test_a_bad_address_stops_every_command(name: str, url: str, run: Callable[..., Result]) -> None:
-    _assert_refused(run(name, "--nats", url), ["nats.servers.0: "])
+    file = tmp_path / "cluster.yaml"
+    file.write_text("worker: {colour: red}\n")
+    _assert_refused(run(name, "--config", str(file)), [f"{file}, line 1: worker.colour: unknown"])
+    _assert_refused(run(name, "--nonsense"), ["--nonsense", "No such option"])
+    with monkeypatch.context() as variables:
+        variables.setenv("CLUSTER_CONFIG", "none.yaml")
+        _assert_refused(run(name), ["none.yaml: no such file"])
+    monkeypatch.setenv("CLUSTER__WORKER__ENGINES__COUNT", "many")
+    _assert_refused(run(name), ["environment variable CLUSTER__WORKER__ENGINES__COUNT: "])
 
 
 @pytest.mark.parametrize("name", _CONNECTING)
@@ -191,23 +200,8 @@ def test_a_bad_address_is_said_to_come_from_the_command_line(
     assert str(file) not in result.stderr
 
 
-@pytest.mark.parametrize("name", [*_COMMANDS, "cluster"])
-@pytest.mark.parametrize("flag", ["--nonsense", "--nats-prot=1"])
-def test_an_unknown_flag_is_named(name: str, flag: str, run: Callable[..., Result]) -> None:
-    if name == "cluster":
-        result = CliRunner().invoke(cluster, [flag])
-    else:
-        result = run(name, flag)
-    _assert_refused(result, [flag.split("=")[0], "No such option"])
-
-
-@pytest.mark.parametrize("name", ["controller", "worker"])
-@pytest.mark.parametrize("identity", ["", "two words", "a.b", "*", "x" * 65, "é", "a\n"])
-def test_a_bad_name_is_refused_with_what_is_allowed(
-    name: str, identity: str, run: Callable[..., Result]
-) -> None:
-    words = [f"command line: {name}.id: ", "[A-Za-z0-9_-]{1,64}", repr(identity)]
-    _assert_refused(run(name, "--id", identity), words)
+def test_a_bad_name_of_a_controller_is_refused(run: Callable[..., Result]) -> None:
+    _assert_refused(run("controller", "--id", "a.b"), ["command line: controller.id: ", "'a.b'"])
 
 
 def test_with_json_a_file_with_a_broken_name_is_named_too(run: Callable[..., Result]) -> None:
@@ -217,12 +211,9 @@ def test_with_json_a_file_with_a_broken_name_is_named_too(run: Callable[..., Res
 # What the settings take and should not, or take too long over.
 
 
-def _failure(file: Path, text: str) -> SettingsError:
+def _failure_of(file: Path, text: str) -> SettingsError:
     file.write_text(text)
-    with pytest.raises(SettingsError) as caught:
-        load_settings(file)
-    assert str(file) in caught.value.message
-    return caught.value
+    return _failure(lambda: load_settings(file), str(file))
 
 
 @pytest.mark.parametrize(
@@ -235,17 +226,17 @@ def _failure(file: Path, text: str) -> SettingsError:
     ],
 )
 def test_a_model_without_a_name_is_refused(text: str, key: str, tmp_path: Path) -> None:
-    error = _failure(tmp_path / "cluster.yaml", text)
+    error = _failure_of(tmp_path / "cluster.yaml", text)
     assert error.param is not None and error.param.startswith(key)
 
 
 def test_an_error_about_a_long_value_is_short(tmp_path: Path) -> None:
-    error = _failure(tmp_path / "cluster.yaml", f"worker: {{id: {'x' * 100_000}}}")
+    error = _failure_of(tmp_path / "cluster.yaml", f"worker: {{id: {'x' * 100_000}}}")
     assert len(error.message) < 2000
 
 
 def test_a_file_that_no_person_wrote_is_refused(tmp_path: Path) -> None:
-    _failure(tmp_path / "cluster.yaml", "# a comment\n" * 100_000)
+    _failure_of(tmp_path / "cluster.yaml", "# a comment\n" * 100_000)
 
 
 def test_a_few_aliases_do_not_become_a_billion_values(tmp_path: Path) -> None:
