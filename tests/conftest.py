@@ -36,7 +36,7 @@ from tests.processes import (  # noqa: E402
 )
 from worker import demo_model  # noqa: E402
 
-pytest_plugins = ["tests.access.plugin", "tests.parallel"]
+pytest_plugins = ["tests.access.plugin", "tests.hangs", "tests.parallel"]
 
 _INBOXES = inbox_prefix("client", LOCAL_CLIENT)
 

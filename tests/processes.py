@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import psutil
 
+from shared.service import PARENT_VARIABLE
 from tests.access.roles import cluster_up, drawn, register, server_settings
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -180,17 +182,21 @@ def cluster_process(
     secured = drawn() if secured is None else secured
     command = cluster_up(SCRIPTS, secured)
     command += ["--workers", str(workers), *(["--model", model] if model else []), *arguments]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, **COMMON_SETTINGS, **(settings or {})},
-    )
-    assert process.stdout is not None and process.stderr is not None
-    line = process.stdout.readline()
-    assert line, f"the cluster did not start: {process.stderr.read()}"
+    # To a file: whoever fills a pipe that nobody reads stands still.
+    with tempfile.TemporaryFile("w+") as told:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # when it ends, as it does with us, so does the cluster
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **COMMON_SETTINGS, PARENT_VARIABLE: "1", **(settings or {})},
+        )
+        assert process.stdout is not None
+        if not (line := process.stdout.readline()):
+            told.seek(0)
+            raise AssertionError(f"the cluster did not start: {told.read()}")
     cluster = ClusterProcess(process, json.loads(line))
     register(cluster.url, secured)
     children = cluster.processes()

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from tests.processes import SCRIPTS, cluster_process, wait_for, wait_until_gone
+from tests.tiers import long_form
 
 pytestmark = pytest.mark.anyio
 
@@ -29,18 +29,48 @@ def run_up(
     )
 
 
-def test_the_ready_line_names_the_server_the_workers_and_the_controllers(
-    tiny_model: Path,
-) -> None:
-    with cluster_process(workers=2, model=str(tiny_model)) as cluster:
+def test_it_starts_what_its_ready_line_names_and_starts_again_what_dies(tiny_model: Path) -> None:
+    """Also that engines share the cores."""
+    asked = {"model": "chat", "prompt": "Hi", "max_tokens": 2}
+    settings = {"CLUSTER__WORKER__ENGINES__THREADS": "null"}
+    gateway = ("--http-port", "0")
+    with cluster_process(
+        workers=2, model=str(tiny_model), arguments=gateway, settings=settings
+    ) as cluster:
         ready = cluster.ready
-    assert ready["nats_url"].startswith("nats://127.0.0.1:")
-    assert ready["http_url"] is None
-    assert ready["workers"] == ["worker-1", "worker-2"]
-    assert ready["controllers"] == ["controller-1"]
+        assert ready["nats_url"].startswith("nats://127.0.0.1:")
+        assert ready["workers"] == ["worker-1", "worker-2"]
+        assert ready["controllers"] == ["controller-1"]
+        engines = cluster.find("worker.engine")
+        threads = {engine.environ()["OPENBLAS_NUM_THREADS"] for engine in engines}
+        assert threads == {str(max(1, (os.cpu_count() or 1) // 2))}
+        url = f"{ready['http_url']}/v1/completions"
+        assert httpx.post(url, json=asked, timeout=60).status_code == 200
+        killed = [*cluster.find("--id worker-1"), *cluster.find("gateway --nats")]
+        assert len(killed) == 2
+        for process in killed:
+            process.kill()
+
+        def answers_again() -> bool:
+            try:
+                return httpx.post(url, json=asked, timeout=60).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        def replaced() -> bool:
+            again = [*cluster.find("--id worker-1"), *cluster.find("gateway --nats")]
+            return len(again) == 2 and len(cluster.find("worker.engine")) == 2
+
+        wait_for(answers_again, "a new gateway answers")
+        wait_for(replaced, "a new worker and a new engine run")
+        now = [process.pid for process in cluster.processes()]
+        assert not {process.pid for process in killed} & set(now)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how",
+    [long_form(signal.SIGINT), signal.SIGKILL],  # every other test here ends it with SIGTERM
+)
 def test_no_process_stays_when_it_is_ended(how: signal.Signals, tiny_model: Path) -> None:
     with cluster_process(workers=2, model=str(tiny_model)) as cluster:
         children = cluster.processes()
@@ -51,44 +81,6 @@ def test_no_process_stays_when_it_is_ended(how: signal.Signals, tiny_model: Path
         cluster.process.wait(timeout=60)
         assert wait_until_gone(children) == []
         assert cluster.process.returncode == (-9 if how == signal.SIGKILL else 0)
-
-
-def test_engines_share_the_cores(tiny_model: Path) -> None:
-    with cluster_process(workers=2, model=str(tiny_model)) as cluster:
-        engines = cluster.find("worker.engine")
-        threads = {engine.environ()["OPENBLAS_NUM_THREADS"] for engine in engines}
-    assert threads == {str(max(1, (os.cpu_count() or 1) // 2))}
-
-
-def test_a_killed_worker_is_started_again(tiny_model: Path) -> None:
-    with cluster_process(workers=1, model=str(tiny_model)) as cluster:
-        (worker,) = cluster.find("--id worker-1")
-        worker.kill()
-
-        def replaced() -> bool:
-            return any(process.pid != worker.pid for process in cluster.find("--id worker-1"))
-
-        wait_for(replaced, "a new worker runs")
-        engines = wait_for(lambda: cluster.find("worker.engine"), "a new engine runs")
-        assert all(isinstance(engine, psutil.Process) for engine in engines)
-
-
-def test_it_has_a_gateway_that_is_started_again_where_it_was(tiny_model: Path) -> None:
-    asked = {"model": "chat", "prompt": "Hi", "max_tokens": 2}
-    with cluster_process(model=str(tiny_model), arguments=("--http-port", "0")) as cluster:
-        url = f"{cluster.ready['http_url']}/v1/completions"
-        assert httpx.post(url, json=asked, timeout=60).status_code == 200
-        (gateway,) = cluster.find("gateway --nats")
-        gateway.kill()
-
-        def answers_again() -> bool:
-            try:
-                return httpx.post(url, json=asked, timeout=60).status_code == 200
-            except httpx.TransportError:
-                return False
-
-        wait_for(answers_again, "a new gateway answers")
-        assert gateway.pid not in [process.pid for process in cluster.find("gateway --nats")]
 
 
 def test_its_settings_may_ask_for_a_gateway(tiny_model: Path) -> None:
@@ -110,26 +102,23 @@ def test_a_gateway_that_cannot_run_says_why(tiny_model: Path) -> None:
         assert done.returncode == 2 and "gateway.host" in done.stderr
 
 
-def test_a_command_finds_the_gateway_where_clients_look_for_it(tiny_model: Path) -> None:
-    program = (
-        "import os, httpx; print(httpx.get(os.environ['OPENAI_BASE_URL'] + '/models').text, "
-        "httpx.get(os.environ['ANTHROPIC_BASE_URL'] + '/health').text)"
-    )
-    arguments = ("--nats-port", "0", "--http-port", "0", "--model", str(tiny_model))
-    done = run_up(*arguments, "--", sys.executable, "-c", program)
-    assert done.returncode == 0, done.stderr
-    assert '"id":"chat"' in done.stdout and '"status":"ok"' in done.stdout
-
-
 def test_a_command_runs_in_the_cluster_and_its_exit_status_is_ours(tiny_model: Path) -> None:
-    asked = run_up(
-        "--nats-port", "0", "--model", str(tiny_model), "--",
-        str(SCRIPTS / "cluster"), "run", "--max-tokens", "4", "--json", "Hello",
-    )  # fmt: skip
-    assert asked.returncode == 0, asked.stderr
-    assert json.loads(asked.stdout)["usage"]["completion_tokens"] <= 4
-    failed = run_up("--nats-port", "0", "--model", str(tiny_model), "--", "sh", "-c", "exit 7")
-    assert failed.returncode == 7
+    """It finds the gateway where clients look for it."""
+    program = (
+        "import os, subprocess, sys, httpx; "
+        "print(httpx.get(os.environ['OPENAI_BASE_URL'] + '/models').text, "
+        "httpx.get(os.environ['ANTHROPIC_BASE_URL'] + '/health').text, flush=True); "
+        "subprocess.run(sys.argv[1:], check=True); sys.exit(7)"
+    )
+    done = run_up(
+        *("--nats-port", "0", "--http-port", "0", "--model", str(tiny_model), "--"),
+        *(sys.executable, "-c", program),
+        *(str(SCRIPTS / "cluster"), "run", "--max-tokens", "4", "--json", "Hello"),
+    )
+    assert done.returncode == 7, done.stderr
+    found, answer = done.stdout.splitlines()
+    assert '"id":"chat"' in found and '"status":"ok"' in found
+    assert json.loads(answer)["usage"]["completion_tokens"] <= 4
 
 
 def test_a_port_in_use_is_refused_with_what_to_do(tiny_model: Path, tmp_path: Path) -> None:

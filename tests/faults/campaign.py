@@ -38,6 +38,7 @@ class Plan:
         thinks_s: how long a user pauses between two requests, at most.
         answered_within_s: what takes longer hangs.
         silence_s: an answer on the wire that says nothing for this long has lost its end.
+        patience_s: who writes by hand publishes again when nothing was heard for so long.
         settles_s: in which all is well again after a fault, and as it was after the last one.
     """
 
@@ -52,6 +53,7 @@ class Plan:
     thinks_s: float = 0.2
     answered_within_s: float = 90.0
     silence_s: float = 30.0
+    patience_s: float = 1.0
     settles_s: float = 40.0
 
 
@@ -89,6 +91,7 @@ class Campaign:
                 random.Random(plan.seed),
                 limit_s=plan.answered_within_s,
                 silence_s=plan.silence_s,
+                patience_s=plan.patience_s,
                 thinks_s=plan.thinks_s,
             )
             injector = Injector(

@@ -19,7 +19,6 @@ from tests.faults.known import Known
 from tests.faults.load import Load
 from tests.faults.records import WireRecord
 
-_HEARD_NOTHING_S = 1.0
 _INTERRUPTS_S = 0.1
 _LINGERS_S = 0.2
 _LISTENS_ON_S = 5.0
@@ -31,6 +30,7 @@ class Users:
     Args:
         limit_s: an answer that takes longer hangs.
         silence_s: an answer on the wire that says nothing for this long has lost its end.
+        patience_s: who writes by hand publishes again when nothing was heard for so long.
         thinks_s: the longest pause between an answer and the next request.
 
     Attributes:
@@ -46,9 +46,11 @@ class Users:
         *,
         limit_s: float,
         silence_s: float = 30.0,
+        patience_s: float = 1.0,
         thinks_s: float = 0.2,
     ) -> None:
         self._silence_s = silence_s
+        self._patience_s = patience_s
         self._limit_s = limit_s
         self._thinks_s = thinks_s
         self.evidence = Evidence()
@@ -138,12 +140,12 @@ class Users:
         while not record.messages and time.monotonic() < deadline:
             record.published += 1
             await self._plain.publish("mlx.infer.local.chat", body, reply=inbox)
-            await _heard_soon(heard)
+            await self._heard_soon(heard)
         while not record.ends and time.monotonic() < min(
             deadline, record.last_at + self._silence_s
         ):
             heard.clear()
-            await _heard_soon(heard)
+            await self._heard_soon(heard)
         listening = asyncio.create_task(self._listen_on(subscription))
         self._listening.add(listening)
         listening.add_done_callback(self._listening.discard)
@@ -154,9 +156,8 @@ class Users:
         await asyncio.sleep(_LISTENS_ON_S)
         await subscription.unsubscribe()
 
-
-async def _heard_soon(heard: asyncio.Event) -> None:
-    """Return when something was heard, or nothing for a second."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_HEARD_NOTHING_S):
-            await heard.wait()
+    async def _heard_soon(self, heard: asyncio.Event) -> None:
+        """Return when something was heard, or the patience is at its end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
+                await heard.wait()

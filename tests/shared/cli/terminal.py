@@ -124,5 +124,6 @@ class Terminal:
                     await self._more.wait()
         except TimeoutError:
             raise AssertionError(
-                f"not on the terminal: {what!r}; it has:\n{self._written}"
+                f"not on the terminal of {os.get_terminal_size(self._theirs)}: {what!r}; it has:\n"
+                f"{self._written}"
             ) from None

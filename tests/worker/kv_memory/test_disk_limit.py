@@ -15,6 +15,7 @@ from shared.errors import ClusterError
 from tests.access.roles import as_client
 from tests.models import make_tiny_model
 from tests.processes import ClusterProcess, cluster_process
+from tests.tiers import examples
 from tests.worker.kv_memory.cached_prompts import (
     ask,
     ask_until_served,
@@ -27,14 +28,14 @@ from tests.worker.kv_memory.watched_folder import WatchedFolder, bytes_now, unfi
 pytestmark = pytest.mark.anyio
 
 _MB = 1_000_000
-_CAP_MB = 200
-_TIMES_THE_CAP = 10
+_CAP_MB = examples(80, 200)
+_TIMES_THE_CAP = examples(4, 10)
 _BLOCK_TOKENS = 16
 _BLOCKS = 8
 _PROMPT_TOKENS = _BLOCKS * _BLOCK_TOKENS + 1
 _ANSWER_TOKENS = 12
 """In each step a block is handed over to be written: in so many all of a prompt."""
-_KILLS = 20
+_KILLS = examples(5, 20)
 _LATEST_S = 0.1
 _LOOKS_S = 0.001
 _LIMIT_S = 300.0

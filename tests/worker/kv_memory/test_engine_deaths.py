@@ -12,6 +12,7 @@ import pytest
 from shared.client import connect
 from tests.access.roles import as_client
 from tests.processes import ClusterProcess, cluster_process
+from tests.tiers import examples
 from tests.worker.kv_memory.cached_prompts import (
     ask,
     ask_until_served,
@@ -23,7 +24,7 @@ from tests.worker.kv_memory.cached_prompts import (
 pytestmark = pytest.mark.anyio
 
 _PROMPT_TOKENS = 180
-_KILLS = 5
+_KILLS = examples(2, 5)
 
 
 def _settings(folder: Path) -> dict[str, str]:
