@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import IO
 
 import httpx
+from click.testing import CliRunner
 
+from controller.gateway.main import main
 from tests.access.roles import environment
 from tests.processes import SCRIPTS
 
@@ -78,18 +80,8 @@ def gateway_process(
 
 def make_key(keys_file: Path, client: str, *arguments: str) -> str:
     """A new key, made with the command."""
-    made = subprocess.run(
-        [
-            str(SCRIPTS / "gateway"),
-            "--keys-file",
-            str(keys_file),
-            "keys",
-            "add",
-            client,
-            *arguments,
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
+    made = CliRunner().invoke(
+        main, ["--keys-file", str(keys_file), "keys", "add", client, *arguments]
     )
+    assert made.exit_code == 0, made.output
     return made.stdout.strip()
