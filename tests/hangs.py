@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pytest_timeout import Settings
 
 _TIMER = pytest.StashKey[threading.Timer]()
 
 
-def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
     timer = threading.Timer(settings.timeout, _end_process, (item,))
     timer.daemon = True
     timer.start()
@@ -45,16 +44,17 @@ def _waits_at(task: "asyncio.Task[object]") -> Iterator[str]:
 
 def _end_process(item: pytest.Item) -> None:
     """No exception would do: what hangs may swallow it."""
+    stderr = sys.__stderr__
+    assert stderr is not None
     try:
         capture = item.config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend_global_capture()
-        print(f"\n{item.nodeid} hangs:", file=sys.__stderr__, flush=True)
-        faulthandler.dump_traceback(sys.__stderr__)
+        print(f"\n{item.nodeid} hangs:", file=stderr, flush=True)
+        faulthandler.dump_traceback(stderr)
         for task in [thing for thing in gc.get_objects() if isinstance(thing, asyncio.Task)]:
             if not task.done():
-                print(f"{task.get_name()}:", *_waits_at(task), sep="\n  ", file=sys.__stderr__)
+                print(f"{task.get_name()}:", *_waits_at(task), sep="\n  ", file=stderr)
     finally:
-        assert sys.__stderr__ is not None
-        sys.__stderr__.flush()
+        stderr.flush()
         os._exit(1)
