@@ -1,5 +1,6 @@
 """The NATS client, mended where it lets a broken connection through to its caller."""
 
+import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from nats.aio.client import Client as NatsClient
 _NO_WARNING = "returning true from eof_received() has no effect when using ssl"
 """Said of every connection with TLS that ends; nothing is wrong then (nats-py 2.16)."""
 logging.getLogger("asyncio").addFilter(lambda record: record.msg != _NO_WARNING)
+_CANCELLED_AGAIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +67,18 @@ class Client(NatsClient):
             self._pending, self._pending_data_size = [], 0
         with contextlib.suppress(OSError, RuntimeError):
             await super().close()
+        await self._end_reconnecting()
+
+    async def _end_reconnecting(self) -> None:
+        # The client cancels its attempt to reconnect once, and does not look whether that was
+        # heard: up to Python 3.11 `wait_for` forgets it when a connection is made just then (1 of
+        # 100 closings). It then tried for ever, and the end of the event loop waited for it.
+        task = self._reconnection_task
+        if task is None or task is asyncio.current_task():
+            return
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=_CANCELLED_AGAIN_S)
+        if not self.is_closed:
+            with contextlib.suppress(OSError, RuntimeError):
+                await super().close()

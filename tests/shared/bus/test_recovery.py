@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from nats.aio.transport import TcpTransport
 
 from shared.bus import Bus, Endpoint, Message, Service
 from shared.errors import NoResponders
@@ -196,3 +197,31 @@ async def test_a_bus_without_a_server_closes_with_something_unsent(server: NatsP
     await bus.publish("unsent", b"x")
     await bus.close()
     assert not bus.connected
+
+
+async def test_a_bus_that_is_closed_while_it_reconnects_leaves_no_task_behind(
+    server: NatsProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its cancellation comes together with a connection, and is forgotten."""
+    bus = await Bus.connect(as_tester(server.url), name="leaving", wait_s=5)
+    connecting, forgotten = asyncio.Event(), asyncio.Event()
+
+    async def connect(*_: object, **__: object) -> None:
+        connecting.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if forgotten.is_set():
+                raise
+            forgotten.set()  # as `asyncio.wait_for` does up to Python 3.11
+        raise ConnectionRefusedError
+
+    before = asyncio.all_tasks()
+    monkeypatch.setattr(TcpTransport, "connect", connect)
+    server.kill()
+    await asyncio.wait_for(connecting.wait(), 10)
+    await bus.close()
+    monkeypatch.undo()
+    assert forgotten.is_set()
+    assert bus._client.is_closed
+    assert "_attempt_reconnect" not in str(asyncio.all_tasks() - before)
