@@ -202,6 +202,7 @@ class NatsProxy:
                 await self._pass_on(reader, writer)
         finally:
             self._serving.discard(task)
+            writer.transport.abort()  # where it was still connecting to a server
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refusing:

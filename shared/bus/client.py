@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nats.aio.client import Client as NatsClient
+from nats.aio.transport import TcpTransport
 
 _NO_WARNING = "returning true from eof_received() has no effect when using ssl"
 """Said of every connection with TLS that ends; nothing is wrong then (nats-py 2.16)."""
@@ -60,6 +61,13 @@ class Client(NatsClient):
     def _is_breaking(self) -> bool:
         writer = getattr(self._transport, "_io_writer", None)
         return self.is_connected and writer is not None and writer.is_closing()
+
+    async def _connect_to_server(self, s: Any) -> None:
+        # Who ended the attempt before in good order left it half open, and it stays so until its
+        # socket is collected as garbage (nats-py 2.16).
+        if isinstance(self._transport, TcpTransport):
+            self._transport.close()
+        await super()._connect_to_server(s)
 
     async def close(self) -> None:
         # With something buffered, closing writes to the closed transport too. It goes nowhere.

@@ -1,7 +1,9 @@
 """What NATS may do to a connection, and what is still there afterwards."""
 
 import asyncio
+import gc
 import json
+from urllib.parse import urlsplit
 
 import pytest
 from nats.aio.transport import TcpTransport
@@ -225,3 +227,20 @@ async def test_a_bus_that_is_closed_while_it_reconnects_leaves_no_task_behind(
     assert forgotten.is_set()
     assert bus._client.is_closed
     assert "_attempt_reconnect" not in str(asyncio.all_tasks() - before)
+
+
+async def test_attempts_to_reconnect_that_fail_leave_no_socket_open(server: NatsProcess) -> None:
+    bus = await Bus.connect(as_tester(server.url), name="patient", wait_s=5)
+    tried: asyncio.Queue[None] = asyncio.Queue()
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        tried.put_nowait(None)
+
+    server.kill()
+    address = urlsplit(server.url)
+    async with await asyncio.start_server(hang_up, address.hostname, address.port):
+        for _ in range(3):
+            await asyncio.wait_for(tried.get(), 10)
+        await bus.close()
+    gc.collect()  # which warns of each, and that fails the test

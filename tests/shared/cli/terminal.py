@@ -45,7 +45,7 @@ class Terminal:
             stdout=self._theirs,
             stderr=self._theirs,
             env={
-                **os.environ,
+                **{key: value for key, value in os.environ.items() if key != "COLUMNS"},
                 "TERM": "xterm-256color",
                 **environment_of("admin", self._arguments),
             },
