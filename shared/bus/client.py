@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from nats.aio.client import Client as NatsClient
-from nats.aio.transport import TcpTransport
 
 _NO_WARNING = "returning true from eof_received() has no effect when using ssl"
 """Said of every connection with TLS that ends; nothing is wrong then (nats-py 2.16)."""
@@ -59,14 +58,18 @@ class Client(NatsClient):
             return await super()._flush_pending(force_flush)
 
     def _is_breaking(self) -> bool:
-        writer = getattr(self._transport, "_io_writer", None)
+        writer = self._writer
         return self.is_connected and writer is not None and writer.is_closing()
+
+    @property
+    def _writer(self) -> asyncio.StreamWriter | None:
+        return getattr(self._transport, "_io_writer", None)
 
     async def _connect_to_server(self, s: Any) -> None:
         # Who ended the attempt before in good order left it half open, and it stays so until its
         # socket is collected as garbage (nats-py 2.16).
-        if isinstance(self._transport, TcpTransport):
-            self._transport.close()
+        if (writer := self._writer) is not None:
+            writer.close()
         await super()._connect_to_server(s)
 
     async def close(self) -> None:
