@@ -1,8 +1,9 @@
 """Which tests may run beside each other (`pytest -n 4 --dist loadgroup`).
 
 Tests of one group run one after another in one process: those of a module, which share its
-servers; those of one shared cluster, which is started once for all of them; and those that compute
-more than they wait, so that a core is left for everybody else.
+servers; those of one shared cluster, which is started once for all of them; those whose clusters
+announce themselves to this machine; and those that compute more than they wait, so that a core is
+left for everybody else.
 """
 
 from pathlib import Path
@@ -19,11 +20,18 @@ _COMPUTING = (
     "fidelity/",
     "worker/kv_memory/test_disk_limit.py",
 )
+_ANNOUNCING = (
+    "test_discovery.py",
+    "test_cluster_up.py",
+    "deploy/test_guide.py",
+    "shared/discovery/",
+)
+"""Whose clusters a worker on this machine would find."""
 _CLUSTERS = ("demo_cluster", "tiny_cluster")
 _LONGEST_FIRST = (
     *_COMPUTING,
     "controller/gateway/",
-    "test_cluster_up.py",
+    *_ANNOUNCING,
     "worker/test_agent.py",
     "worker/test_models.py",
     "controller/test_lease.py",
@@ -49,6 +57,8 @@ def _group(item: pytest.Item) -> str:
     path = _path(item)
     if path.startswith(_COMPUTING):
         return "computing"
+    if path.startswith(_ANNOUNCING):
+        return "announcing"
     fixtures = getattr(item, "fixturenames", ())
     for cluster in _CLUSTERS:
         if cluster in fixtures:

@@ -42,7 +42,7 @@ PLANTED = Plan(
     seconds=12, pause_s=(2.0, 2.5), users=(2, 8, 2), answered_within_s=12, settles_s=12,
     most_faults=3, pace=QUICK_PACE,
 )  # fmt: skip
-LIVE = ("lost token", "left requests")
+LIVE = ("no retry", "left requests")
 """Planted bugs that every run finds in running processes; all of them are found in traces."""
 
 

@@ -45,7 +45,11 @@ class Terminal:
             stdout=self._theirs,
             stderr=self._theirs,
             env={
-                **{key: value for key, value in os.environ.items() if key != "COLUMNS"},
+                **{
+                    key: value
+                    for key, value in os.environ.items()
+                    if key not in ("COLUMNS", "LINES")
+                },
                 "TERM": "xterm-256color",
                 **environment_of("admin", self._arguments),
             },
