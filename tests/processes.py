@@ -203,10 +203,12 @@ def cluster_process(
     try:
         yield cluster
     finally:
-        if process.poll() is None:
+        if asked := process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.wait(timeout=60)  # before its standard input ends, which would hurry it
+        process.communicate()
         assert wait_until_gone(children) == []
+        assert not asked or process.returncode == 0, process.returncode
 
 
 K = TypeVar("K")

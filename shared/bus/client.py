@@ -11,7 +11,7 @@ from nats.aio.client import Client as NatsClient
 _NO_WARNING = "returning true from eof_received() has no effect when using ssl"
 """Said of every connection with TLS that ends; nothing is wrong then (nats-py 2.16)."""
 logging.getLogger("asyncio").addFilter(lambda record: record.msg != _NO_WARNING)
-_CANCELLED_AGAIN_S = 0.1
+_CANCEL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +66,31 @@ class Client(NatsClient):
         return getattr(self._transport, "_io_writer", None)
 
     async def _connect_to_server(self, s: Any) -> None:
-        # Who ended the attempt before in good order left it half open, and it stays so until its
-        # socket is collected as garbage (nats-py 2.16).
+        # nats-py 2.16 does not close the socket of a failed attempt: one that the server closed
+        # (FIN) stays half open until it is garbage collected.
         if (writer := self._writer) is not None:
             writer.close()
         await super()._connect_to_server(s)
 
     async def close(self) -> None:
+        await self._close_quietly()
+        await self._end_reconnecting()
+        await self._close_quietly()  # if the reconnect succeeded meanwhile
+
+    async def _close_quietly(self) -> None:
         # With something buffered, closing writes to the closed transport too. It goes nowhere.
         if not self.is_connected:
             self._pending, self._pending_data_size = [], 0
         with contextlib.suppress(OSError, RuntimeError):
             await super().close()
-        await self._end_reconnecting()
 
     async def _end_reconnecting(self) -> None:
-        # The client cancels its attempt to reconnect once, and does not look whether that was
-        # heard: up to Python 3.11 `wait_for` forgets it when a connection is made just then (1 of
-        # 100 closings). It then tried for ever, and the end of the event loop waited for it.
+        # nats-py cancels its reconnect task once and does not check that it ended. Up to Python
+        # 3.11 `asyncio.wait_for` loses a cancellation that arrives together with the connection
+        # (seen in 1 of 100 closes): the task then reconnects for ever and the loop cannot close.
         task = self._reconnection_task
         if task is None or task is asyncio.current_task():
             return
         while not task.done():
             task.cancel()
-            await asyncio.wait([task], timeout=_CANCELLED_AGAIN_S)
-        if not self.is_closed:
-            with contextlib.suppress(OSError, RuntimeError):
-                await super().close()
+            await asyncio.wait([task], timeout=_CANCEL_INTERVAL_S)
