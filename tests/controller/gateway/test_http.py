@@ -90,7 +90,7 @@ def test_a_bad_body_behind_another_request_does_not_either(gateway: GatewayProce
 
 
 def test_nothing_is_written_into_a_stream_that_is_on_its_way(gateway: GatewayProcess) -> None:
-    body = json.dumps(LONG | {"max_tokens": 200}).encode()
+    body = json.dumps(LONG | {"n": 4}).encode()
     with connected(gateway) as connection:
         connection.sendall(_POST + b"content-length: %d\r\n\r\n" % len(body) + body)
         data = connection.recv(65536)
