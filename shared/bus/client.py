@@ -65,12 +65,17 @@ class Client(NatsClient):
     def _writer(self) -> asyncio.StreamWriter | None:
         return getattr(self._transport, "_io_writer", None)
 
-    async def _connect_to_server(self, s: Any) -> None:
-        # nats-py 2.16 does not close the socket of a failed attempt: one that the server closed
-        # (FIN) stays half open until it is garbage collected.
-        if (writer := self._writer) is not None:
-            writer.close()
-        await super()._connect_to_server(s)
+    async def _process_connect_init(self) -> None:
+        # nats-py 2.16 does not close the socket of a failed attempt, and closing the client then
+        # waits until that socket has told its reader that it is gone, which asyncio never does
+        # after a failed TLS handshake.
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            if (writer := self._writer) is not None:
+                writer.close()
+            self._transport = None
+            raise
 
     async def close(self) -> None:
         await self._close_quietly()

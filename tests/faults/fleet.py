@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import nats
 import psutil
-from nats.aio.client import Client
 
+from shared.bus.client import Client
 from shared.settings.tree import Nats
 from tests.access.roles import (
     as_client,
@@ -141,9 +141,10 @@ class Fleet:
         async def ignore(_: Exception) -> None:
             pass
 
-        client = await nats.connect(
-            **connect_options(self.settings), reconnect_time_wait=0.1, max_reconnect_attempts=-1,
-            error_cb=ignore, allow_reconnect=True, connect_timeout=2,
+        client = Client()
+        await client.connect(
+            **(connect_options(self.settings) | {"reconnect_time_wait": 0.1}),
+            max_reconnect_attempts=-1, error_cb=ignore, connect_timeout=2,
         )  # fmt: skip
         try:
             yield client

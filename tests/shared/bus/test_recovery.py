@@ -1,8 +1,10 @@
 """What NATS may do to a connection, and what is still there afterwards."""
 
 import asyncio
+import contextlib
 import gc
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from urllib.parse import urlsplit
 
 import pytest
@@ -229,18 +231,61 @@ async def test_a_bus_that_is_closed_while_it_reconnects_leaves_no_task_behind(
     assert "_attempt_reconnect" not in str(asyncio.all_tasks() - before)
 
 
-async def test_attempts_to_reconnect_that_fail_leave_no_socket_open(server: NatsProcess) -> None:
-    bus = await Bus.connect(as_tester(server.url), name="patient", wait_s=5)
-    tried: asyncio.Queue[None] = asyncio.Queue()
+async def hang_up(_: asyncio.StreamReader) -> None:
+    """Say that TLS is wanted, and no more."""
 
-    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+async def never_shake_hands(reader: asyncio.StreamReader) -> None:
+    """Return once the client has gone."""
+    with contextlib.suppress(ConnectionError):
+        await reader.read()
+
+
+class Broken:
+    """A server that lets nobody in.
+
+    Args:
+        answer: what it does when it has asked for TLS; then it closes the connection.
+    """
+
+    def __init__(self, answer: Callable[[asyncio.StreamReader], Awaitable[None]]) -> None:
+        self.tried: asyncio.Queue[None] = asyncio.Queue()
+        self._answer = answer
+        self._connections: set[asyncio.Task[None] | None] = set()
+
+    @contextlib.asynccontextmanager
+    async def listening(self, port: int | None) -> AsyncIterator[None]:
+        """At the end every connection must end by what the client does."""
+        async with await asyncio.start_server(self._serve, "127.0.0.1", port):
+            yield
+            async with asyncio.timeout(10):
+                await asyncio.gather(*filter(None, self._connections))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(asyncio.current_task())
+        self.tried.put_nowait(None)
+        writer.write(b'INFO {"server_id":"x","version":"2.12.0","tls_required":true}\r\n')
+        await self._answer(reader)
         writer.close()
-        tried.put_nowait(None)
 
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not answer is given up at once."""
+    monkeypatch.setattr("shared.bus.options.CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("shared.bus.bus.CONNECT_TIMEOUT_S", 0.1)
+
+
+@pytest.mark.parametrize("answer", [hang_up, never_shake_hands])
+@pytest.mark.usefixtures("hurried")
+async def test_attempts_to_reconnect_that_fail_leave_no_socket_open(
+    server: NatsProcess, answer: Callable[[asyncio.StreamReader], Awaitable[None]]
+) -> None:
+    bus = await Bus.connect(as_tester(server.url), name="patient", wait_s=5)
     server.kill()
-    address = urlsplit(server.url)
-    async with await asyncio.start_server(hang_up, address.hostname, address.port):
+    broken = Broken(answer)
+    async with broken.listening(urlsplit(server.url).port):
         for _ in range(3):
-            await asyncio.wait_for(tried.get(), 10)
-        await bus.close()
+            await asyncio.wait_for(broken.tried.get(), 10)
+        await asyncio.wait_for(bus.close(), 10)
     gc.collect()  # which warns of each, and that fails the test
