@@ -92,7 +92,9 @@ class _Server(uvicorn.Server):
                 "ssl_shutdown_timeout": _TLS_CLOSE_S,
             }
         self.servers = [
-            await loop.create_server(self._protocol, sock=listening, **tls)
+            await loop.create_server(
+                self._protocol, sock=listening, backlog=self.config.backlog, **tls
+            )
             for listening in sockets or []
         ]
         self.started = True
