@@ -1,12 +1,12 @@
 """Versions of cluster.yaml rolled out under load: real processes and a real model."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import orjson
@@ -15,7 +15,15 @@ import pytest
 
 from shared.client import Cluster, connect
 from shared.errors import Unavailable
-from shared.messages.rollout import ApplyRollout, RollBack, Rollout, RolloutState, ShowRollout
+from shared.messages.events import WorkerReport
+from shared.messages.rollout import (
+    ApplyRollout,
+    RollBack,
+    Rollout,
+    RolloutOrder,
+    RolloutState,
+    ShowRollout,
+)
 from shared.settings.tree import Rollout as Settings
 from tests.faults.asks import ENDLESS, Ask
 from tests.faults.load import Load, answers_alone, assert_exact
@@ -108,7 +116,7 @@ class Traffic:
         return [f"{one.name}: {one.end}" for one in self.records if one.end != DONE]
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def traffic(cluster: Cluster, *priorities: str) -> AsyncIterator[list[Traffic]]:
     """Beside the block; its last answers are waited for."""
     kinds = [Traffic(asks(priority)) for priority in priorities]
@@ -124,45 +132,44 @@ async def traffic(cluster: Cluster, *priorities: str) -> AsyncIterator[list[Traf
             task.cancel()
 
 
-async def show(cluster: Cluster) -> RolloutState:
-    """Whoever leads."""
-    while True:
-        try:
-            state = (await cluster.rollout(ShowRollout())).state
-            assert state is not None
-            return state
-        except Unavailable:
+async def order(cluster: Cluster, order: RolloutOrder) -> RolloutState:
+    """To whoever leads, as soon as somebody does."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            with contextlib.suppress(Unavailable):
+                reply = await cluster.rollout(order)
+                assert reply.state is not None
+                return reply.state
             await asyncio.sleep(0.1)
 
 
 async def until(cluster: Cluster, *phases: str, step: int = 0) -> Rollout:
     async with asyncio.timeout(LIMIT_S):
         while True:
-            rollout = (await show(cluster)).rollout
+            rollout = (await order(cluster, ShowRollout())).rollout
             if rollout is not None and rollout.phase in phases and rollout.step >= step:
                 return rollout
             await asyncio.sleep(0.02)
 
 
 async def apply(cluster: Cluster, text: str, settings: Settings = WATCHED) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while True:
-            try:
-                await cluster.rollout(ApplyRollout(text=text, settings=settings))
-                return
-            except Unavailable:  # nobody leads yet
-                await asyncio.sleep(0.1)
+    await order(cluster, ApplyRollout(text=text, settings=settings))
 
 
 async def truths(cluster: Cluster) -> list[Answer]:
     return await answers_alone(cluster, asks("medium"))
 
 
+async def worker_2(cluster: Cluster) -> WorkerReport | None:
+    workers = (await cluster.health()).workers
+    return next((worker for worker in workers if worker.id == "worker-2"), None)
+
+
 async def versions(cluster: Cluster) -> list[int]:
     return [worker.config_version for worker in (await cluster.health()).workers]
 
 
-async def test_a_good_version_reaches_all_workers_and_nobody_notices(
+async def test_a_good_version_reaches_all_workers_and_stays_and_nobody_notices(
     process: ClusterProcess, tiny_model: Path
 ) -> None:
     async with connect(process.url) as cluster:
@@ -176,6 +183,13 @@ async def test_a_good_version_reaches_all_workers_and_nobody_notices(
             assert kind.failed() == []
             for number, record in enumerate(kind.records):
                 assert_exact(record, alone[number % USERS])
+        before = await worker_2(cluster)
+        assert before is not None
+        _kill(process.member("worker-2"))
+        async with asyncio.timeout(LIMIT_S):
+            while (worker := await worker_2(cluster) or before).boot_id == before.boot_id:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert worker.config_version == 1 and worker.max_batch_size == 4
 
 
 async def test_a_version_that_raises_errors_goes_back_by_itself(
@@ -209,7 +223,7 @@ EVERY_OTHER_PHASE = (("measuring", 0), ("baking", 0), ("applying", 1))
 async def test_it_goes_on_after_its_controller_was_killed(
     phases: Sequence[tuple[str, int]], process: ClusterProcess, tiny_model: Path
 ) -> None:
-    """In each of these phases of one rollout."""
+    """In each of these phases of one rollout, and while the next one is taken back."""
     async with connect(process.url) as cluster:
         await truths(cluster)
         await apply(cluster, text(tiny_model, rows=4), BRIEFLY_WATCHED)
@@ -219,38 +233,13 @@ async def test_it_goes_on_after_its_controller_was_killed(
         rollout = await until(cluster, "done", "rolled_back")
         assert (rollout.phase, rollout.reason) == ("done", None)
         assert await versions(cluster) == [1, 1, 1]
-
-
-async def test_going_back_goes_on_after_its_controller_was_killed(
-    process: ClusterProcess, tiny_model: Path
-) -> None:
-    async with connect(process.url) as cluster:
-        await truths(cluster)
-        await apply(cluster, text(tiny_model, rows=4), BRIEFLY_WATCHED)
+        await apply(cluster, text(tiny_model, rows=8), BRIEFLY_WATCHED)
         await until(cluster, "baking", step=1)
-        await cluster.rollout(RollBack())
+        await order(cluster, RollBack())
         await until(cluster, "rolling_back")
         _kill(process.member("controller-1"))
         await until(cluster, "rolled_back", step=0)
-        assert await versions(cluster) == [0, 0, 0]
-
-
-async def test_a_worker_that_is_killed_comes_back_with_its_version(
-    process: ClusterProcess, tiny_model: Path
-) -> None:
-    async with connect(process.url) as cluster:
-        await apply(cluster, text(tiny_model, rows=4), Settings(baseline_s=0, bake_s=0))
-        await until(cluster, "done")
-        before = {worker.id: worker for worker in (await cluster.health()).workers}
-        _kill(process.member("worker-2"))
-        async with asyncio.timeout(LIMIT_S):
-            while True:
-                now = {worker.id: worker for worker in (await cluster.health()).workers}
-                worker = now.get(before["worker-2"].id)  # type: ignore[index]
-                if worker and worker.boot_id != before[worker.id].boot_id:
-                    break
-                await asyncio.sleep(0.05)
-        assert worker.config_version == 1 and worker.max_batch_size == 4
+        assert await versions(cluster) == [1, 1, 1]
 
 
 def _kill(process: psutil.Process) -> None:
