@@ -119,7 +119,7 @@ def main(
             workers=workers,
             controllers=controllers,
             servers=int(servers),
-            plant=plant,
+            plants=[plant] if plant else [],
             settings=settings,
         )
         say("asking each question alone and in crowds, with nothing else going on")

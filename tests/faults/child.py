@@ -1,6 +1,6 @@
-"""Runs one of our commands in a process whose clock can jump, and which may have a planted bug:
+"""Runs one of our commands in a process whose clock can jump, and which may have planted bugs:
 
-    python -m tests.faults.child [--clock FILE] [--plant NAME] worker --id worker-1 ...
+    python -m tests.faults.child [--clock FILE] [--plant NAME ...] worker --id worker-1 ...
 
 `FILE` holds one float64: how many seconds the clock of the wall is off.
 """
@@ -55,16 +55,16 @@ def _command(name: str) -> Callable[..., None]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.faults.child")
     parser.add_argument("--clock", type=Path)
-    parser.add_argument("--plant", choices=sorted(PLANTS))
+    parser.add_argument("--plant", choices=sorted(PLANTS), action="append", default=[])
     parser.add_argument("command", choices=["controller", "worker"])
     ours, theirs = parser.parse_known_args()
     if ours.clock is not None:
         _follow(ours.clock)
     with contextlib.ExitStack() as stack:
-        plant = PLANTS[ours.plant] if ours.plant is not None else None
-        for each in (plant, plant and plant.beside):
-            if each is not None and each.where == ours.command:
-                stack.enter_context(each.planted())
+        for plant in (PLANTS[name] for name in ours.plant):
+            for each in (plant, plant.beside):
+                if each is not None and each.where == ours.command:
+                    stack.enter_context(each.planted())
         _command(ours.command)(theirs, prog_name=ours.command)
 
 

@@ -50,7 +50,7 @@ class Fleet:
 
     Args:
         folder: for logs, stores and clocks.
-        plant: the name of a bug that each process gets.
+        plants: the names of bugs that each process gets.
         settings: as environment variables, of all processes.
         secured: whether servers know their users; by default as the module's draw says.
     """
@@ -63,13 +63,13 @@ class Fleet:
         workers: int = 3,
         controllers: int = 2,
         servers: int = 1,
-        plant: str | None = None,
+        plants: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
         secured: bool | None = None,
     ) -> None:
         self.folder = folder
         self._secured = drawn() if secured is None else secured
-        self._plant = plant
+        self._plants = plants
         self._settings = {
             "FAULTS_FOLDER": str(folder.absolute()),
             "CLUSTER__LOGGING__FORMAT": "json",
@@ -267,7 +267,12 @@ class Fleet:
         clock = self.folder / f"{name}.clock"
         new_clock(clock)
         command = [sys.executable, "-m", "tests.faults.child", "--clock", str(clock)]
-        command += [*(["--plant", self._plant] if self._plant else []), kind, "--id", name]
+        command += [
+            *(word for name in self._plants for word in ("--plant", name)),
+            kind,
+            "--id",
+            name,
+        ]
         log = self.folder / f"{name}.log"
         kept = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self.folder / f"{name}.kv")}
         settings = {**kept, **self._settings, **environment(kind, name, self.urls[0])}
