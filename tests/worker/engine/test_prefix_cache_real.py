@@ -15,7 +15,7 @@ from worker.engine.model import LoadedModel, load_model
 from worker.link.messages import LoadModel
 
 SEEDED = replace(GREEDY, temperature=0.8, top_p=0.95, seed=11)
-_CONVERSATIONS = 7
+_CONVERSATIONS = 4
 _ANSWER_TOKENS = 6
 
 
@@ -32,7 +32,7 @@ def test_each_of_three_turns_says_what_a_cold_run_says(
     kept = KeptTexts(real_model, block_tokens=64, folder=tmp_path / "kv")
     words = real_model.tokenizer.encode("The sea was calm and the old lighthouse kept its light. ")
     texts = [
-        [chance.choice(words) for _ in range(chance.randint(40, 200))]
+        [chance.choice(words) for _ in range(chance.randint(40, 120))]
         for _ in range(_CONVERSATIONS)
     ]
     restored = 0

@@ -113,6 +113,7 @@ async def truths(wide_model: Path) -> list[list[int]]:
             return [(await _ask(client, seed))[0] for seed in range(_KILLS)]
 
 
+@pytest.mark.long_form
 @pytest.mark.timeout(900)
 async def test_engines_that_are_killed_in_the_middle_of_files_do_no_harm(
     cluster: ClusterProcess, folder: Path, truths: list[list[int]]
