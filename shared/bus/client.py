@@ -73,7 +73,7 @@ class Client(NatsClient):
             await super()._process_connect_init()
         except BaseException:
             if (writer := self._writer) is not None:
-                writer.close()
+                writer.transport.abort()
             self._transport = None
             raise
 
