@@ -9,8 +9,8 @@ from shared.ids import ModelId
 from shared.messages.request import PRIORITIES, Priority
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
-from tests.worker.test_queue_figures import Clock
 from tests.worker.values import MAC, OWNER, TINY, dispatched
+from tests.worker.virtual_time import Clock
 from worker.active_request import ActiveRequest
 from worker.admission import Admission
 from worker.models.catalogue import ModelCatalogue

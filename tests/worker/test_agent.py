@@ -10,9 +10,8 @@ import pytest
 from shared import subjects
 from shared.bus import Bus
 from shared.errors import NoResponders
-from shared.ids import BootId, ControllerId, ModelId, RequestId
+from shared.ids import BootId, ControllerId, ModelId
 from shared.messages.control import (
-    CancelRequest,
     DrainWorker,
     ListRequests,
     LoadModel,
@@ -21,7 +20,7 @@ from shared.messages.control import (
 from shared.messages.events import RequestEvent, RequestFailed, TokensEmitted, WorkerReport
 from tests.processes import NatsProcess, RunningNats
 from tests.tiers import examples
-from tests.worker.running_agent import CLIENT, ENDLESS, LIMIT_S, OWNER, RunningAgent, running_agent
+from tests.worker.running_agent import ENDLESS, LIMIT_S, OWNER, RunningAgent, running_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -141,28 +140,6 @@ async def test_the_requests_of_an_owner_are_listed(agent: RunningAgent) -> None:
     await stream.done()
 
 
-async def test_cancelling_what_is_not_here_is_answered_with_no(agent: RunningAgent) -> None:
-    order = CancelRequest(request_id=RequestId("nobody"), client=CLIENT)
-    assert not (await agent.control("cancel", order)).ok
-
-
-@pytest.mark.parametrize(
-    ("verb", "payload", "code"),
-    [
-        ("cancel", b"no JSON", "invalid_request"),
-        ("cancel", b"{}", "invalid_request"),
-        ("dance", b"{}", "invalid_request"),
-        ("load", b'{"model": "none"}', "unknown_model"),
-    ],
-)
-async def test_a_bad_order_is_answered_with_its_fault(
-    agent: RunningAgent, verb: str, payload: bytes, code: str
-) -> None:
-    reply = await agent.control(verb, payload)
-    assert (reply.ok, reply.code) == (False, code)
-    assert reply.message
-
-
 async def test_loading_what_is_loaded_is_fine_and_what_was_unloaded_is_loaded_again(
     agent: RunningAgent,
 ) -> None:
@@ -176,25 +153,7 @@ async def test_loading_what_is_loaded_is_fine_and_what_was_unloaded_is_loaded_ag
     await (await agent.start()).done()
 
 
-async def test_a_dispatch_that_cannot_be_read_disturbs_nothing(agent: RunningAgent) -> None:
-    await agent.wire.bus.publish(subjects.worker_infer(agent.id), b"\xff not a batch")
-    await (await agent.start()).done()
-
-
 # Models.
-
-
-async def test_a_model_is_loaded_when_first_asked_for(
-    nats_server: RunningNats, tiny_model: Path
-) -> None:
-    models = {"tiny": tiny_model, "spare": tiny_model}
-    async with running_agent(nats_server.url, models) as agent:
-        assert _model((await agent.health()).worker, "spare") == "available"
-        stream = await agent.start(model=ModelId("spare"))
-        assert "loading" in stream.statuses or await stream.done()
-        await stream.done()
-        assert "loading" in stream.statuses
-        assert _model((await agent.health()).worker, "spare") == "warm"
 
 
 async def test_a_broken_model_fails_its_requests_with_its_path_until_it_is_repaired(
@@ -325,26 +284,6 @@ async def test_an_engine_killed_many_times_in_a_row_gives_its_streams_back_and_c
             states = {report.state for _, report in agent.reports()[seen:]}
             assert ("unhealthy" in states) is (kills > most_restarts)
         await (await agent.start()).done()
-
-
-async def test_what_waits_for_an_engine_that_will_not_come_back_goes_back_to_its_owner(
-    nats_server: RunningNats, tiny_model: Path
-) -> None:
-    async with running_agent(
-        nats_server.url,
-        {"tiny": tiny_model},
-        engines={"max_restarts": 0, **_QUICK},
-        continuous_batching={"max_batch_size": 1},
-    ) as agent:
-        running = await agent.start(max_tokens=_LONG)
-        waiting = await agent.start()
-        await running.started()
-        _kill_engine(agent)
-        assert (await running.given_back()).code == "engine_crashed"
-        await waiting.given_back()
-        await agent.settle()
-        assert _given_back(agent) == [s.dispatch.request_id for s in (running, waiting)]
-        assert (len(running.ends), len(waiting.ends)) == (0, 0)
 
 
 # Leaving.

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.worker.virtual_time import Clock
 from worker.cpu_use import CpuUse
 
 _CHILD = """
@@ -24,13 +25,6 @@ if sys.stdin.readline():
     sys.stdin.readline()
 """
 """Busy for a moment when it is told to; it ends when nobody holds its input any more."""
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

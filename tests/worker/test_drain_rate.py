@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.worker.test_queue_figures import Clock
+from tests.worker.virtual_time import Clock
 from worker.drain_rate import DrainRate
 
 

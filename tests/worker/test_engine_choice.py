@@ -87,12 +87,3 @@ def test_each_model_has_its_own_places_and_the_whole_load_counts() -> None:
     assert other is not None and other.index == 0
     least_busy = choice.choose(_DEMO, {0, 1})
     assert least_busy is not None and least_busy.index == 1
-
-
-def test_urgent_requests_have_places_of_their_own() -> None:
-    choice, _ = _choice(most=2)
-    choice.came(0, _TINY, 2)
-    urgent = choice.choose(_TINY, {0}, urgent=True)
-    assert urgent is not None and urgent.index == 0
-    choice.came(0, _TINY, 1)
-    assert choice.choose(_TINY, {0}, urgent=True) is None

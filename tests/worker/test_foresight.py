@@ -9,8 +9,8 @@ from shared.ids import RequestId
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.test_admission import Admitting
 from tests.worker.test_giving_back import Scheduled
-from tests.worker.test_queue_figures import Clock
 from tests.worker.values import CLIENT, TINY
+from tests.worker.virtual_time import Clock
 from worker.active_request import ActiveRequest
 from worker.link.messages import Foresee, Forget, Order, Output, StepCompleted, Submit
 
@@ -123,23 +123,6 @@ def test_who_only_counts_or_waits_for_its_model_is_not_foreseen() -> None:
     assert told(worker.engines[0]) == [-number(waiting)]
 
 
-def test_an_engine_that_died_is_told_again_when_it_is_back() -> None:
-    worker = full()
-    waiting = worker.push()
-    worker.admission.foresee()
-    (engine,) = worker.engines
-    assert told(engine) == [number(waiting)]
-    engine.state = "restarting"
-    worker.catalogue[TINY].engines.clear()
-    worker.admission.on_engine_lost(engine)
-    worker.admission.foresee()
-    assert told(engine) == []
-    engine.state = "running"
-    worker.catalogue[TINY].engines.add(engine.index)
-    worker.admission.foresee()
-    assert told(engine) == [number(waiting)]
-
-
 def test_of_several_choices_the_first_is_told() -> None:
     worker = full()
     request = worker.push(choices=3)
@@ -219,6 +202,8 @@ def test_a_new_engine_is_told_of_those_who_still_wait(
     last = number(worker.request("last"))
     assert told_in(worker.orders) == [last]
     worker.die()
+    worker.scheduler.tick()
+    assert told_in(worker.orders) == [last], "while it restarts it is told nothing"
     worker.orders.clear()
     worker.engine.state = "running"
     worker.scheduler.models.catalogue[TINY].engines.add(worker.engine.index)

@@ -11,8 +11,8 @@ from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
 from tests.worker.sessions.books import new_book
-from tests.worker.test_queue_figures import Clock
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
+from tests.worker.virtual_time import Clock
 from worker.kept_prefixes import KeptLinks
 from worker.link.messages import Output, SequenceStarted, StepCompleted
 from worker.publisher import Outgoing

@@ -1,14 +1,7 @@
 """A worker's right to write into its streams, with a clock in hand."""
 
+from tests.worker.virtual_time import Clock
 from worker.lease import Lease
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def held(clock: Clock, connection: int = 1) -> Lease:

@@ -58,56 +58,10 @@ def test_check_for_people_names_the_blas_and_the_threads(scripts: Path) -> None:
     assert "warning" not in ran.stderr
 
 
-def test_help_names_every_flag(scripts: Path) -> None:
-    ran = _worker(scripts, "--help")
-    assert ran.returncode == 0
-    for flag in ("--nats", "--token", "--config", "--id", "--model", "--check", "--json"):
-        assert flag in ran.stdout
-
-
-def test_version_is_told(scripts: Path) -> None:
-    ran = _worker(scripts, "--version")
-    assert ran.returncode == 0 and ran.stdout.startswith("worker")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--nonsense",), "--nonsense"),
-        (("--id",), "--id"),
-        (("--id", "not a name!"), "not a name!"),
-        (("--id", "x" * 65), "x" * 65),
-        (("--fetch", "other"), "other"),
-        (("surplus",), "surplus"),
-    ],
-)
-def test_a_wrong_flag_exits_with_2_and_is_named(
-    scripts: Path, arguments: tuple[str, ...], said: str
-) -> None:
-    ran = _worker(scripts, *arguments)
+def test_only_what_is_built_in_can_be_fetched(scripts: Path) -> None:
+    ran = _worker(scripts, "--fetch", "other")
     assert ran.returncode == 2
-    assert said in ran.stderr
-    assert "Traceback" not in ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("worker:\n  engines:\n    count: 0\n", ["line 3", "worker.engines.count", "not 0"]),
-        ("worker:\n  colour: red\n", ["line 2", "worker.colour", "request_queue"]),
-        ("worker: [\n", []),
-    ],
-)
-def test_a_bad_setting_stops_the_worker_with_file_key_value_and_what_is_allowed(
-    scripts: Path, tmp_path: Path, text: str, said: list[str]
-) -> None:
-    config = tmp_path / "cluster.yaml"
-    config.write_text(text)
-    ran = _worker(scripts, "--config", str(config))
-    assert ran.returncode == 2
-    for words in [str(config), *said]:
-        assert words in ran.stderr
-    assert "Traceback" not in ran.stderr
+    assert "'other'" in ran.stderr and "Traceback" not in ran.stderr
 
 
 def test_a_bad_setting_is_told_as_json_to_programs(scripts: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from shared.messages.request import PRIORITIES
 from shared.settings.tree import ResourceLimits
 from tests.worker.engine_owner import owned_engine
 from tests.worker.recording_engine import RecordingEngine
+from tests.worker.virtual_time import Clock
 from worker.link.messages import EngineMeasured, EngineStarted, LimitMemory
 from worker.memory_guard import MemoryGuard
 
@@ -20,13 +21,6 @@ GB = 10**9
 _SOFT_GB, _HARD_GB = 100, 200
 _TESTS_BYTES = 5 * GB
 """More than the process of the tests has."""
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Guarded:

@@ -52,16 +52,6 @@ async def test_another_who_listens_keeps_a_stream_alive(slow: RunningAgent) -> N
         assert other.indexes() == list(range(len(other.token_ids())))
 
 
-async def test_what_waits_and_was_left_goes_away_too(slow: RunningAgent) -> None:
-    async with streaming(slow, n=2) as blocker, streaming(slow) as waiting:
-        await blocker.listener.has_tokens(1)
-        assert (await slow.health()).worker.queued_requests == 1
-        await waiting.listener.leave()
-        await ended_as_orphan(waiting)
-        assert (await slow.health()).worker.queued_requests == 0
-        assert blocker.request.end is None
-
-
 async def test_who_leaves_for_a_moment_and_comes_back_misses_only_that_moment(
     slow: RunningAgent,
 ) -> None:

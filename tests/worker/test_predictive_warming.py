@@ -143,16 +143,6 @@ def test_what_is_hardly_used_is_not_loaded_and_later_neither_what_was(kept: Path
     assert predicted.look_ahead() == ["tiny"]
 
 
-def test_what_was_used_yesterday_at_this_time_is_loaded(kept: Path) -> None:
-    predicted = Predicted(kept, "tiny")
-    predicted.use(tiny=3)
-    predicted.clock.now += timedelta(hours=12)
-    assert predicted.look_ahead() == []
-    predicted.clock.now += timedelta(hours=12)
-    assert predicted.look_ahead() == ["tiny"]
-    assert predicted.loading == ["tiny"]
-
-
 def test_switched_off_it_counts_loads_and_keeps_nothing(
     kept: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,22 +177,11 @@ def test_what_was_learnt_survives_a_restart(kept: Path) -> None:
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
 
 
-_FIELDS = {"recent": 0.0, "at": None, "by_hour": [0.0] * 24, "today": [0] * 24}
-
-
-def _history(**fields: Any) -> bytes:
-    models = {"tiny": {**_FIELDS, **fields}}
-    return orjson.dumps({"day": None, "days": 0, "models": models})
-
-
 @pytest.mark.parametrize(
     "content",
     [
         *(b"", b"{", b"\xff\xfe", b"null", b"[]", b"5", b"{}", b"[" * 10_000),
         b'{"day": null, "days": 0, "models": []}',
-        _history(by_hour=[1.0]),
-        _history(recent=None),
-        _history(at="yesterday"),
     ],
 )
 def test_a_broken_file_is_not_used_which_is_said_and_is_replaced(
@@ -217,27 +196,6 @@ def test_a_broken_file_is_not_used_which_is_said_and_is_replaced(
     predicted.run_shortly()
     assert Predicted(kept, "tiny").look_ahead() == ["tiny"]
     assert caplog.records == [warning]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(_history(at="2026-03-02T09:00:00Z"), id="a time with a zone"),
-        pytest.param(_history(today=[1e30] * 24), id="a count of more than 64 bits"),
-        pytest.param(_history(today=["9" * 4000] * 24), id="a count that no float holds"),
-    ],
-)
-def test_a_file_with_strange_values_stops_neither_requests_nor_the_worker(
-    content: bytes, kept: Path
-) -> None:
-    kept.parent.mkdir()
-    kept.write_bytes(content)
-    predicted = Predicted(kept, "tiny")
-    for _ in range(2):
-        predicted.use(tiny=2)
-        predicted.look_ahead()
-        predicted.run_shortly()
-        predicted.clock.now += timedelta(days=1)
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_stops_nothing(

@@ -152,14 +152,6 @@ async def test_the_owners_hear_of_a_step_in_one_message_each_before_any_client(b
         assert order == [subjects.request_event(OWNER), "mlx.event.inbox.r1", "mlx.event.inbox.r2"]
 
 
-async def test_a_message_goes_to_every_inbox_of_its_letter(bus: Bus) -> None:
-    async with publishing(bus) as here:
-        first, second = await here.inbox(), await here.inbox()
-        letter = said(active("r", first, second))
-        await here.say(letter)
-        assert here.on(first) == here.on(second) == [letter.message]
-
-
 # What is too large.
 
 
@@ -251,17 +243,6 @@ async def test_multiplexed_streams_of_one_inbox_are_probed_together(bus: Bus) ->
 
 
 # The lease.
-
-
-async def test_while_the_lease_is_valid_nobody_is_asked(bus: Bus) -> None:
-    checks: list[float] = []
-
-    async def check(_: Iterable[ActiveRequest]) -> None:
-        checks.append(awake_or_asleep())
-
-    async with publishing(bus, check) as here:
-        await here.say(said(active("r", await here.inbox())))
-        assert (len(here.arrived), checks) == (1, [])
 
 
 async def test_after_a_lapse_streams_are_checked_before_anything_goes_out(bus: Bus) -> None:

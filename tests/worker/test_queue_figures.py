@@ -2,15 +2,8 @@
 
 import pytest
 
+from tests.worker.virtual_time import Clock
 from worker.queue_figures import QueueFigures
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -48,10 +48,6 @@ async def test_what_the_engine_refuses_ends_once_with_the_field_at_fault(
     assert len(refused.ends) == 1
 
 
-async def test_a_model_that_is_not_here_is_refused(agent: RunningAgent) -> None:
-    assert await agent.refusal_code(model="none") == "model_unavailable"
-
-
 async def test_the_timeout_ends_a_running_stream_and_frees_its_place(narrow: RunningAgent) -> None:
     stream = await narrow.start(max_tokens=_LONG, timeout_ms=300)
     failed = await stream.failed()

@@ -1,5 +1,7 @@
 """What a stream said is said again: to who missed some, and to who came late."""
 
+from typing import Any
+
 import pytest
 
 from shared.ids import ClientName, RequestId
@@ -153,10 +155,11 @@ async def test_only_an_inbox_that_the_client_may_name_is_answered(
 # Attaching.
 
 
+@pytest.mark.parametrize("fields", [{}, {"n": 2, "temperature": 1.0}], ids=["one", "two choices"])
 async def test_who_comes_late_gets_everything_from_the_start_and_then_the_rest(
-    slow: RunningAgent,
+    slow: RunningAgent, fields: dict[str, Any]
 ) -> None:
-    async with streaming(slow) as stream:
+    async with streaming(slow, **fields) as stream:
         await stream.listener.has_tokens(5)
         reply, late = await stream.attach()
         assert reply.ok
@@ -164,20 +167,11 @@ async def test_who_comes_late_gets_everything_from_the_start_and_then_the_rest(
         await stream.cancel()
         end = await late.ended()
         assert isinstance(end, Done) and end == await stream.listener.ended()
-        assert late.outputs() == stream.listener.outputs()
-        assert late.indexes() == list(range(end.usage.completion_tokens))
-
-
-async def test_several_choices_go_on_for_who_comes_late(slow: RunningAgent) -> None:
-    async with streaming(slow, n=2, temperature=1.0) as stream:
-        await stream.listener.has_tokens(4)
-        _, late = await stream.attach()
-        await late.has_tokens(10)
-        await stream.cancel()
-        await late.ended()
-        for choice in (0, 1):
-            assert late.token_ids(choice) == stream.listener.token_ids(choice)
+        choices = range(fields.get("n", 1))
+        for choice in choices:
+            assert late.outputs(choice) == stream.listener.outputs(choice)
             assert late.indexes(choice) == list(range(len(late.token_ids(choice))))
+        assert sum(len(late.token_ids(n)) for n in choices) == end.usage.completion_tokens
 
 
 async def test_who_comes_after_the_end_gets_everything(slow: RunningAgent) -> None:

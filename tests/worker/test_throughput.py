@@ -2,14 +2,8 @@
 
 import pytest
 
+from tests.worker.virtual_time import Clock
 from worker.throughput import Throughput
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:

@@ -1,4 +1,5 @@
-"""An event loop whose time passes only when nothing else is to be done: no test waits for it."""
+"""Time for which no test waits: a clock that is set by hand, and an event loop whose time passes
+only when nothing else is to be done."""
 
 import asyncio
 import functools
@@ -8,6 +9,15 @@ from typing import Any, ParamSpec
 
 _P = ParamSpec("_P")
 _Ready = list[tuple[selectors.SelectorKey, int]]
+
+
+class Clock:
+    """Shows what it was set to last."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class _JumpingSelector(selectors.DefaultSelector):

@@ -44,7 +44,6 @@ class DrivenBatch:
         progress: of all prefill so far.
         preempted: who gave way, in order.
         restored: how many tokens of a sequence were kept, where there were any.
-        most_held: the most bytes that were held after a turn.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class DrivenBatch:
         self.tokens: dict[int, list[Token]] = defaultdict(list)
         self.progress: list[Progress] = []
         self.preempted: list[int] = []
-        self.most_held = 0
         self._turns = Turns()
         self._ahead: Drawn | None = None
 
@@ -175,7 +173,6 @@ class DrivenBatch:
         """What holds after every turn."""
         held = self.batch.held_bytes
         assert held == self.ledger.held_bytes <= self.ledger.budget_bytes
-        self.most_held = max(self.most_held, held)
         for group in self.groups:
             assert len(group) == len(group.lengths) <= group.cache.slots
             assert max(group.lengths) <= group.cache.width

@@ -61,10 +61,6 @@ class KeptTexts:
         if self.memory.files is not None:
             self.take_one()
 
-    @property
-    def next_number(self) -> int:
-        return max(self.batch.tokens, default=-1) + 1
-
     def answers(self, *sequences: PreparedSequence, compare: bool = True) -> list[list[int]]:
         """What is generated, all at once; compared with what each would get alone and cold."""
         self.batch.add(*sequences)

@@ -76,7 +76,7 @@ class RunningEngine:
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
         self._facts: list[Fact] = []
-        self._reactions: list[Callable[[Fact], bool]] = []
+        self._reactions: list[tuple[Callable[[Fact], object], Callable[[], None]]] = []
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 
@@ -91,9 +91,9 @@ class RunningEngine:
     def give(self, order: Order) -> None:
         self._engine.give(order)
 
-    def on_fact(self, reaction: Callable[[Fact], bool]) -> None:
-        """Call `reaction` on the engine's thread for each fact until it returns True."""
-        self._reactions.append(reaction)
+    def on_first(self, applies: Callable[[Fact], object], act: Callable[[], None]) -> None:
+        """Call `act` on the engine's thread at the first fact that `applies`."""
+        self._reactions.append((applies, act))
 
     def wait(self, find: Callable[[list[Fact]], T | None]) -> T:
         """What `find` makes of the facts so far, as soon as it makes something."""
@@ -166,11 +166,6 @@ class RunningEngine:
         """All that is kept of texts; of use while the engine does nothing."""
         return list(self._engine._kv_memory.tree)
 
-    @property
-    def kv_bytes(self) -> int:
-        """What the ledger charges; of use on the engine's thread only (`on_fact`)."""
-        return self._engine._models.ledger.held_bytes
-
     def facts(self) -> list[Fact]:
         with self._changed:
             return list(self._facts)
@@ -187,7 +182,11 @@ class RunningEngine:
         with self._changed:
             self._facts.append(fact)
             self._changed.notify_all()
-        self._reactions = [reaction for reaction in self._reactions if not reaction(fact)]
+        for reaction in [*self._reactions]:
+            applies, act = reaction
+            if applies(fact):
+                self._reactions.remove(reaction)
+                act()
 
 
 def outputs_of(facts: list[Fact], sequence: int) -> list[Output]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.worker.engine.driven_batch import DrivenBatch, ids_of, steady, tokens_alone
-from tests.worker.engine.other_models import KINDS, greedy_with_cache, random_network, serving
+from tests.worker.engine.other_models import KINDS, greedy_with_cache, serving
 from tests.worker.engine.samplings import GREEDY, sampling
 from tests.worker.engine.watched_network import (
     WatchedNetwork,
@@ -88,37 +88,27 @@ def _assert_as_alone(
 # Who is prefilled together.
 
 
-def test_prompts_that_differ_by_little_are_prefilled_together_and_padded(
-    make_batch: MakeBatch, network: WatchedNetwork
-) -> None:
-    batch = make_batch(max_chunk_tokens=200)
-    prompts = {i: random_ids(length, i) for i, length in enumerate((7, 60, 7, 25, 9, 55))}
-    for i, ids in prompts.items():
-        batch.add(prepared(i, ids))
+@pytest.mark.parametrize(
+    ("floor_tokens", "most", "lengths", "passes"),
+    [
+        pytest.param(20, 200, [7, 60, 7, 25, 9, 55], [(4, 24), (2, 59)], id="differ by little"),
+        pytest.param(0, 64, [10] * 3, [(1, 9)] * 3, id="weights cost nothing"),
+        pytest.param(20, 1000, [90] * 2, [(1, 89)] * 2, id="many times the fixed part"),
+        pytest.param(20, 30, [10] * 7, [(3, 9), (3, 9), (1, 9)], id="as fit into a chunk"),
+        pytest.param(20, 8, [20] * 2, [(1, 8), (1, 8), (1, 3)] * 2, id="longer than a chunk"),
+    ],
+)
+def test_prompts_are_prefilled_together_where_that_costs_less_than_apart(
+    model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork,
+    floor_tokens: int, most: int, lengths: list[int], passes: list[tuple[int, int]],
+) -> None:  # fmt: skip
+    batch = make_batch(model=steady(model, floor_tokens=floor_tokens), max_chunk_tokens=most)
+    prompts = {i: random_ids(length, i) for i, length in enumerate(lengths)}
+    batch.add(*(prepared(i, ids) for i, ids in prompts.items()))
     batch.finish()
-    assert _prefilled(network) == [(4, 24), (2, 59)]
+    assert _prefilled(network) == passes
     for i, ids in prompts.items():
         assert batch.ids(i) == greedy_alone(network, ids, 8)
-
-
-def test_where_weights_cost_nothing_each_prompt_goes_alone(
-    model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork
-) -> None:
-    batch = make_batch(model=steady(model, floor_tokens=0))
-    for i in range(3):
-        batch.add(prepared(i, random_ids(10, i)))
-    batch.finish()
-    assert _prefilled(network) == [(1, 9)] * 3
-
-
-def test_a_prompt_of_many_times_the_fixed_part_goes_alone(
-    make_batch: MakeBatch, network: WatchedNetwork
-) -> None:
-    batch = make_batch(max_chunk_tokens=1000)
-    for i in range(2):
-        batch.add(prepared(i, random_ids(90, i)))
-    batch.finish()
-    assert _prefilled(network) == [(1, 89)] * 2
 
 
 def test_a_resumed_sequence_goes_with_those_of_its_whole_length(
@@ -134,15 +124,6 @@ def test_a_resumed_sequence_goes_with_those_of_its_whole_length(
     assert batch.ids(2) == greedy_alone(network, long, 8)
 
 
-def test_as_many_prompts_go_together_as_fit_into_one_chunk(
-    make_batch: MakeBatch, network: WatchedNetwork
-) -> None:
-    batch = make_batch(max_chunk_tokens=30)
-    batch.add(*(prepared(i, random_ids(10, i)) for i in range(7)))
-    batch.finish()
-    assert _prefilled(network) == [(3, 9), (3, 9), (1, 9)]
-
-
 def test_as_many_prompts_go_together_as_the_time_allows(
     make_batch: MakeBatch, network: WatchedNetwork
 ) -> None:
@@ -150,17 +131,6 @@ def test_as_many_prompts_go_together_as_the_time_allows(
     batch.add(*(prepared(i, random_ids(10, i)) for i in range(7)))
     batch.prefill(seconds=0.0205 + 0.001 * 45)
     assert network.shapes == [(4, 9)]
-
-
-def test_a_prompt_longer_than_a_chunk_goes_alone_in_chunks(
-    make_batch: MakeBatch, network: WatchedNetwork
-) -> None:
-    batch = make_batch(max_chunk_tokens=8)
-    batch.add(*(prepared(i, random_ids(20, i)) for i in range(2)))
-    batch.finish()
-    assert [tokens for _, tokens in _prefilled(network)] == [8, 8, 3] * 2
-    for i in range(2):
-        assert batch.ids(i) == greedy_alone(network, random_ids(20, i), 8)
 
 
 def test_a_chunk_takes_as_much_as_the_time_holds_but_always_something(
@@ -184,19 +154,6 @@ def test_what_is_left_of_the_time_is_used_for_chunks_that_are_worth_a_pass(
     batch = make_batch(model=steady(model, floor_tokens=20))
     batch.add(prepared(1, random_ids(tokens, 1)))
     assert batch.batch.prefill_pays(seconds) is pays
-
-
-def test_prompts_of_one_token_are_answered_without_prefill(
-    make_batch: MakeBatch, network: WatchedNetwork
-) -> None:
-    batch = make_batch()
-    batch.add(*(prepared(i, [60 + i], max_tokens=5) for i in range(3)))
-    assert batch.prefill() == [Progress(i, 0, 1) for i in range(3)]
-    assert network.shapes == []
-    batch.finish()
-    assert network.shapes == [(3, 1)] * 5
-    for i in range(3):
-        assert batch.ids(i) == greedy_alone(network, [60 + i], 5)
 
 
 # Who is prefilled first.
@@ -355,26 +312,6 @@ def test_a_resumed_sequence_generates_only_what_is_left(
     batch.finish()
     assert batch.tokens == {1: [Token(1, whole[7], "length")]}
     assert network.shapes == [(1, 12), (1, 1)]
-
-
-@pytest.mark.parametrize(
-    "way",
-    [
-        sampling(temperature=1.5, seed=8),
-        sampling(frequency_penalty=2.0),
-        sampling(repetition_penalty=3.0),
-    ],
-    ids=["seeded", "frequency", "repetition"],
-)
-def test_a_resumed_sequence_draws_and_counts_as_if_it_had_never_stopped(
-    model: LoadedModel, way: Sampling
-) -> None:
-    ids = random_ids(6, 12)
-    tokens = tokens_alone(model, prepared(1, ids, max_tokens=30, how=way))
-    resumed_ids = [token.token_id for token in tokens[:20] if token.token_id is not None]
-    assert len(resumed_ids) == 20
-    resumed = prepared(1, ids, max_tokens=30, how=way, resumed_ids=resumed_ids)
-    assert tokens_alone(model, resumed) == tokens[20:]
 
 
 @pytest.mark.parametrize("removed", [[1], [2], [3], [1, 2], [2, 3], [1, 2, 3]], ids=str)
@@ -647,17 +584,6 @@ def test_the_lowest_priority_gives_way_first_then_the_youngest(
     _assert_as_alone(batch, model, work)
 
 
-def test_the_last_sequence_goes_on_however_short_memory_is(
-    model: LoadedModel, make_batch: MakeBatch
-) -> None:
-    batch = make_batch(budget_bytes=3 * _block_bytes(model))
-    one = prepared(1, random_ids(200, 1), max_tokens=100)
-    batch.add(one)
-    batch.finish()
-    assert batch.preempted == []
-    _assert_as_alone(batch, model, [one])
-
-
 def test_a_sequence_that_was_alone_in_its_group_frees_its_memory_at_once(
     model: LoadedModel, make_batch: MakeBatch
 ) -> None:
@@ -737,11 +663,6 @@ def test_memory_priorities_groups_and_cancels_all_at_once_change_no_tokens(
 
 
 # Models whose layers are not all plain caches.
-
-
-@pytest.fixture(scope="module")
-def networks() -> dict[str, Any]:
-    return {kind: random_network(kind) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,40 +22,20 @@ def engine(tiny_model: Path) -> Iterator[RunningEngine]:
         yield running
 
 
-def _remove_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+def _remove(*names: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return damage
 
 
-def _cut_weights(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:5000])
+def _cut(name: str, length: int) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / name
+        path.write_bytes(path.read_bytes()[:length])
 
-
-def _scramble_weights(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"\xff" * 4096)
-
-
-def _cut_tokenizer(folder: Path) -> None:
-    path = folder / "tokenizer.json"
-    path.write_text(path.read_text()[:100])
-
-
-def _remove_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def _cut_config(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": ')
-
-
-def _name_an_unknown_architecture(folder: Path) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "nonesuch"}))
-
-
-def _widen_config(folder: Path) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "hidden_size": 128}))
+    return damage
 
 
 def _write(name: str, content: bytes) -> Callable[[Path], None]:
@@ -112,20 +92,15 @@ def _empty(folder: Path) -> None:
 
 
 def _replace_config_by_a_folder(folder: Path) -> None:
-    _remove_config(folder)
+    (folder / "config.json").unlink()
     (folder / "config.json").mkdir()
-
-
-def _remove_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer_config.json").unlink()
 
 
 _DAMAGES: dict[str, Callable[[Path], None]] = {
     "empty folder": _empty,
-    "no weights": _remove_weights,
-    "cut weights": _cut_weights,
-    "scrambled weights": _scramble_weights,
+    "no weights": _remove(_WEIGHTS),
+    "cut weights": _cut(_WEIGHTS, 5000),
+    "scrambled weights": _write(_WEIGHTS, b"\xff" * 4096),
     "empty weights": _write(_WEIGHTS, b""),
     "cut header length": _write(_WEIGHTS, b"\0\0\0\0"),
     "header of 2^63 bytes": _write(_WEIGHTS, struct.pack("<Q", 2**63) + b"{}"),
@@ -143,18 +118,18 @@ _DAMAGES: dict[str, Callable[[Path], None]] = {
     "tensor of an unknown type": _first_tensor(dtype="F99"),
     "missing tensor": _header(_drop_a_tensor),
     "tensor too many": _header(_add_a_tensor),
-    "no config": _remove_config,
-    "cut config": _cut_config,
+    "no config": _remove("config.json"),
+    "cut config": _write("config.json", b'{"model_type": '),
     "empty config": _write("config.json", b""),
     "binary config": _write("config.json", b"\xff\xfe\0"),
     "config is a list": _write("config.json", b"[]"),
     "config is null": _write("config.json", b"null"),
     "config is a folder": _replace_config_by_a_folder,
-    "unknown architecture": _name_an_unknown_architecture,
+    "unknown architecture": _configure(model_type="nonesuch"),
     "no architecture": _configure(model_type=...),
     "architecture is a path": _configure(model_type="../../llama"),
     "architecture of another file": _configure(model_file="../model.py"),
-    "wider config": _widen_config,
+    "wider config": _configure(hidden_size=128),
     "no width": _configure(hidden_size=...),
     "width is a word": _configure(hidden_size="wide"),
     "width of 0": _configure(hidden_size=0),
@@ -165,8 +140,8 @@ _DAMAGES: dict[str, Callable[[Path], None]] = {
     "vocabulary of 10^12": _configure(vocab_size=10**12),
     "context is a word": _configure(max_position_embeddings="long"),
     "end token is a word": _configure(eos_token_id="stop"),
-    "cut tokenizer": _cut_tokenizer,
-    "no tokenizer": _remove_tokenizer,
+    "cut tokenizer": _cut("tokenizer.json", 100),
+    "no tokenizer": _remove("tokenizer.json", "tokenizer_config.json"),
     "empty tokenizer": _write("tokenizer.json", b"{}"),
     "binary tokenizer": _write("tokenizer.json", b"\xff\0"),
     "tokenizer is a list": _write("tokenizer.json", b"[]"),
@@ -228,6 +203,7 @@ def test_a_template_that_fails_fails_its_request_and_no_other(
     beside = engine.submit()
     refused = engine.refusal(engine.submit(None, messages=chat, model=broken))
     assert refused.code == code
+    assert refused.param == "messages"
     assert words in refused.message
     assert engine.answer(beside).token_ids
     assert engine.generate(model=broken).token_ids == engine.generate().token_ids
@@ -236,7 +212,7 @@ def test_a_template_that_fails_fails_its_request_and_no_other(
 def test_a_repaired_model_loads(engine: RunningEngine, tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
-    _remove_weights(folder)
+    (folder / _WEIGHTS).unlink()
     repaired = ModelId("repaired")
     assert isinstance(engine.load(folder, repaired), ModelFailed)
     shutil.copy(tiny_model / "model.safetensors", folder)

@@ -13,7 +13,6 @@ from tests.worker.engine.other_models import (
     TOGETHER,
     WINDOW_TOKENS,
     greedy_with_cache,
-    random_network,
 )
 from tests.worker.engine.watched_network import WatchedNetwork, random_ids
 from worker.engine.caches import (
@@ -30,11 +29,6 @@ from worker.engine.model import LoadedModel
 from worker.engine.row_cache import BLOCK_TOKENS
 
 _KINDS = pytest.mark.parametrize("kind", TOGETHER)
-
-
-@pytest.fixture(scope="module")
-def networks() -> dict[str, Any]:
-    return {kind: random_network(kind) for kind in KINDS}
 
 
 def _prefilled(network: Any, layout: CacheLayout, prompts: Sequence[list[int]]) -> Cache:
@@ -133,19 +127,12 @@ def test_layers_that_cannot_be_given_room_have_room_for_all(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_plain_caches_allow_padding(
+def test_only_plain_caches_allow_padding_and_all_but_those_with_chunks_batching(
     model: LoadedModel, networks: dict[str, Any], kind: str
 ) -> None:
-    assert model.layout.allows_padding
-    assert not CacheLayout(networks[kind]).allows_padding
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_caches_allow_batching_but_those_with_chunks(
-    model: LoadedModel, networks: dict[str, Any], kind: str
-) -> None:
-    assert model.layout.allows_batching
-    assert CacheLayout(networks[kind]).allows_batching == (kind in TOGETHER)
+    assert model.layout.allows_padding and model.layout.allows_batching
+    layout = CacheLayout(networks[kind])
+    assert (layout.allows_padding, layout.allows_batching) == (False, kind in TOGETHER)
 
 
 @pytest.mark.parametrize(
@@ -176,57 +163,16 @@ def test_a_text_that_just_fits_leaves_room_to_copy_the_largest_layer(
 # Rows.
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_whatever_rows_join_leave_and_move_each_gets_its_own_tokens(
-    model: LoadedModel, network: WatchedNetwork, seed: int
-) -> None:
-    chance = np.random.default_rng([2, seed])
-    prompts = [random_ids(int(chance.integers(1, 40)), i) for i in range(12)]
-    prompts[seed] = random_ids(250, seed)  # crosses a block
-    waiting = [list(ids) for ids in prompts]
-    rows = [waiting.pop() for _ in range(3)]
-    cache = _batch(network.real, model.layout, rows)
-    done: list[list[int]] = []
-    while rows or waiting:
-        _steps(network.real, cache, rows, int(chance.integers(1, 5)))
-        action = chance.choice(["join", "leave", "take", "resize"])
-        if action == "join" and waiting:
-            coming = [waiting.pop() for _ in range(min(2, len(waiting)))]
-            others = _batch(network.real, model.layout, coming)
-            slots = max(cache.slots, len(rows) + len(coming))
-            cache.resize(slots, max(cache.width, blocks_for(others.rows.longest + 1)))
-            cache.extend(others)
-            rows += coming
-        elif action == "leave" or not waiting:
-            count = int(chance.integers(0, len(rows) + 1))
-            gone = chance.permutation(len(rows))[:count].tolist()
-            done += [rows[place] for place in gone]
-            order = cache.remove(gone)
-            assert sorted(order) == sorted(set(range(len(rows))) - set(gone))
-            rows = [rows[place] for place in order]
-            if not rows and waiting:
-                rows = [waiting.pop()]
-                cache = _batch(network.real, model.layout, rows)
-        elif action == "take":
-            places = chance.permutation(len(rows)).tolist()
-            cache, rows = cache.take(places), [rows[place] for place in places]
-        else:
-            cache.resize(len(rows) + int(chance.integers(3)), blocks_for(cache.rows.longest + 1))
-        assert cache.rows.lengths == [len(row) - 1 for row in rows]
-    for row in done:
-        (ids,) = [ids for ids in prompts if row[: len(ids)] == ids]
-        assert row[len(ids) :] == greedy_with_cache(network.real, ids, len(row) - len(ids))
-
-
-@_KINDS
+@pytest.mark.parametrize("kind", ["tiny", *TOGETHER])
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_of_layers_of_any_kind_join_leave_and_move_and_get_their_own_tokens(
-    networks: dict[str, Any], kind: str, seed: int
+    model: LoadedModel, networks: dict[str, Any], kind: str, seed: int
 ) -> None:
     chance = np.random.default_rng([3, seed])
-    network = networks[kind]
+    network = model.network if kind == "tiny" else networks[kind]
     layout = CacheLayout(network)
-    prompts = [random_ids(length, seed) for length in (3, 60, 20, 33, 1, 25)]
+    lengths = (3, 250, 20, 33, 1, 25)  # one crosses a block
+    prompts = [random_ids(length, seed) for length in lengths]
     waiting = [list(ids) for ids in prompts]
     rows = [waiting.pop(0)]
     cache = _batch(network, layout, rows)

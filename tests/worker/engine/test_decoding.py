@@ -92,39 +92,19 @@ def _finish(group: DecodeGroup) -> dict[int, list[Token]]:
 # What each row gets.
 
 
-def test_rows_of_any_lengths_get_the_tokens_that_the_network_gives_without_cache_or_batch(
-    model: LoadedModel, network: WatchedNetwork
+@pytest.mark.parametrize(
+    ("lengths", "left"),
+    [((17, 1, 5, 40, 1), 20), ((253, 256, 257, 9), 8)],
+    ids=["any lengths", "over the borders of blocks"],
+)
+def test_rows_get_the_tokens_that_the_network_gives_without_cache_or_batch(
+    model: LoadedModel, network: WatchedNetwork, lengths: tuple[int, ...], left: int
 ) -> None:
-    prompts = [random_ids(length, 1) for length in (17, 1, 5, 40, 1)]
-    group = _group(model, [_row(i, ids, left=20) for i, ids in enumerate(prompts)])
+    prompts = [random_ids(length, 1) for length in lengths]
+    group = _group(model, [_row(i, ids, left=left) for i, ids in enumerate(prompts)])
     tokens = _finish(group)
     for i, ids in enumerate(prompts):
-        assert ids_of(tokens[i]) == greedy_alone(network, ids, 20)
-
-
-def test_rows_that_join_later_disturb_nobody_and_are_not_disturbed(
-    model: LoadedModel, network: WatchedNetwork
-) -> None:
-    prompts = [random_ids(length, 2) for length in (1, 30, 2, 90)]
-    group = _group(model, [_row(0, prompts[0], left=9)])
-    early = _steps(group, 1)
-    for i, ids in enumerate(prompts[1:], start=1):
-        _join(group, _group(model, [_row(i, ids, left=9)]))
-        early += _steps(group, i + 1)
-    rest = _finish(group)
-    for i, ids in enumerate(prompts):
-        mine = [token for token in early if token.sequence == i] + rest.get(i, [])
-        assert ids_of(mine) == greedy_alone(network, ids, 9)
-
-
-def test_answers_go_on_over_the_borders_of_blocks(
-    model: LoadedModel, network: WatchedNetwork
-) -> None:
-    prompts = [random_ids(length, 3) for length in (253, 256, 257, 9)]
-    group = _group(model, [_row(i, ids, left=8) for i, ids in enumerate(prompts)])
-    tokens = _finish(group)
-    for i, ids in enumerate(prompts):
-        assert ids_of(tokens[i]) == greedy_alone(network, ids, 8)
+        assert ids_of(tokens[i]) == greedy_alone(network, ids, left)
 
 
 def test_a_step_is_asked_for_without_waiting_and_read_later(
@@ -213,26 +193,6 @@ def test_an_end_token_at_the_last_place_ends_with_stop(
 # Leaving, and moving to other groups.
 
 
-@pytest.mark.parametrize("steps", range(6))
-def test_a_row_that_leaves_brings_nothing_more_and_its_neighbours_do_not_notice(
-    model: LoadedModel, network: WatchedNetwork, steps: int
-) -> None:
-    prompts = {i: random_ids(3 + 4 * i, 20) for i in range(3)}
-    group = _group(model, [_row(i, ids) for i, ids in prompts.items()])
-    before = _steps(group, steps)
-    in_flight = group.draw()
-    (leaving,) = [row for row in group.rows if row.id == 1]
-    leaving.gone = True
-    _retire(group)
-    before += in_flight.read()
-    assert len([token for token in before if token.sequence == 1]) == steps
-    rest = _finish(group)
-    assert 1 not in rest
-    for i in (0, 2):
-        mine = [token for token in before if token.sequence == i] + rest.get(i, [])
-        assert ids_of(mine) == greedy_alone(network, prompts[i], 6)
-
-
 def test_a_sequence_that_comes_again_gets_nothing_of_what_was_drawn_for_the_removed_one(
     model: LoadedModel, network: WatchedNetwork
 ) -> None:
@@ -245,24 +205,6 @@ def test_a_sequence_that_comes_again_gets_nothing_of_what_was_drawn_for_the_remo
     _join(group, _group(model, [_row(1, again)]))
     assert [token.sequence for token in in_flight.read()] == [2]
     assert ids_of(_finish(group)[1]) == greedy_alone(network, again, 6)
-
-
-@pytest.mark.parametrize("in_flight", [False, True], ids=["between steps", "in flight"])
-def test_rows_that_leave_as_a_group_of_their_own_go_on_there_and_the_others_here(
-    model: LoadedModel, network: WatchedNetwork, in_flight: bool
-) -> None:
-    prompts = {i: random_ids(2 + 3 * i, 21) for i in range(5)}
-    group = _group(model, [_row(i, ids, left=8) for i, ids in prompts.items()])
-    before = _steps(group, 2)
-    drawn = group.draw() if in_flight else None
-    taken = group.take([row for row in group.rows if row.id in (1, 4)])
-    assert sorted(row.id for row in group.rows) == [0, 2, 3]
-    assert [row.id for row in taken.rows] == [1, 4]
-    before += drawn.read() if drawn else []
-    rest = _finish(group) | _finish(taken)
-    for i, ids in prompts.items():
-        mine = [token for token in before if token.sequence == i] + rest[i]
-        assert ids_of(mine) == greedy_alone(network, ids, 8)
 
 
 @pytest.mark.parametrize(

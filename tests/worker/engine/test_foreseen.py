@@ -1,15 +1,14 @@
 """What is kept of prompts that will come is in memory when they do, and in nobody's way before."""
 
 import queue
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.worker.engine.driven_batch import ids_of, steady, tokens_alone
+from tests.worker.engine.driven_batch import ids_of, tokens_alone
 from tests.worker.engine.kept_texts import KeptTexts
-from tests.worker.engine.other_models import KINDS, random_network, serving
+from tests.worker.engine.other_models import KINDS
 from tests.worker.engine.watched_network import prepared, random_ids
 from worker.engine.foreseen import _AT_ONCE
 from worker.engine.model import LoadedModel
@@ -23,19 +22,9 @@ _LIMIT_S = 20
 FIRST, SECOND = random_ids(200, 1), random_ids(150, 2)
 
 
-@pytest.fixture(scope="session")
-def models(loaded_model: LoadedModel) -> Callable[[str], LoadedModel]:
-    endless = steady(replace(loaded_model, end_ids=frozenset()))
-
-    def model(kind: str) -> LoadedModel:
-        return endless if kind == "attention" else serving(endless, random_network(kind))
-
-    return model
-
-
 @pytest.fixture
-def model(models: Callable[[str], LoadedModel]) -> LoadedModel:
-    return models("attention")
+def model(models: dict[str, LoadedModel]) -> LoadedModel:
+    return models["attention"]
 
 
 def on_disk(model: LoadedModel, folder: Path, *texts: list[int], **options: int) -> KeptTexts:
@@ -70,9 +59,9 @@ def reads(kept: KeptTexts) -> int:
 
 @pytest.mark.parametrize("kind", ["attention", *KINDS])
 def test_who_was_foreseen_waits_for_no_read_and_gets_what_a_cold_run_gets(
-    models: Callable[[str], LoadedModel], kind: str, tmp_path: Path
+    models: dict[str, LoadedModel], kind: str, tmp_path: Path
 ) -> None:
-    model = models(kind)
+    model = models[kind]
     kept = on_disk(model, tmp_path / "kv", FIRST)
     coming = prepared(1, FIRST, max_tokens=12)
     found = found_of(kept, FIRST)

@@ -66,23 +66,6 @@ def _foresee(engine: RunningEngine) -> Submit:
     return order
 
 
-def test_blocks_are_read_before_the_prompt_comes_and_not_again(
-    tiny_model: Path, settings: KVMemorySettings
-) -> None:
-    with knowing(tiny_model, settings) as engine:
-        order = _foresee(engine)
-        before = _now(engine)
-        assert before.read_blocks == before.promoted_blocks == _BLOCKS
-        engine.give(order)
-        warm = engine.answer(order.sequence)
-        after = _now(engine)
-        assert after.read_blocks == before.read_blocks
-        assert after.saved_tokens - before.saved_tokens >= _BLOCKS * _BLOCK
-    assert all(block.users == block.wishes == 0 for block in engine.blocks)
-    with running_engine(tiny_model) as cold:
-        assert warm.token_ids == cold.generate(None, token_ids=_PROMPT).token_ids
-
-
 @pytest.mark.parametrize("end", ["forgotten", "unloaded", "stopped"])
 def test_nothing_is_held_once_it_will_not_come(
     tiny_model: Path, settings: KVMemorySettings, end: str

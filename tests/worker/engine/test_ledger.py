@@ -106,21 +106,6 @@ def test_slack_of_all_is_given_back_before_anybody_gives_way() -> None:
     assert [holder.gone for holder in holders] == [[], []]
 
 
-def test_the_lowest_priority_gives_way_first_and_of_those_the_youngest_whatever_its_model() -> None:
-    order = [Claim(2, 5.0, 1), Claim(2, 1.0, 2), Claim(1, 9.0, 3), Claim(0, 8.0, 4)]
-    holders = [
-        _Holder({order[3]: 10, order[0]: 10}),
-        _Holder({order[2]: 10, order[1]: 10, Claim(0, 2.0, 5): 10}),
-    ]
-    ledger = _ledger(50, *holders)
-    gone: list[int] = []
-    for count in range(1, 5):
-        ledger.make_room(lambda count=count: 10 * count)  # type: ignore[misc]
-        gone = holders[0].gone + holders[1].gone
-        assert sorted(gone) == sorted(claim.sequence for claim in order[:count])
-    assert ledger.preemptions == 4
-
-
 def test_no_more_give_way_than_have_to() -> None:
     holder = _holder(1, 2, 3, 4, 5)
     _ledger(50, holder).make_room(lambda: 15)

@@ -103,13 +103,7 @@ def test_a_sequence_joins_while_another_runs(engine: RunningEngine) -> None:
     first = engine.order(max_tokens=600, sampling=sampling(logit_bias=ENDLESS))
     second = engine.order("me too", max_tokens=5, sampling=sampling(logit_bias=ENDLESS))
 
-    def join_at_the_first_token(fact: Fact) -> bool:
-        if not outputs_of([fact], first.sequence):
-            return False
-        engine.give(second)
-        return True
-
-    engine.on_fact(join_at_the_first_token)
+    engine.on_first(lambda fact: outputs_of([fact], first.sequence), lambda: engine.give(second))
     engine.give(first)
     assert len(engine.answer(first.sequence).token_ids) == 600
     assert len(engine.answer(second.sequence).token_ids) == 5
@@ -120,21 +114,6 @@ def test_a_sequence_joins_while_another_runs(engine: RunningEngine) -> None:
         if {first.sequence, second.sequence} <= {output.sequence for output in step.outputs}
     ]
     assert len(together) == 5
-
-
-@_WAYS
-def test_eight_sequences_together_get_the_tokens_that_each_gets_alone(
-    engine: RunningEngine, way: Any
-) -> None:
-    prompts = ["a", "Hello", "What?", "x" * 100, "The capital", "{}", "你好", "y" * 33]
-    alone = [engine.generate(prompt, max_tokens=40, sampling=way) for prompt in prompts]
-    together = [
-        engine.answer(sequence)
-        for sequence in [engine.submit(p, max_tokens=40, sampling=way) for p in prompts]
-    ]
-    assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
-    assert [answer.text for answer in together] == [answer.text for answer in alone]
-    assert len({tuple(answer.token_ids) for answer in alone}) == len(prompts)
 
 
 @_WAYS
@@ -176,31 +155,6 @@ def test_what_an_earlier_attempt_generated_is_put_out_again_as_it_was_then(
         assert again.finish_reason == undisturbed.finish_reason
 
 
-def test_after_what_the_client_had_comes_what_another_worker_generated_and_then_new_tokens(
-    engine: RunningEngine,
-) -> None:
-    undisturbed = engine.generate("Go on", max_tokens=40, sampling=SEEDED)
-    whole, sent = undisturbed.token_ids, "".join(each.text for each in undisturbed.outputs[:5])
-    again = engine.generate(
-        "Go on",
-        max_tokens=40,
-        sampling=SEEDED,
-        resumed_ids=whole[:5],
-        text_sent=len(sent),
-        replayed_ids=whole[5:12],
-    )
-    assert _said(again) == _said(undisturbed)[5:]
-
-
-def test_an_answer_that_had_ended_ends_again_and_nothing_is_generated(
-    engine: RunningEngine,
-) -> None:
-    whole = engine.generate(max_tokens=8, sampling=sampling(logit_bias=ENDLESS))
-    again = engine.generate(max_tokens=40, replayed_ids=whole.token_ids, ended="stop")
-    assert (again.token_ids, again.text) == (whole.token_ids, whole.text)
-    assert [output.finish_reason for output in again.outputs] == [None] * 8 + ["stop"]
-
-
 def test_cancelled_before_it_is_put_out_again_an_answer_ends_behind_what_was_said(
     engine: RunningEngine,
 ) -> None:
@@ -210,14 +164,6 @@ def test_cancelled_before_it_is_put_out_again_an_answer_ends_behind_what_was_sai
     (last,) = engine.answer(sequence).outputs
     assert (last.index, last.token_ids, last.finish_reason) == (3, [], "cancelled")
     engine.refusal(busy)
-
-
-def test_the_same_seed_draws_the_same_and_another_draws_otherwise(engine: RunningEngine) -> None:
-    def tokens(seed: int) -> list[int]:
-        return engine.generate(sampling=sampling(temperature=1.0, seed=seed)).token_ids
-
-    assert tokens(1) == tokens(1)
-    assert len({tuple(tokens(seed)) for seed in range(1, 9)}) == 8
 
 
 # Stops.
@@ -248,15 +194,6 @@ def test_what_only_began_like_a_stop_string_is_sent_at_the_end(engine: RunningEn
     assert answer.outputs[-1].text == whole.text[-3:]
 
 
-def test_a_stop_token_ends_a_sequence_and_is_neither_sent_nor_counted(
-    engine: RunningEngine,
-) -> None:
-    whole = engine.generate(sampling=SEEDED).token_ids
-    at = next(i for i in range(3, len(whole)) if whole[i] not in whole[:i])
-    answer = engine.generate(sampling=SEEDED, stop_token_ids=[whole[at]])
-    assert (answer.token_ids, answer.finish_reason) == (whole[:at], "stop")
-
-
 def test_a_sequence_resumed_behind_its_stop_string_ends_without_another_token(
     engine: RunningEngine,
 ) -> None:
@@ -282,15 +219,6 @@ def test_a_sequence_resumed_with_all_its_tokens_ends_and_the_engine_lives(
         assert (answer.token_ids, answer.finish_reason) == ([], "length")
 
 
-def test_a_sequence_resumed_at_the_end_of_the_context_ends_with_length(
-    engine: RunningEngine,
-) -> None:
-    answer = engine.generate(
-        "x" * (CONTEXT_TOKENS - 5), max_tokens=CONTEXT_TOKENS, resumed_ids=[64] * 5, text_sent=5
-    )
-    assert (answer.token_ids, answer.text, answer.finish_reason) == ([], "", "length")
-
-
 # Cancelling.
 
 
@@ -309,14 +237,10 @@ def test_cancelled_before_its_prompt_is_prepared_a_sequence_ends_without_a_token
 
 def test_cancelled_during_prefill_a_sequence_ends_without_a_token(engine: RunningEngine) -> None:
     order = engine.order(_LONG_PROMPT)
-
-    def cancel_at_the_first_progress(fact: Fact) -> bool:
-        if not isinstance(fact, PrefillAdvanced) or fact.sequence != order.sequence:
-            return False
-        engine.cancel(order.sequence)
-        return True
-
-    engine.on_fact(cancel_at_the_first_progress)
+    engine.on_first(
+        lambda fact: isinstance(fact, PrefillAdvanced) and fact.sequence == order.sequence,
+        lambda: engine.cancel(order.sequence),
+    )
     engine.give(order)
     answer = engine.answer(order.sequence)
     assert (answer.token_ids, answer.finish_reason) == ([], "cancelled")
@@ -329,14 +253,10 @@ def test_cancelled_while_decoding_a_sequence_ends_and_its_neighbours_do_not_noti
     way = sampling(temperature=0.9, seed=1, logit_bias=ENDLESS)
     alone = engine.generate("neighbour", max_tokens=60, sampling=way)
     leaving = engine.order(max_tokens=900, sampling=sampling(logit_bias=ENDLESS))
-
-    def cancel_at_the_fifth_token(fact: Fact) -> bool:
-        if not any(output.index == 4 for output in outputs_of([fact], leaving.sequence)):
-            return False
-        engine.cancel(leaving.sequence)
-        return True
-
-    engine.on_fact(cancel_at_the_fifth_token)
+    engine.on_first(
+        lambda fact: any(output.index == 4 for output in outputs_of([fact], leaving.sequence)),
+        lambda: engine.cancel(leaving.sequence),
+    )
     engine.give(leaving)
     neighbour = engine.submit("neighbour", max_tokens=60, sampling=way)
     cancelled = engine.answer(leaving.sequence)
@@ -462,14 +382,9 @@ def test_unloading_a_model_cancels_its_sequences_and_leaves_the_others(
     other = ModelId("other")
     assert isinstance(engine.load(tiny_model, other), ModelLoaded)
     order = engine.order(model=other, max_tokens=900, sampling=sampling(logit_bias=ENDLESS))
-
-    def unload_at_the_first_token(fact: Fact) -> bool:
-        if not outputs_of([fact], order.sequence):
-            return False
-        engine.give(UnloadModel(other))
-        return True
-
-    engine.on_fact(unload_at_the_first_token)
+    engine.on_first(
+        lambda fact: outputs_of([fact], order.sequence), lambda: engine.give(UnloadModel(other))
+    )
     engine.give(order)
     assert engine.answer(order.sequence).finish_reason == "cancelled"
     assert engine.refusal(engine.submit(model=other)).code == "model_unavailable"

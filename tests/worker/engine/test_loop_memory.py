@@ -1,6 +1,5 @@
 """The engine's loop with too little memory for KV caches."""
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from tests.worker.engine.running_engine import TINY, RunningEngine, running_engi
 from tests.worker.engine.samplings import sampling
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.link.messages import (
-    EngineMeasured,
     Fact,
     ModelFailed,
     ModelLoaded,
@@ -42,64 +40,8 @@ def narrow(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[Running
         yield running
 
 
-def _work(count: int, seed: int) -> list[dict[str, Any]]:
-    chance = random.Random(seed)
-    ways: list[dict[str, float]] = [
-        {},
-        {"temperature": 0.9, "top_p": 0.95},
-        {"temperature": 0.8, "repetition_penalty": 1.2, "frequency_penalty": 0.3},
-    ]
-    return [
-        {
-            "text": None,
-            "token_ids": [chance.randrange(256) for _ in range(chance.randint(30, 500))],
-            "max_tokens": chance.randint(20, 160),
-            "priority": chance.randrange(3),
-            "sampling": sampling(seed=i, **ways[i % 3]),
-        }
-        for i in range(count)
-    ]
-
-
 def _preempted(facts: list[Fact], since: int) -> list[int]:
     return [fact.sequence for fact in facts[since:] if isinstance(fact, SequencePreempted)]
-
-
-def _measured(engine: RunningEngine) -> EngineMeasured:
-    """What it measures from now on."""
-    seen = len(engine.facts())
-    return engine.wait(
-        lambda facts: next((f for f in facts[seen:] if isinstance(f, EngineMeasured)), None)
-    )
-
-
-def test_32_sequences_in_the_memory_of_three_get_exactly_what_each_gets_alone(
-    roomy: RunningEngine, narrow: RunningEngine
-) -> None:
-    work = _work(32, seed=1)
-    seen, before = len(narrow.facts()), _measured(narrow).preemptions
-    most = 0
-
-    def watch(_: Fact) -> bool:
-        nonlocal most
-        most = max(most, narrow.kv_bytes)
-        return False
-
-    narrow.on_fact(watch)
-    numbers = [narrow.submit(**fields) for fields in work]
-    answers = [narrow.answer(number) for number in numbers]
-    for fields, answer in zip(work, answers, strict=True):
-        alone = roomy.generate(**fields)
-        assert answer.token_ids == alone.token_ids
-        assert answer.text == alone.text
-        assert answer.finish_reason == alone.finish_reason
-        indices = [output.index for output in answer.outputs]
-        assert indices == [output.index for output in alone.outputs]
-    preempted = _preempted(narrow.facts(), seen)
-    measured = _measured(narrow)
-    assert len(preempted) == measured.preemptions - before > 0
-    assert BLOCK_BYTES < most <= measured.kv_budget_bytes == 6 * BLOCK_BYTES
-    assert measured.kv_bytes == 0
 
 
 def test_models_share_the_memory_and_the_younger_gives_way(

@@ -25,16 +25,6 @@ def _set_partitions(rows: Sequence[int]) -> Iterator[list[list[int]]]:
             yield [*parts[:place], [first, *part], *parts[place + 1 :]]
 
 
-def _runs(rows: Sequence[int]) -> Iterator[list[list[int]]]:
-    """All ways to cut rows into runs."""
-    if not rows:
-        yield []
-        return
-    for end in range(1, len(rows) + 1):
-        for rest in _runs(rows[end:]):
-            yield [list(rows[:end]), *rest]
-
-
 def _cost(parts: list[list[int]], lengths: Sequence[int], costs: tuple[int, int]) -> float:
     return sum(costs[0] + len(part) * max(lengths[i] for i in part) * costs[1] for part in parts)
 
@@ -46,16 +36,6 @@ def test_no_other_way_to_group_rows_is_cheaper(lengths: list[int], costs: tuple[
     assert best == min(
         _cost(parts, lengths, costs) for parts in _set_partitions(range(len(lengths)))
     )
-
-
-@given(st.lists(st.integers(1, 3000), max_size=11), _COSTS)
-@settings(max_examples=60, deadline=None)
-def test_no_other_cut_of_the_sorted_rows_is_cheaper(
-    lengths: list[int], costs: tuple[int, int]
-) -> None:
-    best = _cost(best_partition(lengths, *costs), lengths, costs)
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    assert best == min(_cost(parts, lengths, costs) for parts in _runs(order))
 
 
 @given(st.lists(st.integers(1, 5000), max_size=60), _COSTS)

@@ -4,7 +4,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,11 +48,6 @@ def _weakened(shown: Shown) -> dict[int, float]:
     logprobs = _logprobs(shown)
     amounts = {token: round(float(logprobs[0] - value), 3) for token, value in enumerate(logprobs)}
     return {token: amount for token, amount in amounts.items() if amount}
-
-
-def _forced(*tokens: int) -> list[Array]:
-    """Logits that let one token after another be drawn."""
-    return [np.where(np.arange(_VOCABULARY) == token, 50.0, 0.0)[None] for token in tokens]
 
 
 # Beside the reference.
@@ -132,41 +126,6 @@ def test_presence_and_frequency_leave_the_prompt_alone() -> None:
     assert _weakened(resumed.shown[0]) == {2: 1.5, 3: 2.5}
 
 
-def test_the_input_of_a_fresh_row_is_counted_once_and_so_is_every_token_drawn_here() -> None:
-    row = TrackedRow(_asking(frequency_penalty=0.25), prompt_ids=[9], answer_ids=[4, 5, 5])
-    batch = TrackedBatch([row])
-    for logits in _forced(5, 6, 6, 7):
-        batch.step(logits)
-    assert row.answer_ids == [4, 5, 5, 5, 6, 6, 7]
-    # Of the token that is forced its lead of 50 is seen, less the penalty.
-    assert [_weakened(shown) for shown in row.shown] == [
-        {4: 0.25, 5: 0.5 - 50},
-        {4: 0.25, 5: 0.75, 6: -50},
-        {4: 0.25, 5: 0.75, 6: 0.25 - 50},
-        {4: 0.25, 5: 0.75, 6: 0.5, 7: -50},
-    ]
-
-
-def test_what_was_counted_stays_with_its_row_when_others_join_and_leave_before_it() -> None:
-    rows = [
-        TrackedRow(_asking(presence_penalty=1.0, frequency_penalty=0.25, seed=seed))
-        for seed in range(3)
-    ]
-    batch = TrackedBatch(rows[:2])
-    batch.step(np.concatenate([*_forced(1), *_forced(2)]))
-    batch.step(np.concatenate([*_forced(1), *_forced(3)]))
-    batch.join([rows[2]])
-    batch.step(np.concatenate([*_forced(1), *_forced(3), *_forced(4)]))
-    batch.keep([2, 1])
-    batch.step(np.stack([_FLAT, _FLAT]))
-    assert _weakened(rows[2].shown[-1]) == {4: 1.25}
-    assert _weakened(rows[1].shown[-1]) == {2: 1.25, 3: 1.5}
-    batch.keep([1])
-    batch.step(_FLAT[None])
-    expected = penalised(_FLAT, rows[1].how, [0], rows[1].answer_ids[:-1])
-    np.testing.assert_allclose(_logprobs(rows[1].shown[-1]), log_softmax(expected), atol=1e-5)
-
-
 # Bias.
 
 
@@ -186,20 +145,6 @@ def test_a_bias_of_100_forces_a_token_and_of_minus_100_forbids_it(token: int, nu
     assert token not in drawn(-100.0)
 
 
-def test_each_row_of_a_batch_has_a_bias_of_its_own_on_the_same_token() -> None:
-    rows = [
-        TrackedRow(_asking(logit_bias=bias))
-        for bias in ({"3": 2.0, "4": -1.0}, {}, {"3": -5.0}, {"11": 0.5})
-    ]
-    TrackedBatch(rows).step(np.tile(_FLAT, (4, 1)))
-    assert [_weakened(row.shown[0]) for row in rows] == [
-        {3: -2.0, 4: 1.0},
-        {},
-        {3: 5.0},
-        {11: -0.5},
-    ]
-
-
 # What nobody asks for.
 
 
@@ -209,25 +154,3 @@ def test_logits_that_nobody_wants_changed_are_not_even_copied() -> None:
     assert Repetition(rows, _VOCABULARY).apply(logits, inputs) is logits
     assert PresenceAndFrequency(rows, _VOCABULARY).apply(logits, inputs) is logits
     assert Bias(rows).apply(logits) is logits
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"repetition_penalty": 1.5},
-        {"presence_penalty": 1.0},
-        {"frequency_penalty": 1.0},
-        {"logit_bias": {"3": 5.0}},
-    ],
-    ids=lambda fields: next(iter(fields)),
-)
-def test_a_row_without_penalties_keeps_its_logits_bit_for_bit_beside_one_that_has_them(
-    fields: dict[str, Any],
-) -> None:
-    plain, beside = TrackedRow(_asking()), TrackedRow(_asking())
-    logits = random_logits(_VOCABULARY, 2.0, 6)
-    TrackedBatch([plain]).step(logits[None])
-    penalised_row = TrackedRow(_asking(**fields), prompt_ids=[3], answer_ids=[3])
-    TrackedBatch([penalised_row, beside]).step(np.stack([logits, logits]))
-    assert beside.shown == plain.shown
-    assert penalised_row.shown != plain.shown

@@ -1,6 +1,5 @@
 """What is kept of texts changes no answer, for every layout of caches: beside cold runs."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -10,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
-from tests.worker.engine.driven_batch import DrivenBatch, ids_of, steady, tokens_alone
+from tests.worker.engine.driven_batch import ids_of, tokens_alone
 from tests.worker.engine.kept_texts import KeptTexts
-from tests.worker.engine.other_models import KINDS, random_network, serving
+from tests.worker.engine.other_models import KINDS
 from tests.worker.engine.samplings import GREEDY
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
 from worker.engine.model import LoadedModel
@@ -25,23 +24,6 @@ SEEDED = replace(GREEDY, temperature=0.8, top_p=0.95, seed=7)
 ALL_KINDS = ["attention", *KINDS]
 
 
-@pytest.fixture(scope="session")
-def models(loaded_model: LoadedModel) -> Callable[[str], LoadedModel]:
-    """A model of each kind, with a network that counts its passes."""
-    made: dict[str, LoadedModel] = {}
-
-    def model(kind: str) -> LoadedModel:
-        if kind not in made:
-            endless = steady(replace(loaded_model, end_ids=frozenset()))
-            network = endless.network if kind == "attention" else random_network(kind)
-            watched = WatchedNetwork(network)
-            served = endless if kind == "attention" else serving(endless, network)
-            made[kind] = replace(served, network=watched)
-        return made[kind]
-
-    return model
-
-
 def prefilled_tokens(model: LoadedModel) -> int:
     """In all passes of more than one token since this was asked last."""
     network = model.network
@@ -51,42 +33,28 @@ def prefilled_tokens(model: LoadedModel) -> int:
     return tokens
 
 
-class Conversation:
-    """Turns that each begin with all that was said before."""
-
-    def __init__(self, kept: KeptTexts, system: Sequence[int] = ()) -> None:
-        self._kept = kept
-        self.ids = list(system)
-
-    def say(self, said: Sequence[int], *, how: Sampling = GREEDY, max_tokens: int = 12) -> int:
-        """One turn, compared with a cold run; returns how many tokens were kept."""
-        self.ids += said
-        kept = self._kept
-        sequence = kept.next_number
-        (answer,) = kept.answers(prepared(sequence, self.ids, how=how, max_tokens=max_tokens))
-        self.ids += answer
-        return kept.batch.restored.get(sequence, 0)
-
-
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("how", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 def test_a_next_turn_computes_only_what_is_new(
-    models: Callable[[str], LoadedModel], kind: str, how: Sampling
+    models: dict[str, LoadedModel], kind: str, how: Sampling
 ) -> None:
-    model = models(kind)
+    model = models[kind]
     kept = KeptTexts(model, block_tokens=BLOCK)
-    talk = Conversation(kept)
-    assert talk.say(random_ids(150, 1), how=how) == 0
-    for turn in range(3):
-        before = len(talk.ids)
-        assert talk.say(random_ids(9, turn), how=how) == before - 1  # the last was never fed
+    said: list[int] = []
+    for turn, length in enumerate((150, 9, 9, 9)):
+        before = len(said)
+        said += random_ids(length, turn)
+        (answer,) = kept.answers(prepared(turn, list(said), how=how, max_tokens=12))
+        said += answer
+        # The last token of an answer was never fed.
+        assert kept.batch.restored.get(turn, 0) == max(0, before - 1)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_prompt_that_was_there_before_needs_no_prefill(
-    models: Callable[[str], LoadedModel], kind: str
+    models: dict[str, LoadedModel], kind: str
 ) -> None:
-    model = models(kind)
+    model = models[kind]
     kept = KeptTexts(model, block_tokens=BLOCK)
     ids = random_ids(100, 3)
     kept.answers(prepared(0, ids))
@@ -96,8 +64,8 @@ def test_a_prompt_that_was_there_before_needs_no_prefill(
     assert kept.batch.restored == {1: 99}
 
 
-def test_what_many_begin_with_is_computed_once(models: Callable[[str], LoadedModel]) -> None:
-    model = models("attention")
+def test_what_many_begin_with_is_computed_once(models: dict[str, LoadedModel]) -> None:
+    model = models["attention"]
     kept = KeptTexts(model, block_tokens=BLOCK, max_size=32)
     system = random_ids(200, 1)
     sequences = [prepared(i, system + random_ids(5 + i % 3, 100 + i)) for i in range(32)]
@@ -110,9 +78,9 @@ def test_what_many_begin_with_is_computed_once(models: Callable[[str], LoadedMod
 
 
 def test_the_choices_of_one_prompt_are_prefilled_once(
-    models: Callable[[str], LoadedModel],
+    models: dict[str, LoadedModel],
 ) -> None:
-    model = models("attention")
+    model = models["attention"]
     kept = KeptTexts(model, block_tokens=BLOCK)
     ids = random_ids(90, 5)
     prefilled_tokens(model)
@@ -138,7 +106,7 @@ TURNS = st.lists(
 @settings(max_examples=examples(3, 12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=TURNS, begin=st.integers(0, 60), chance=st.randoms(use_true_random=False))
 def test_answers_are_those_of_cold_runs(
-    models: Callable[[str], LoadedModel],
+    models: dict[str, LoadedModel],
     tmp_path_factory: pytest.TempPathFactory,
     kind: str,
     tier: str,
@@ -147,7 +115,7 @@ def test_answers_are_those_of_cold_runs(
     chance: Random,
 ) -> None:
     """Conversations with a common beginning, several of them at once in one batch."""
-    model = models(kind)
+    model = models[kind]
     folder = None if tier == "memory" else tmp_path_factory.mktemp("kv")
     few = 40_000 if tier == "hardly any memory" else 2**40
     kept = KeptTexts(model, block_tokens=BLOCK, folder=folder, memory_bytes=few)
@@ -174,10 +142,8 @@ def test_answers_are_those_of_cold_runs(
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_who_is_restored_joins_a_running_batch(
-    models: Callable[[str], LoadedModel], kind: str
-) -> None:
-    model = models(kind)
+def test_who_is_restored_joins_a_running_batch(models: dict[str, LoadedModel], kind: str) -> None:
+    model = models[kind]
     kept = KeptTexts(model, block_tokens=BLOCK)
     ids = random_ids(130, 8)
     (answer,) = kept.answers(prepared(0, ids, max_tokens=30))
@@ -196,10 +162,8 @@ def test_who_is_restored_joins_a_running_batch(
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_who_gave_way_comes_back_without_prefill(
-    models: Callable[[str], LoadedModel], kind: str
-) -> None:
-    model = models(kind)
+def test_who_gave_way_comes_back_without_prefill(models: dict[str, LoadedModel], kind: str) -> None:
+    model = models[kind]
     kept = KeptTexts(model, block_tokens=BLOCK)
     sequences = [prepared(i, random_ids(40 + i, i), max_tokens=50) for i in (1, 2)]
     kept.batch.add(*sequences)
@@ -215,9 +179,9 @@ def test_who_gave_way_comes_back_without_prefill(
 
 
 def test_a_cancelled_prompt_leaves_what_was_computed_of_it(
-    models: Callable[[str], LoadedModel],
+    models: dict[str, LoadedModel],
 ) -> None:
-    model = models("attention")
+    model = models["attention"]
     kept = KeptTexts(model, block_tokens=BLOCK)
     ids = random_ids(200, 4)
     kept.batch.add(prepared(1, ids))
@@ -228,9 +192,9 @@ def test_a_cancelled_prompt_leaves_what_was_computed_of_it(
 
 
 def test_nothing_is_held_for_anybody_once_all_have_ended(
-    models: Callable[[str], LoadedModel], tmp_path: Path
+    models: dict[str, LoadedModel], tmp_path: Path
 ) -> None:
-    kept = KeptTexts(models("attention"), block_tokens=BLOCK, folder=tmp_path / "kv")
+    kept = KeptTexts(models["attention"], block_tokens=BLOCK, folder=tmp_path / "kv")
     ids = random_ids(100, 4)
     kept.answers(prepared(0, ids), prepared(1, ids), prepared(2, random_ids(40, 1)))
     kept.batch.add(prepared(3, ids), prepared(4, random_ids(90, 9)))
@@ -246,9 +210,9 @@ def test_nothing_is_held_for_anybody_once_all_have_ended(
 
 
 def test_what_running_rows_need_is_taken_from_what_is_kept(
-    models: Callable[[str], LoadedModel],
+    models: dict[str, LoadedModel],
 ) -> None:
-    model = models("attention")
+    model = models["attention"]
     budget = 4 * 256 * model.layout.token_bytes
     kept = KeptTexts(model, block_tokens=BLOCK, budget_bytes=budget)
     for number in range(6):
@@ -261,25 +225,16 @@ def test_what_running_rows_need_is_taken_from_what_is_kept(
 
 
 def test_texts_of_another_model_are_none_of_this_one(
-    models: Callable[[str], LoadedModel], tmp_path: Path
+    models: dict[str, LoadedModel], tmp_path: Path
 ) -> None:
-    kept = KeptTexts(models("attention"), block_tokens=BLOCK, folder=tmp_path / "kv")
+    kept = KeptTexts(models["attention"], block_tokens=BLOCK, folder=tmp_path / "kv")
     ids = random_ids(100, 4)
     kept.answers(prepared(0, ids))
-    other = replace(models("attention"), fingerprint="of other weights")
+    other = replace(models["attention"], fingerprint="of other weights")
     kept.restart(other)
     kept.answers(prepared(1, ids))
     assert kept.batch.restored == {}
-    kept.restart(models("attention"))
+    kept.restart(models["attention"])
     kept.answers(prepared(2, ids))
     assert kept.batch.restored == {2: 96}
     kept.close()
-
-
-def test_without_a_memory_nothing_is_kept(models: Callable[[str], LoadedModel]) -> None:
-    batch = DrivenBatch(models("attention"))
-    ids = random_ids(100, 4)
-    for number in range(2):
-        batch.add(prepared(number, ids))
-        batch.finish()
-    assert batch.restored == {}

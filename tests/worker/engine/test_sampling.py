@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worker.engine.reference_sampler import (
@@ -115,13 +115,6 @@ def test_every_row_of_a_mixed_batch_gets_the_token_that_the_reference_draws(
         assert seen["wide top-k"] > 10
 
 
-@pytest.mark.parametrize("top_k", [_LARGE, 5 * _LARGE])
-def test_a_top_k_of_the_whole_vocabulary_or_more_leaves_everything_to_top_p(top_k: int) -> None:
-    flat = random_logits(_LARGE, 0.2, 1)
-    without = _draws(flat, range(100), top_p=0.9)
-    assert _draws(flat, range(100), top_p=0.9, top_k=top_k) == without
-
-
 # Alone and in company.
 
 
@@ -208,20 +201,8 @@ def test_temperature_0_top_p_0_and_top_k_1_all_take_the_likeliest(number: int, s
         assert _stream(logits, 2, seed=seed, **fields) == [int(logits.argmax())] * 2
 
 
-@pytest.mark.parametrize("count", [1, 16])
-def test_a_greedy_batch_takes_the_likeliest_of_each_row(count: int) -> None:
-    logits = np.stack([random_logits(_LARGE, 2.0, place) for place in range(count)])
-    batch = TrackedBatch([TrackedRow(GREEDY) for _ in range(count)])
-    assert batch.step(logits) == logits.argmax(axis=-1).tolist()
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        *(("temperature", size) for size in (1e-6, 1e-30, 1e-40, 1e-60, 1e-300)),
-        *(("top_p", size) for size in (1e-6, 1e-30, 1e-40, 1e-60, 1e-300)),
-    ],
-)
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+@pytest.mark.parametrize("size", [1e-6, 1e-30, 1e-40, 1e-60, 1e-300])
 def test_a_vanishing_temperature_or_top_p_takes_the_likeliest(name: str, size: float) -> None:
     logits = random_logits(_SMALL, 2.0, 2)
     assert _draws(logits, range(20), **{name: size}) == [int(logits.argmax())] * 20
@@ -273,25 +254,6 @@ def test_other_seeds_and_other_positions_draw_otherwise() -> None:
 
 
 # Filters.
-
-
-@settings(max_examples=100)
-@given(
-    number=_NUMBERS,
-    temperature=st.sampled_from([0.3, 1.0, 2.0]),
-    top_k=st.sampled_from([0, 2, 5, _SMALL, 10 * _SMALL]),
-    top_p=st.sampled_from([0.05, 0.5, 0.9, 1.0]),
-    min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
-)
-def test_top_k_top_p_and_min_p_never_let_another_token_be_drawn(
-    number: int, temperature: float, top_k: int, top_p: float, min_p: float
-) -> None:
-    logits = random_logits(_SMALL, 2.0, number)
-    fields = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    tokens = allowed(logits, sampling(**fields))
-    if tokens is None:
-        reject()
-    assert set(_draws(logits, range(number, number + 30), **fields)) <= tokens
 
 
 @pytest.mark.parametrize(
@@ -390,14 +352,3 @@ def test_logprobs_for_more_tokens_than_there_are_give_them_all() -> None:
     logits = random_logits(_SMALL, 2.0, 4)
     TrackedBatch([row]).step(logits[None])
     assert list(row.shown[0].top) == np.argsort(-logits).tolist()
-
-
-def test_only_the_rows_that_ask_are_given_logprobs_and_none_where_nobody_asks() -> None:
-    rows = [TrackedRow(sampling(logprobs=asked)) for asked in (None, 3, None, 0)]
-    batch = TrackedBatch(rows)
-    logits = np.stack([random_logits(_SMALL, 2.0, place) for place in range(4)])
-    batch.step(logits)
-    assert [len(row.shown) for row in rows] == [0, 1, 0, 1]
-    batch.keep([2, 0])
-    batch.step(logits[[2, 0]])
-    assert [len(row.shown) for row in rows] == [0, 1, 0, 1]

@@ -19,7 +19,6 @@ class _Group:
     step_s: float = 1.0
     turn: float = 0.0
     used_s: float = 0.0
-    steps: int = 0
 
     def __len__(self) -> int:
         return self.rows
@@ -31,7 +30,6 @@ def _run(turns: Turns, groups: list[_Group], count: int) -> list[_Group]:
         group = turns.next(groups)
         turns.took(group, group.step_s)
         group.used_s += group.step_s
-        group.steps += 1
         order.append(group)
     return order
 
@@ -51,12 +49,6 @@ def test_shares_of_the_time_are_proportional_to_the_square_root_of_the_rows(
     paces = [group.used_s / math.sqrt(group.rows) for group in groups]
     largest_step = max(group.step_s / math.sqrt(group.rows) for group in groups)
     assert max(paces) - min(paces) <= largest_step * 1.001
-
-
-def test_one_long_row_beside_seven_short_ones_gets_27_percent() -> None:
-    single, seven = _Group(1), _Group(7)
-    _run(Turns(), [single, seven], 10_000)
-    assert single.used_s / 10_000 == pytest.approx(1 / (1 + math.sqrt(7)), abs=0.001)
 
 
 def test_nobody_starves_beside_groups_that_are_much_larger_or_faster() -> None:
@@ -88,22 +80,10 @@ def test_who_was_away_does_not_catch_up_either() -> None:
     assert _run(turns, [steady, absent], 20).count(absent) <= 11
 
 
-def test_a_single_group_is_always_next() -> None:
-    turns, group = Turns(), _Group(3)
-    assert _run(turns, [group], 5) == [group] * 5
-
-
 def test_a_group_whose_rows_all_left_meanwhile_can_still_be_charged() -> None:
     turns, group = Turns(), _Group(0)
     turns.took(group, 2.0)
     assert group.turn == 2.0
-
-
-def test_groups_of_one_size_and_speed_take_turns() -> None:
-    groups = [_Group(2) for _ in range(3)]
-    order = _run(Turns(), groups, 9)
-    assert [group.steps for group in groups] == [3, 3, 3]
-    assert order[:3] == order[3:6] == order[6:]
 
 
 # Who took a long time at once.

@@ -68,28 +68,6 @@ async def test_an_engine_that_is_killed_finds_again_what_it_had_written(
     assert kept_after_death > _KILLS
 
 
-async def test_a_new_cluster_on_the_same_folder_goes_on_where_the_old_one_was(
-    tiny_model: Path, tmp_path: Path
-) -> None:
-    prompt = _prompt(1)
-    settings = _settings(tmp_path / "kv")
-    with cluster_process(model=str(tiny_model), settings=settings) as cluster:
-        async with connect(as_client(cluster.url)) as client:
-            first, cached = await ask(client, prompt, session_id="s")
-            assert cached == 0
-    turn = [*prompt, *first, 1, 2, 3]
-    with cluster_process(model=str(tiny_model), settings=settings) as cluster:
-        async with connect(as_client(cluster.url)) as client:
-            warm, cached = await ask(client, turn, session_id="s")
-            assert cached == len(prompt) + len(first) - 1  # the last token was never fed
-    other = _settings(tmp_path / "other")
-    with cluster_process(model=str(tiny_model), settings=other) as cluster:
-        async with connect(as_client(cluster.url)) as client:
-            cold, cached = await ask(client, turn, session_id="s")
-            assert cached == 0
-    assert warm == cold
-
-
 async def test_two_workers_on_one_folder_say_so_and_serve(tiny_model: Path, tmp_path: Path) -> None:
     settings = _settings(tmp_path / "kv")
     with cluster_process(model=str(tiny_model), settings=settings) as cluster:

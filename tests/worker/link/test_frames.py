@@ -3,7 +3,6 @@
 import struct
 from typing import Any, get_args, get_type_hints
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,27 +80,6 @@ def test_every_message_comes_out_of_its_frame_as_it_went_in(
     header, body = frame[: HEADER.size], frame[HEADER.size :]
     assert frame_length(header) == len(body)
     assert decode_body(body) == message
-
-
-@given(body=st.binary() | _JSON.map(orjson.dumps))
-def test_bytes_that_are_no_message_raise_a_decode_error_that_holds_them(body: bytes) -> None:
-    with pytest.raises(DecodeError) as caught:
-        decode_body(body)
-    assert caught.value.payload == body
-
-
-@given(
-    kind=st.sampled_from([kind.__name__ for kind in (*get_args(Order), *get_args(Fact))]),
-    fields=_JSON,
-)
-def test_wrong_fields_of_a_known_kind_raise_nothing_but_a_decode_error(
-    kind: str, fields: Any
-) -> None:
-    try:
-        message = decode_body(orjson.dumps([kind, fields]))
-    except DecodeError:
-        return
-    assert type(message).__name__ == kind
 
 
 def test_a_header_may_announce_the_longest_frame_but_not_one_byte_more() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from shared.errors import ModelError
 from tests.hub import TOKEN, HubStandIn
-from worker.models.download import download
+from worker.models.download import AskPeers, download
 
 REPO = "owner/model"
 WEIGHTS = "model.safetensors"
@@ -30,6 +30,7 @@ class Fetching:
     revision: str | None = None
     trust_remote_code: bool = False
     stall_limit_s: float = PATIENCE_S
+    ask_peers: AskPeers | None = None
     sizes: list[tuple[int, int]] = field(default_factory=list)
     progress: list[float] = field(default_factory=list)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -42,6 +43,7 @@ class Fetching:
             stall_limit_s=self.stall_limit_s,
             on_size=self.on_size,
             report=self.report,
+            ask_peers=self.ask_peers,
         )
 
     async def error(self) -> str:

@@ -1,6 +1,5 @@
 """The process that fetches a model: watched, ended, and heard to its last word."""
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -39,17 +38,6 @@ async def test_a_cancelled_download_leaves_no_process_behind(hub: HubStandIn, mo
     async with stalled(hub, model):
         (child,) = fetching_processes()
     assert not child.is_running()
-
-
-async def test_a_child_that_was_killed_is_an_error(hub: HubStandIn, model: Path) -> None:
-    hub.add(REPO, model)
-    hub.faults.stall[WEIGHTS] = PLACE
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(Fetching().error())
-        assert await asyncio.to_thread(hub.stalled.wait, PATIENCE_S)
-        (child,) = fetching_processes()
-        child.kill()
-    assert "ended by itself, signal 9" in task.result()
 
 
 async def test_the_last_words_of_a_child_that_cannot_start_are_told(

@@ -3,10 +3,9 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from shared.errors import ModelError
@@ -15,7 +14,6 @@ from tests.hub import HubStandIn
 from tests.processes import wait_for
 from tests.worker.models.fetching import (
     NEEDED,
-    PATIENCE_S,
     REPO,
     WEIGHT_BYTES,
     WEIGHTS,
@@ -24,24 +22,9 @@ from tests.worker.models.fetching import (
     fetching_processes,
 )
 from tests.worker.peer_files.offering import Offering
-from worker.models.download import AskPeers, download
 from worker.models.files import inspect
 
 pytestmark = pytest.mark.anyio
-
-
-async def fetch(
-    ask: AskPeers, revision: str | None = None, report: Callable[[float], None] | None = None
-) -> Path:
-    return await download(
-        REPO,
-        revision,
-        trust_remote_code=False,
-        stall_limit_s=PATIENCE_S,
-        on_size=lambda total, missing: None,
-        report=report or (lambda share: None),
-        ask_peers=ask,
-    )
 
 
 @pytest.fixture
@@ -87,9 +70,9 @@ def partial(model: Path, at_least_bytes: int) -> Path:
 async def test_all_comes_from_the_peer_and_nothing_but_the_list_from_the_hub(
     hub: HubStandIn, model: Path, peer: Offering, caplog: pytest.LogCaptureFixture
 ) -> None:
-    progress: list[float] = []
+    fetching = Fetching(ask_peers=peer.ask)
     with caplog.at_level(logging.INFO):
-        folder = await fetch(peer.ask, report=progress.append)
+        folder = await fetching.folder()
     for name in NEEDED:
         assert (folder / name).read_bytes() == (model / name).read_bytes()
     inspect(folder, trust_remote_code=False)
@@ -97,8 +80,8 @@ async def test_all_comes_from_the_peer_and_nothing_but_the_list_from_the_hub(
     assert peer.server.sent_bytes == size_of(model), "each byte passes once"
     assert peer.asked == [(REPO, None)]
     assert f"{size_of(model):,} bytes from mac-1" in caplog.text
-    assert progress[-1] == 1
-    again = await fetch(peer.ask)
+    assert fetching.progress[-1] == 1
+    again = await Fetching(ask_peers=peer.ask).folder()
     assert again == folder and peer.server.sent_bytes == size_of(model)
     assert len(peer.asked) == 1, "who misses nothing asks nobody"
 
@@ -107,7 +90,7 @@ async def test_killed_in_the_middle_it_goes_on_from_there(
     hub: HubStandIn, model: Path, elsewhere: Path
 ) -> None:
     with Offering(elsewhere, bytes_per_s=400_000) as slow:
-        fetching = asyncio.create_task(fetch(slow.ask))
+        fetching = asyncio.create_task(Fetching(ask_peers=slow.ask).folder())
         found = await asyncio.to_thread(partial, model, 300_000)
         for process in fetching_processes():
             process.kill()
@@ -116,7 +99,7 @@ async def test_killed_in_the_middle_it_goes_on_from_there(
     there = found.stat().st_size
     assert 300_000 <= there < WEIGHT_BYTES
     with Offering(elsewhere) as fast:
-        folder = await fetch(fast.ask)
+        folder = await Fetching(ask_peers=fast.ask).folder()
         assert fast.server.sent_bytes == (model / WEIGHTS).stat().st_size - there
     assert (folder / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
     assert hub.sent == []
@@ -127,7 +110,7 @@ async def test_a_lying_peer_is_refused_and_named_and_the_hub_asked(
 ) -> None:
     break_contents(elsewhere)
     with caplog.at_level(logging.WARNING):
-        folder = await fetch(peer.ask)
+        folder = await Fetching(ask_peers=peer.ask).folder()
     assert (folder / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
     assert f"{WEIGHTS} came from mac-1 with another checksum" in caplog.text
     assert hub.sent_bytes(WEIGHTS) == (model / WEIGHTS).stat().st_size
@@ -145,7 +128,7 @@ async def test_of_two_peers_the_honest_one_is_enough(
         async def ask(repo: str, revision: str | None) -> list[FilesOffer]:
             return [each.offer(repo, revision) for each in (liar, honest)]
 
-        folder = await fetch(ask)
+        folder = await Fetching(ask_peers=ask).folder()
     assert (folder / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
     assert hub.sent == []
 
@@ -154,7 +137,7 @@ async def test_a_peer_that_goes_away_in_the_middle_costs_only_the_rest(
     hub: HubStandIn, model: Path, elsewhere: Path
 ) -> None:
     with Offering(elsewhere, bytes_per_s=400_000) as slow:
-        fetching = asyncio.create_task(fetch(slow.ask))
+        fetching = asyncio.create_task(Fetching(ask_peers=slow.ask).folder())
         await asyncio.to_thread(partial, model, 300_000)
         await asyncio.to_thread(slow.server.close)
         folder = await fetching
@@ -168,11 +151,11 @@ async def test_without_the_hub_the_peers_list_it_too(
 ) -> None:
     hub.close()
     with caplog.at_level(logging.WARNING):
-        folder = await fetch(peer.ask)
+        folder = await Fetching(ask_peers=peer.ask).folder()
     assert "going by what other workers have" in caplog.text
     for name in NEEDED:
         assert (folder / name).read_bytes() == (model / name).read_bytes()
-    assert await fetch(peer.ask) == folder, "and it stays usable"
+    assert await Fetching(ask_peers=peer.ask).folder() == folder, "and it stays usable"
     assert await Fetching().folder() == folder
 
 
@@ -180,7 +163,7 @@ async def test_where_the_hub_is_not_to_be_asked_it_is_not(
     hub: HubStandIn, model: Path, peer: Offering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    folder = await fetch(peer.ask)
+    folder = await Fetching(ask_peers=peer.ask).folder()
     assert (folder / WEIGHTS).read_bytes() == (model / WEIGHTS).read_bytes()
     assert hub.requests == [] and hub.sent == []
 
@@ -191,7 +174,7 @@ async def test_without_the_hub_a_lie_ends_the_fetch(
     hub.close()
     break_contents(elsewhere)
     with pytest.raises(ModelError, match="cannot be reached"):
-        await fetch(peer.ask)
+        await Fetching(ask_peers=peer.ask).folder()
 
 
 async def test_without_the_hub_peers_that_disagree_are_not_believed(
@@ -205,7 +188,7 @@ async def test_without_the_hub_peers_that_disagree_are_not_believed(
         return [true, true.model_copy(update={"files": files, "worker": "mac-2"})]
 
     with pytest.raises(ModelError, match="workers have different files of owner/model"):
-        await fetch(ask)
+        await Fetching(ask_peers=ask).folder()
 
 
 async def test_another_commit_than_was_named_is_not_taken(
@@ -217,24 +200,4 @@ async def test_another_commit_than_was_named_is_not_taken(
         return [peer.offer(repo, None)]
 
     with pytest.raises(ModelError, match="cannot be reached"):
-        await fetch(ask, revision="b" * 40)
-
-
-async def test_who_answers_nothing_or_nonsense_delays_nothing(
-    hub: HubStandIn, model: Path, peer: Offering
-) -> None:
-    async def nobody(repo: str, revision: str | None) -> list[FilesOffer]:
-        return []
-
-    assert (await fetch(nobody)).is_dir()
-    assert hub.sent_bytes(WEIGHTS) == (model / WEIGHTS).stat().st_size
-
-
-async def test_no_process_stays(hub: HubStandIn, model: Path, elsewhere: Path) -> None:
-    with Offering(elsewhere, bytes_per_s=100_000) as slow:
-        fetching = asyncio.create_task(fetch(slow.ask))
-        await asyncio.to_thread(partial, model, 1)
-        (child,) = fetching_processes()
-        fetching.cancel()
-        await asyncio.wait([fetching])
-        assert not psutil.pid_exists(child.pid) or not child.is_running()
+        await Fetching(revision="b" * 40, ask_peers=ask).folder()

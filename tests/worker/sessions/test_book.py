@@ -8,6 +8,7 @@ import pytest
 from shared.errors import RequestError
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, active
+from tests.worker.virtual_time import Clock
 from worker.active_request import ActiveRequest
 from worker.link.messages import DropText, FollowText, Order, Output, TextKept, TextMeasured
 from worker.sessions.book import SessionBook
@@ -15,13 +16,6 @@ from worker.sessions.book import SessionBook
 USER = {"role": "user", "content": "Hello"}
 ANSWER = {"role": "assistant", "content": "Hi!"}
 KEY = (CLIENT, "s")
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def begun(book: SessionBook, session: str = "s", **fields: Any) -> ActiveRequest:
