@@ -123,6 +123,7 @@ async def test_a_stream_and_a_whole_answer_say_the_same(in_turn: ClusterProcess)
         )
     assert len(streamed.token_ids) == 12 * 8
     assert streamed.token_ids == whole.token_ids == multiplexed.token_ids
+    assert all(list(one) == ["messages"] for one in multiplexed.arrived)
     (end,) = whole.messages
     assert [choice["choice"] for choice in end["choices"]] == list(range(8))
     text: dict[int, str] = {}

@@ -1,11 +1,9 @@
 """What a client hears of a list of prompts, put together by the client library's own rules."""
 
-from collections.abc import Iterable
-
 from shared.client.assembler import Assembler
 from shared.errors import StreamFailed
 from shared.ids import RequestId
-from shared.messages.stream import Chunk, Done, Failed, Status, StreamError, StreamMessage
+from shared.messages.stream import Chunk, Done, Failed, StreamError, StreamMessage
 from tests.controller.running import Inbox
 
 
@@ -72,7 +70,3 @@ class HeardList:
             if output.error is not None:
                 self.errors[output.choice] = output.error
         return message
-
-
-def without_statuses(messages: Iterable[StreamMessage]) -> list[StreamMessage]:
-    return [message for message in messages if not isinstance(message, Status)]

@@ -93,6 +93,12 @@ class Running:
         await self.send(inbox, subject=subject, **body)
         return inbox
 
+    async def begin(self, **body: Any) -> Inbox:
+        """Publish a request, as `ask` does; return once it is accepted."""
+        inbox = await self.ask(**body)
+        accepted(await inbox.next())
+        return inbox
+
     async def send(
         self, inbox: Inbox, *, subject: str = "mlx.infer.local.chat", **body: Any
     ) -> None:

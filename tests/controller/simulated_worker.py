@@ -18,13 +18,7 @@ from shared.messages.control import (
     RunningRequest,
     TellSession,
 )
-from shared.messages.dispatch import (
-    Dispatch,
-    DispatchBatch,
-    DispatchReply,
-    DispatchResult,
-    Refusal,
-)
+from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import (
     EventType,
     KeptPrefixes,

@@ -27,12 +27,15 @@ async def ask(cluster: Running, **fields: Any) -> Inbox:
     return await cluster.ask(request_id="r", seed=5, **fields)
 
 
+async def begin(cluster: Running) -> Inbox:
+    """The same, and it is accepted."""
+    return await cluster.begin(request_id="r", seed=5)
+
+
 async def running(cluster: Running) -> tuple[SimulatedWorker, Inbox]:
     """The request with a worker."""
     worker = await cluster.worker("w1")
-    inbox = await ask(cluster)
-    accepted(await inbox.next())
-    return worker, inbox
+    return worker, await begin(cluster)
 
 
 def check(order: AttachStream, inbox: Inbox, *, attempt: int = 0) -> None:
@@ -55,8 +58,7 @@ async def test_a_stream_that_its_worker_ended_is_sent_by_that_worker(cluster: Ru
     worker, _ = await running(cluster)
     await worker.finish(await worker.next_dispatch(), CONTROLLER)
     await cluster.until(lambda: cluster.controller.report().completed_requests == 1)
-    late = await ask(cluster)
-    accepted(await late.next())
+    late = await begin(cluster)
     check(await worker.next_attached(), late)
     await cluster.settle()
     assert (worker.unread, late.rest()) == ((0, 0), [])
@@ -66,11 +68,9 @@ async def test_a_stream_that_its_worker_ended_is_sent_by_that_worker(cluster: Ru
 async def test_an_end_of_the_controllers_own_is_sent_again(cluster: Running) -> None:
     worker = await cluster.worker("w1")
     worker.answer = refuse("queue_full")
-    inbox = await ask(cluster)
-    accepted(await inbox.next())
+    inbox = await begin(cluster)
     end = await inbox.end()
-    late = await ask(cluster)
-    accepted(await late.next())
+    late = await begin(cluster)
     assert await late.next() == end
     await cluster.settle()
     assert late.rest() == inbox.rest() == []
@@ -101,8 +101,7 @@ async def test_an_ended_stream_that_nobody_keeps_runs_again_with_its_seed_and_a_
     else:
         worker.keeps = False
         await worker.say("state_changed", state="draining")
-    late = await ask(cluster)
-    accepted(await late.next())
+    late = await begin(cluster)
     again = await other.next_dispatch()
     assert (again.seed, again.inboxes) == (dispatch.seed, [late.subject])
     assert again.attempt > dispatch.attempt
@@ -136,8 +135,7 @@ async def test_a_running_stream_that_its_worker_does_not_know_is_left_alone(
     await worker.next_dispatch()
     assert await running_state(cluster, "r") == "running"
     worker.keeps = False
-    late = await ask(cluster)
-    accepted(await late.next())
+    late = await begin(cluster)
     await worker.next_attached()
     await cluster.settle()
     assert (late.rest(), worker.unread) == ([], (0, 0))
@@ -148,13 +146,12 @@ async def test_who_comes_before_the_dispatch_is_among_its_inboxes(cluster: Runni
     gone = await cluster.worker("w1")
     gone.answer = keep_silent
     second = await cluster.worker("w2", active_requests=5)
-    first = await ask(cluster)
-    accepted(await first.next())
+    first = await begin(cluster)
     await gone.next_dispatch()
-    late = await ask(cluster)
-    accepted(await late.next())
+    late = await begin(cluster)
     await gone.say("left")
-    assert (await second.next_dispatch()).inboxes == [first.subject, late.subject]
+    dispatch = await second.next_dispatch(limit_s=0.5)
+    assert (dispatch.attempt, dispatch.inboxes) == (1, [first.subject, late.subject])
 
 
 async def test_who_comes_between_a_dispatch_and_its_ack_is_told_to_the_worker(
@@ -162,10 +159,9 @@ async def test_who_comes_between_a_dispatch_and_its_ack_is_told_to_the_worker(
 ) -> None:
     worker = await cluster.worker("w1")
     worker.answer = keep_silent
-    accepted(await (await ask(cluster)).next())
+    await begin(cluster)
     dispatch = await worker.next_dispatch()
-    late = await ask(cluster)
-    accepted(await late.next())
+    late = await begin(cluster)
     await worker.acknowledge_late(dispatch)
     assert await running_state(cluster, "r") == "running"
     await cluster.settle()

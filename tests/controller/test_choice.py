@@ -106,6 +106,20 @@ def test_a_decision_tells_what_was_compared_and_who_was_out() -> None:
     assert {id: found.code for id, found in decision.obstacles.items()} == {"c": "draining"}
 
 
+def test_the_least_busy_one_has_the_least_to_do_for_its_places() -> None:
+    def least_busy(*workers: WorkerView) -> str:
+        return chosen(*workers, need=Need([DEMO]), policy="least-busy")[0]
+
+    waiting, active, told = view("a", queued_requests=3), view("b", active_requests=2), view("c")
+    told.unreported = 1
+    assert least_busy(waiting, active, told) == "c"
+    told.unreported = 4
+    assert least_busy(waiting, active, told) == "b"
+    small = view("small", active_requests=2, max_batch_size=2)
+    large = view("large", active_requests=4, max_batch_size=32)
+    assert least_busy(small, large) == "large"
+
+
 # Workers on trial.
 
 FOUR = [view("a", active_requests=4), view("b"), view("c"), view("d")]
@@ -199,15 +213,8 @@ def test_a_prompt_of_a_list_goes_where_most_places_are_free_unless_it_is_much_sl
 ) -> None:
     """A step takes 30 ms at either, and 1.5 times that and 250 ms is much."""
     soon, idle = view("a", active_requests=3), view("b", prefill_ms=ahead_ms)
-    assert chosen(soon, idle, need=Need([DEMO], among_others=True))[0] == at
-
-
-def test_why_a_prompt_of_a_list_goes_there_is_told() -> None:
-    two = [view("a", active_requests=1), view("b", prefill_ms=100)]
-    assert decided(two, Need([DEMO], among_others=True)).reason == SPREAD
-    assert decided(two, Need([DEMO])).worker.id == "a"
-    away = [view("a", active_requests=1), view("b", prefill_ms=9000)]
-    assert decided(away, Need([DEMO], among_others=True)).worker.id == "a"
+    decision = decided([soon, idle], Need([DEMO], among_others=True))
+    assert (decision.worker.id, decision.reason) == (at, SPREAD)
 
 
 def test_prompts_of_a_list_go_to_who_keeps_their_long_beginning() -> None:
@@ -340,7 +347,9 @@ fleets = st.lists(
         st.integers(-1, 3),
         st.fixed_dictionaries(
             {
-                "state": st.sampled_from(["warming", "ready", "ready", "draining", "unhealthy"]),
+                "state": st.sampled_from(
+                    ["starting", "warming", "ready", "ready", "draining", "unhealthy"]
+                ),
                 "active_requests": st.integers(0, 9),
                 "queued_requests": st.integers(0, 12),
                 "max_batch_size": st.integers(0, 8),

@@ -12,13 +12,7 @@ from shared.bus import Bus, Message
 from shared.errors import RequestTimedOut
 from shared.ids import BootId, ClientName, ModelId, RequestId
 from shared.messages.codec import decode, encode
-from shared.messages.dispatch import (
-    Dispatch,
-    DispatchBatch,
-    DispatchReply,
-    DispatchResult,
-    Refusal,
-)
+from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import WorkerReport
 from shared.messages.request import InferenceRequest, Priority
 from shared.settings.tree import DispatchSettings

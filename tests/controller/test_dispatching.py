@@ -5,12 +5,7 @@ import pytest
 from shared.bus import Bus
 from shared.messages.stream import Status
 from shared.settings.tree import Nats
-from tests.controller.running import (
-    CONTROLLER,
-    Running,
-    accepted,
-    running_controller,
-)
+from tests.controller.running import CONTROLLER, Running, running_controller
 from tests.controller.simulated_worker import keep_silent, refuse
 
 pytestmark = pytest.mark.anyio
@@ -20,8 +15,7 @@ async def test_a_refusal_goes_to_the_next_worker_with_the_next_attempt(cluster: 
     first = await cluster.worker("w1")
     second = await cluster.worker("w2", active_requests=5)
     first.answer = refuse("queue_full")
-    inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
+    inbox = await cluster.begin(request_id="r")
     assert (await first.next_dispatch()).attempt == 0
     dispatch = await second.next_dispatch()
     assert dispatch.attempt == 1
@@ -50,8 +44,7 @@ async def test_a_missing_ack_goes_to_the_next_worker_and_is_cancelled_silently(
         first = await cluster.worker("w1")
         first.answer = keep_silent
         second = await cluster.worker("w2", active_requests=5)
-        inbox = await cluster.ask(request_id="r")
-        accepted(await inbox.next())
+        await cluster.begin(request_id="r")
         assert (await first.next_dispatch()).attempt == 0
         order = await first.next_cancel()
         assert (order.request_id, order.client) == ("r", "local")
@@ -71,8 +64,7 @@ async def test_when_all_refuse_the_last_reason_is_the_end(
     for name, wait_ms in (("w1", 700), ("w2", 300)):
         worker = await cluster.worker(name)
         worker.answer = refuse(code, wait_ms)
-    inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
+    inbox = await cluster.begin(request_id="r")
     end = await inbox.end()
     assert (end.error.code, end.error.retryable, end.error.retry_after_ms) == (code, retryable, 300)
     assert end.error.message == f"it said {code}; it said {code}"
@@ -90,18 +82,9 @@ async def test_of_many_refusals_the_last_ones_are_told(cluster: Running) -> None
     assert message == "; ".join(["2 others refused", *["it said context_length_exceeded"] * 10])
 
 
-async def test_without_any_worker_the_end_says_so(cluster: Running) -> None:
-    inbox = await cluster.ask()
-    accepted(await inbox.next())
-    end = await inbox.end()
-    assert (end.error.code, end.error.retryable) == ("no_worker", True)
-    assert "demo" in end.error.message
-
-
 async def test_a_request_that_waits_for_an_ack_hears_that_it_is_queued(cluster: Running) -> None:
     worker = await cluster.worker("w1")
     worker.answer = keep_silent
-    inbox = await cluster.ask()
-    accepted(await inbox.next())
+    inbox = await cluster.begin()
     waiting = await inbox.next()
     assert isinstance(waiting, Status) and waiting.status == "queued"

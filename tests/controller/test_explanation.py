@@ -11,7 +11,7 @@ from shared.messages.prefixes import prefix_links
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route, RouteAnswer
 from shared.messages.stream import Done
-from tests.controller.running import CONTROLLER, Running, accepted
+from tests.controller.running import CONTROLLER, Running
 from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
 from tests.controller.values import DEMO
 
@@ -117,8 +117,7 @@ async def test_to_ask_for_a_route_sends_nothing_and_counts_nothing(cluster: Runn
 
 async def test_who_asks_for_it_gets_the_route_with_the_end(cluster: Running) -> None:
     worker = await cluster.worker("w1")
-    inbox = await cluster.ask(request_id="r", debug=True)
-    accepted(await inbox.next())
+    inbox = await cluster.begin(request_id="r", debug=True)
     dispatch = await worker.next_dispatch()
     assert dispatch.route is not None and dispatch.route.worker == "w1"
     await worker.finish(dispatch, CONTROLLER)
@@ -129,8 +128,7 @@ async def test_who_asks_for_it_gets_the_route_with_the_end(cluster: Running) -> 
 
 async def test_who_gets_no_worker_hears_with_debug_who_was_out(cluster: Running) -> None:
     await cluster.worker("w1", state="draining")
-    inbox = await cluster.ask(request_id="r", debug=True)
-    accepted(await inbox.next())
+    inbox = await cluster.begin(request_id="r", debug=True)
     end = await inbox.end()
     assert end.route is not None
     assert [out["code"] for out in end.route["out"]] == ["draining"]

@@ -6,10 +6,7 @@ import pytest
 
 from shared.messages.codec import decode
 from shared.messages.health import ClusterHealth, ControllerHealth
-from tests.controller.running import (
-    CONTROLLER,
-    Running,
-)
+from tests.controller.running import CONTROLLER, Running
 
 pytestmark = pytest.mark.anyio
 

@@ -15,6 +15,7 @@ from shared.messages.events import EngineStatus, KeptPrefixes, KVMemoryStatus, W
 from shared.messages.prefixes import session_link
 from tests.controller.simulated_worker import SimulatedWorker
 from tests.controller.values import ADA, report
+from tests.worker.virtual_time import Clock
 
 LINKS = [f"{number:02x}" for number in range(6)]
 WORKERS = [WorkerId(name) for name in ("a", "b", "c")]
@@ -104,13 +105,6 @@ async def test_the_answer_of_a_worker_that_left_meanwhile_is_not_kept(bus: Bus) 
     registry.on_worker_event(WorkerEvent(type="joined", worker=report("a")), 0.0)
     await kept._ask(worker.id)
     assert list(kept.keepers("00")) == ["a"]
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 KEEPING = [EngineStatus(index=0, state="running", kv_memory=KVMemoryStatus(memory_limit_bytes=1))]

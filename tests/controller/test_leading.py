@@ -12,7 +12,7 @@ from shared.messages.codec import decode
 from shared.messages.health import ClusterHealth
 from shared.messages.stream import Done
 from tests.access.roles import as_tester
-from tests.controller.running import CONTROLLER, Running, accepted, running_controller
+from tests.controller.running import CONTROLLER, Running, running_controller
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -62,8 +62,7 @@ async def test_without_jetstream_all_else_works(server: NatsProcess) -> None:
             assert report.leader_problem == "the NATS server has no JetStream"
             assert (report.leader, report.state) == (False, "ready")
             worker = await cluster.worker("w1")
-            inbox = await cluster.ask()
-            accepted(await inbox.next())
+            inbox = await cluster.begin()
             await worker.finish(await worker.next_dispatch(), CONTROLLER)
             assert isinstance(await inbox.next(), Done)
     finally:

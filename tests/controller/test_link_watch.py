@@ -10,7 +10,7 @@ import pytest
 from controller.link_watch import LinkWatch
 from shared.bus import Bus
 from tests.access.roles import as_tester
-from tests.controller.running import CONTROLLER, accepted, running_controller
+from tests.controller.running import CONTROLLER, running_controller
 from tests.controller.simulated_worker import SimulatedWorker
 from tests.processes import NatsProcess
 
@@ -171,8 +171,7 @@ async def test_a_worker_that_could_not_be_heard_is_not_given_up(
     nats = as_tester(server.url)
     async with running_controller(nats, own_bus, failover=_FAILOVER) as cluster:
         worker = await cluster.worker("w1")
-        inbox = await cluster.ask(request_id="r")
-        accepted(await inbox.next())
+        inbox = await cluster.begin(request_id="r")
         await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 1)
         link = cluster.controller._link
         async with beating(worker):

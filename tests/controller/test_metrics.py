@@ -17,7 +17,7 @@ from shared.bus import Bus
 from shared.errors import SettingsError
 from shared.settings.tree import Metrics as MetricsSettings
 from shared.settings.tree import Nats
-from tests.controller.running import CONTROLLER, Running, accepted, running_controller
+from tests.controller.running import CONTROLLER, Running, running_controller
 from tests.controller.simulated_worker import refuse
 from tests.controller.values import view
 
@@ -59,8 +59,7 @@ def told(cluster: Running) -> Samples:
 async def test_requests_are_counted_by_model_worker_and_code(cluster: Running) -> None:
     worker = await cluster.worker("w1")
     for name in ("a", "b"):
-        inbox = await cluster.ask(request_id=name)
-        accepted(await inbox.next())
+        inbox = await cluster.begin(request_id=name)
         dispatch = await worker.next_dispatch()
         await worker.emit(dispatch, CONTROLLER, 0, 1, 2, 3)
         await worker.finish(dispatch, CONTROLLER)
@@ -82,8 +81,7 @@ async def test_refusals_retries_and_failures_are_counted(nats_settings: Nats, bu
         full = await cluster.worker("w1")
         full.answer = refuse("queue_full")
         other = await cluster.worker("w2", active_requests=5)
-        inbox = await cluster.ask(request_id="r")
-        accepted(await inbox.next())
+        inbox = await cluster.begin(request_id="r")
         for _ in range(3):
             dispatch = await other.next_dispatch()
             await other.fail(dispatch, CONTROLLER, terminal_sent=False)

@@ -19,10 +19,7 @@ async def strict(nats_settings: Nats, bus: Bus) -> AsyncIterator[Running]:
 
 
 async def ask(cluster: Running, client: str, **body: object) -> Inbox:
-    own = cluster.bus.new_inbox().rsplit(".", 1)[1]
-    inbox = await Inbox(cluster.bus, f"_INBOX.{client}.{own}").open()
-    await cluster.send(inbox, subject=f"mlx.infer.{client}.chat", **body)
-    return inbox
+    return await cluster.ask(subject=f"mlx.infer.{client}.chat", **body)
 
 
 async def test_the_next_one_is_refused_until_one_has_ended(strict: Running) -> None:

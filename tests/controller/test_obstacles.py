@@ -10,7 +10,7 @@ from controller.routing import Need, NoRoute, Obstacle, choose, find_obstacle, p
 from controller.worker_view import WorkerView
 from shared.errors import ERROR_CODES
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import MemoryPressure, MemoryStatus, QueueStatus
+from shared.messages.events import Hardware, MemoryPressure, MemoryStatus, QueueStatus
 from shared.messages.request import PRIORITIES, Priority, Requirements
 from shared.settings.tree import CircuitBreaker as Limits
 from tests.controller.fleet import Kept, Views
@@ -56,6 +56,49 @@ def obstacle_for(one: WorkerView, level: Priority) -> str | None:
     return found.code if found is not None else None
 
 
+# One worker.
+
+OBSTACLES: list[tuple[dict[str, Any], Requirements | None, str | None, str]] = [
+    ({}, None, None, ""),
+    ({"state": "warming"}, None, None, ""),
+    ({"state": "starting"}, None, "no_worker", "is starting"),
+    ({"state": "stopped"}, None, "no_worker", "is stopped"),
+    ({"state": "unhealthy"}, None, "no_worker", "is unhealthy"),
+    ({"state": "draining"}, None, "draining", "is draining"),
+    ({"models": []}, None, "no_worker", "does not have demo"),
+    ({"models": models(demo="failed")}, None, "model_unavailable", "no space"),
+    ({"queued_requests": 9}, None, None, ""),
+    ({"queued_requests": 10}, None, "queue_full", "10 requests queued"),
+    ({"queued_requests": 10, "max_queue_depth": 0}, None, None, ""),
+    ({}, Requirements(min_memory_gb=64), None, ""),
+    ({}, Requirements(min_memory_gb=64.5), "requirements_unmet", "64 GB of memory"),
+    ({}, Requirements(chip="m4 max"), None, ""),
+    ({}, Requirements(chip="M2"), "requirements_unmet", "'Apple M4 Max'"),
+    ({}, Requirements(accelerator="metal"), None, ""),
+    ({}, Requirements(accelerator="cuda"), "requirements_unmet", "'metal'"),
+    ({}, Requirements(labels={"room": "2"}), None, ""),
+    ({}, Requirements(labels={"room": "3"}), "requirements_unmet", "room=2"),
+    ({}, Requirements(labels={"floor": "1"}), "requirements_unmet", "floor=None"),
+    ({"models": []}, Requirements(chip="M2"), "no_worker", "does not have demo"),
+]
+MACHINE = {
+    "hardware": Hardware(chip="Apple M4 Max", accelerator="metal", memory_bytes=64_000_000_000),
+    "labels": {"room": "2"},
+}
+
+
+@pytest.mark.parametrize(("fields", "requires", "code", "reason"), OBSTACLES)
+def test_what_keeps_a_worker_from_serving_has_a_code_and_a_reason(
+    fields: dict[str, Any], requires: Requirements | None, code: str | None, reason: str
+) -> None:
+    obstacle = find_obstacle(view("a", **{**MACHINE, **fields}), DEMO, Need([DEMO], requires))
+    if code is None:
+        assert obstacle is None
+    else:
+        assert obstacle is not None and obstacle.code == code in ERROR_CODES
+        assert reason in obstacle.reason
+
+
 # The code of all together.
 
 FLEETS: list[tuple[list[WorkerView], str, int | None, bool]] = [
@@ -84,6 +127,12 @@ def test_the_client_is_told_what_keeps_those_that_could_serve_it(
     error = refused(*workers)
     assert (error.code, error.retry_after_ms, error.passes) == (code, retry_after_ms, passes)
     assert error.retryable and set(error.obstacles) == {one.id for one in workers}
+
+
+def test_without_any_worker_the_models_are_named() -> None:
+    error = refused(need=Need([BEST, DEMO]))
+    assert error.message == "no worker is there that could serve best or demo"
+    assert (error.code, error.retryable) == ("no_worker", True)
 
 
 def test_what_no_worker_has_is_said_to_be_required() -> None:

@@ -8,13 +8,7 @@ from shared.messages.codec import decode
 from shared.messages.control import RequestState
 from shared.messages.stream import Done
 from shared.settings.tree import Nats
-from tests.controller.running import (
-    CONTROLLER,
-    Running,
-    accepted,
-    running_controller,
-    running_state,
-)
+from tests.controller.running import CONTROLLER, Running, running_controller, running_state
 from tests.controller.simulated_worker import WAIT_S, keep_silent
 
 pytestmark = pytest.mark.anyio
@@ -23,8 +17,7 @@ SECURED = False  # no client that a server knows has such names, nor such inboxe
 
 async def test_status_tells_worker_attempt_and_tokens(cluster: Running) -> None:
     worker = await cluster.worker("w1")
-    inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
+    inbox = await cluster.begin(request_id="r")
     dispatch = await worker.next_dispatch()
     assert await running_state(cluster, "r") == "running"
     await worker.emit(dispatch, CONTROLLER, 0, 1, 2)
@@ -43,8 +36,7 @@ async def test_a_query_for_an_unknown_request_is_left_to_other_controllers(
     cluster: Running,
 ) -> None:
     await cluster.worker("w1")
-    inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
+    await cluster.begin(request_id="r")
     for subject, body in (
         ("mlx.request.local.status", b'{"request_id": "other"}'),
         ("mlx.request.bob.cancel", b'{"request_id": "r"}'),
@@ -69,8 +61,7 @@ async def test_a_broken_query_is_told_what_is_wrong_and_changes_nothing(
     cluster: Running, subject: str, body: bytes, problem: str
 ) -> None:
     await cluster.worker("w1")
-    inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
+    await cluster.begin(request_id="r")
     answer = await cluster.bus.request(subject, body, timeout_s=WAIT_S)
     state = decode(RequestState, answer.payload)
     assert state.state == "unknown" and state.message is not None and problem in state.message
@@ -79,8 +70,7 @@ async def test_a_broken_query_is_told_what_is_wrong_and_changes_nothing(
 
 async def test_cancelling_a_running_request_tells_its_worker_to_end_it(cluster: Running) -> None:
     worker = await cluster.worker("w1")
-    inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
+    await cluster.begin(request_id="r")
     await worker.next_dispatch()
     assert await running_state(cluster, "r") == "running"
     assert (await cluster.query("cancel", "r")).state == "running"
@@ -91,8 +81,7 @@ async def test_cancelling_a_running_request_tells_its_worker_to_end_it(cluster: 
 async def test_cancelling_before_the_ack_takes_effect_when_it_comes(cluster: Running) -> None:
     worker = await cluster.worker("w1")
     worker.answer = keep_silent
-    inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
+    await cluster.begin(request_id="r")
     dispatch = await worker.next_dispatch()
     assert (await cluster.query("cancel", "r")).state == "dispatching"
     assert worker.unread == (0, 0)
@@ -108,8 +97,7 @@ async def test_cancelling_before_any_worker_took_it_ends_it_as_cancelled(
         first = await cluster.worker("w1")
         first.answer = keep_silent
         second = await cluster.worker("w2", active_requests=5)
-        inbox = await cluster.ask(request_id="r")
-        accepted(await inbox.next())
+        inbox = await cluster.begin(request_id="r")
         await first.next_dispatch()
         await cluster.query("cancel", "r")
         end = await inbox.next()

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,11 +26,6 @@ def test_each_delay_is_a_multiple_of_the_one_before_up_to_the_longest() -> None:
     assert delays_ms(max_attempts=6, **settings) == [100, 300, 900, 1000, 1000]
 
 
-@pytest.mark.parametrize("max_attempts", [1, 2, 5])
-def test_there_are_so_many_attempts_and_no_more(max_attempts: int) -> None:
-    assert len(delays_ms(max_attempts=max_attempts)) == max_attempts - 1
-
-
 def test_without_retries_there_is_none() -> None:
     assert delays_ms(enabled=False) == []
 
@@ -40,14 +34,6 @@ def test_the_draw_moves_a_delay_to_either_side() -> None:
     settings = {"initial_delay_ms": 100, "jitter": 0.25, "max_attempts": 2}
     assert [delays_ms(draw, **settings) for draw in (0.0, 0.5, 1.0)] == [[75], [100], [125]]
     assert delays_ms(0.0, initial_delay_ms=100, jitter=0, max_attempts=2) == [100]
-
-
-def test_a_longest_delay_below_the_first_one_counts() -> None:
-    assert delays_ms(initial_delay_ms=100, max_delay_ms=40, max_attempts=3) == [40, 40]
-
-
-def test_no_delay_stays_none() -> None:
-    assert delays_ms(initial_delay_ms=0, max_attempts=4) == [0, 0, 0]
 
 
 def test_a_steep_schedule_does_not_overflow() -> None:

@@ -1,7 +1,5 @@
 """A real controller on a real server: what it takes, and how often."""
 
-from typing import Any
-
 import pytest
 
 from shared.bus import Bus
@@ -61,45 +59,6 @@ async def test_with_stream_false_only_the_end_is_sent(cluster: Running) -> None:
     assert inbox.rest() == refused.rest() == []
 
 
-@pytest.mark.parametrize(
-    ("body", "subject", "code", "param"),
-    [
-        ({"temperature": 3}, "mlx.infer.local.chat", "invalid_request", "temperature"),
-        ({"max_tokns": 3}, "mlx.infer.local.chat", "invalid_request", "max_tokns"),
-        ({"tools": [{"type": "x"}]}, "mlx.infer.local.chat", "not_supported", "tools"),
-        ({"model": "other"}, "mlx.infer.local.chat", "unknown_model", "model"),
-        ({}, "mlx.infer.local.draw", "unknown_skill", None),
-        ({}, "mlx.infer.lo$al.chat", "invalid_request", None),
-        ({"prompt": "x" * 2_100_000}, "mlx.infer.local.chat", "payload_too_large", None),
-    ],
-)
-async def test_a_bad_request_ends_in_an_error_that_names_the_field_and_nothing_else(
-    cluster: Running, body: dict[str, Any], subject: str, code: str, param: str | None
-) -> None:
-    worker = await cluster.worker("w1")
-    inbox = await cluster.ask(subject=subject, request_id="r", **body)
-    end = failed(await inbox.next())
-    assert (end.error.code, end.error.param, end.error.retryable) == (code, param, False)
-    assert (end.request_id, end.worker) == ("r", None)
-    await cluster.settle()
-    assert (inbox.rest(), worker.unread) == ([], (0, 0))
-    assert cluster.controller.report().accepted_requests == 0
-
-
-async def test_a_reply_outside_the_inboxes_is_never_answered(cluster: Running) -> None:
-    worker = await cluster.worker("w1")
-    for subject in ("t.victim", "mlx.health.cluster.x"):
-        inbox = await cluster.ask()
-        accepted(await inbox.next())
-        await worker.next_dispatch()
-        inbox.subject = subject
-        await inbox.open()
-        await cluster.send(inbox)
-        await cluster.send(inbox, temperature=9)
-        await cluster.settle()
-        assert (inbox.rest(), worker.unread) == ([], (0, 0))
-
-
 async def test_a_forwarded_request_with_a_reply_outside_the_inboxes_is_not_answered(
     cluster: Running,
 ) -> None:
@@ -124,26 +83,11 @@ async def test_a_forwarded_request_is_accepted_with_the_time_that_has_passed(
     assert (await worker.next_dispatch()).elapsed_ms >= 50
 
 
-async def test_the_same_id_and_body_is_accepted_again_and_dispatched_once(
-    cluster: Running,
-) -> None:
-    worker = await cluster.worker("w1")
-    inbox = await cluster.ask(request_id="r", max_tokens=3)
-    first = accepted(await inbox.next())
-    await worker.next_dispatch()
-    await cluster.send(inbox, request_id="r", max_tokens=3)
-    assert accepted(await inbox.next()) == first
-    await cluster.settle()
-    assert worker.unread == (0, 0)
-    assert cluster.controller.report().accepted_requests == 1
-
-
 async def test_the_same_id_with_another_body_is_a_conflict_and_the_first_goes_on(
     cluster: Running,
 ) -> None:
     worker = await cluster.worker("w1")
-    inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
+    inbox = await cluster.begin(request_id="r")
     dispatch = await worker.next_dispatch()
     other = await cluster.ask(request_id="r", max_tokens=3)
     end = failed(await other.next())
@@ -156,22 +100,8 @@ async def test_the_same_id_with_another_body_is_a_conflict_and_the_first_goes_on
 async def test_the_same_id_of_another_client_is_another_request(cluster: Running) -> None:
     worker = await cluster.worker("w1")
     for client in ("ada", "bob"):
-        inbox = await cluster.ask(subject=f"mlx.infer.{client}.chat", request_id="r", n=len(client))
-        accepted(await inbox.next())
+        await cluster.begin(subject=f"mlx.infer.{client}.chat", request_id="r", n=len(client))
         assert (await worker.next_dispatch()).client == client
-
-
-async def test_events_that_cannot_be_read_change_nothing(cluster: Running) -> None:
-    worker = await cluster.worker("w1")
-    for subject in (
-        "mlx.event.worker.w9", "mlx.event.controller.c9", f"mlx.event.request.{CONTROLLER}",
-        f"mlx.controller.{CONTROLLER}.infer",
-    ):  # fmt: skip
-        await cluster.bus.publish(subject, b"nonsense")
-    inbox = await cluster.ask()
-    accepted(await inbox.next())
-    await worker.finish(await worker.next_dispatch(), CONTROLLER)
-    assert isinstance(await inbox.next(), Done)
 
 
 async def test_a_controller_that_stops_ends_what_runs_and_takes_nothing_more(
@@ -179,8 +109,7 @@ async def test_a_controller_that_stops_ends_what_runs_and_takes_nothing_more(
 ) -> None:
     async with running_controller(nats_settings, bus) as cluster:
         worker = await cluster.worker("w1")
-        inbox = await cluster.ask(request_id="r")
-        accepted(await inbox.next())
+        inbox = await cluster.begin(request_id="r")
         await worker.next_dispatch()
         assert await running_state(cluster, "r") == "running"
     end = failed(await inbox.next())

@@ -7,6 +7,7 @@ from controller.kept_prefixes import KeptByWorkers
 from controller.session_homes import SessionHomes
 from shared.ids import ClientName, SessionKey, WorkerId
 from tests.controller.values import ADA
+from tests.worker.virtual_time import Clock
 
 ONE: SessionKey = (ADA, "one")
 OTHER: SessionKey = (ADA, "other")
@@ -22,14 +23,6 @@ class Told(KeptByWorkers):
     def home(self, session: SessionKey) -> WorkerId | None:
         told = self._homes.get(session[1])
         return WorkerId(told) if told is not None else None
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

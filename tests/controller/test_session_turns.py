@@ -8,7 +8,7 @@ from shared.ids import ClientName
 from shared.messages.events import KeptPrefixes
 from shared.messages.prefixes import session_link
 from shared.messages.stream import Done
-from tests.controller.running import CONTROLLER, Inbox, Running, accepted
+from tests.controller.running import CONTROLLER, Inbox, Running
 from tests.controller.simulated_worker import SimulatedWorker
 
 pytestmark = pytest.mark.anyio
@@ -21,9 +21,7 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 
 async def ask(cluster: Running, *messages: dict[str, str], **fields: Any) -> Inbox:
     body = {"prompt": None, "messages": messages, "session_id": "s", **fields}
-    inbox = await cluster.ask(**body)
-    accepted(await inbox.next())
-    return inbox
+    return await cluster.begin(**body)
 
 
 async def served(

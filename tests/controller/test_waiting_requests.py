@@ -16,14 +16,7 @@ from shared.ids import WorkerId
 from shared.messages.events import WorkerEvent
 from shared.messages.stream import Done, Status
 from shared.settings.tree import Nats
-from tests.controller.running import (
-    CONTROLLER,
-    Inbox,
-    Running,
-    accepted,
-    running_controller,
-    running_state,
-)
+from tests.controller.running import CONTROLLER, Inbox, Running, running_controller, running_state
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, refuse
 from tests.controller.values import report
 
@@ -79,9 +72,7 @@ def request_in(cluster: Running) -> OwnedRequest:
 
 
 async def ask(cluster: Running, request_id: str = "r", **body: Any) -> Inbox:
-    inbox = await cluster.ask(request_id=request_id, **body)
-    accepted(await inbox.next())
-    return inbox
+    return await cluster.begin(request_id=request_id, **body)
 
 
 async def ask_and_wait(cluster: Running, request_id: str = "r", **body: Any) -> Inbox:
@@ -108,16 +99,20 @@ async def hear_queued(inbox: Inbox) -> None:
 # A worker that is away for a moment.
 
 
-async def test_without_the_only_worker_a_request_waits_until_it_is_back(cluster: Running) -> None:
+@pytest.mark.parametrize("says_so", [True, False])
+async def test_without_the_only_worker_a_request_waits_until_it_is_back(
+    cluster: Running, says_so: bool
+) -> None:
     worker = await cluster.worker("w1")
-    await worker.say("left")
-    await cluster.until(lambda: cluster.controller.report().workers == 0)
-    inbox = await ask_and_wait(cluster)
     await worker.vanish()
+    if says_so:
+        await worker.say("left")
+        await cluster.until(lambda: cluster.controller.report().workers == 0)
+    inbox = await ask_and_wait(cluster)
     back = SimulatedWorker(cluster.bus, "w1", boot="b2")
     await back.join()
     assert (await back.next_dispatch()).request_id == "r"
-    await runs(cluster)
+    await cluster.until(lambda: request_in(cluster).state == "running")
     assert inbox.rest() == []
 
 
@@ -156,18 +151,6 @@ async def test_what_is_said_late_of_an_attempt_that_was_given_up_changes_nothing
     assert (await worker.next_dispatch()).attempt == 1
     await runs(cluster, attempt=1)
     assert worker.unread == (0, 0)
-
-
-async def test_what_came_just_after_its_death_waits_for_its_return_as_well(
-    cluster: Running,
-) -> None:
-    worker = await cluster.worker("w1")
-    await worker.vanish()
-    await ask_and_wait(cluster)
-    back = SimulatedWorker(cluster.bus, "w1", boot="b2")
-    await back.join()
-    await back.next_dispatch()
-    await cluster.until(lambda: request_in(cluster).state == "running")
 
 
 async def test_a_worker_that_did_not_answer_is_asked_again_when_it_is_heard_of(
@@ -224,13 +207,6 @@ async def test_a_request_for_a_full_worker_waits_and_goes_when_a_report_has_room
     assert len(room(cluster)) == 0
 
 
-async def test_a_request_goes_when_another_worker_comes(cluster: Running) -> None:
-    await cluster.worker("w1", **FULL)
-    await ask_and_wait(cluster)
-    other = await cluster.worker("w2")
-    assert (await other.next_dispatch()).attempt == 0
-
-
 async def test_high_goes_before_low_and_as_many_as_there_is_room_for(cluster: Running) -> None:
     worker = await cluster.worker("w1", **FULL)
     for level in ("low", "medium", "high"):
@@ -253,20 +229,6 @@ async def test_who_finds_no_room_in_time_is_told_when_to_come_again(start: Start
         await cluster.settle()
         assert (inbox.rest(), worker.unread) == ([], (0, 0))
         assert (room(cluster).came, room(cluster).left) == (1, 1)
-
-
-async def test_a_full_waiting_room_turns_away_the_newest_of_the_lowest_priority(
-    start: Start,
-) -> None:
-    async with start(waiting_room={**PATIENT_ROOM, "max_depth": 1}) as cluster:
-        worker = await cluster.worker("w1", **FULL)
-        low = await ask_and_wait(cluster, "low", priority="low")
-        await ask(cluster, "high", priority="high")
-        assert (await low.end()).error.code == "queue_full"
-        second = await ask(cluster, "second", priority="high")
-        assert (await second.end()).error.code == "queue_full"
-        await worker.say("heartbeat", **ROOM)
-        assert (await worker.next_dispatch()).request_id == "high"
 
 
 async def test_a_refusal_for_want_of_room_is_believed_until_the_next_report(
@@ -321,9 +283,7 @@ async def test_a_request_that_is_cancelled_while_it_waits_ends_as_cancelled(
     assert (inbox.rest(), worker.unread, len(room(cluster))) == ([], (0, 0), 0)
 
 
-async def test_a_place_that_is_found_for_one_just_cancelled_is_free_again(
-    cluster: Running,
-) -> None:
+async def test_a_place_that_is_found_for_one_just_cancelled_is_free_again(cluster: Running) -> None:
     worker = await cluster.worker("w1", **FULL)
     inbox = await ask_and_wait(cluster)
     with_room = WorkerEvent(type="heartbeat", worker=report("w1", **ROOM))
@@ -491,27 +451,6 @@ async def test_what_a_lost_worker_had_goes_to_another_one_after_a_pause(start: S
         assert not [one for one in inbox.rest() if not isinstance(one, Status)]
 
 
-async def test_a_lone_worker_gets_it_again_when_it_has_started_again(cluster: Running) -> None:
-    worker = await cluster.worker("w1")
-    await ask(cluster)
-    await worker.next_dispatch()
-    await runs(cluster)
-    await worker.say("joined", boot_id="b2")
-    assert (await worker.next_dispatch()).attempt == 1
-
-
-async def test_who_is_tried_again_may_have_to_wait_for_room(cluster: Running) -> None:
-    worker = await cluster.worker("w1")
-    other = await cluster.worker("w2", **FULL)
-    await ask(cluster)
-    await worker.next_dispatch()
-    await runs(cluster)
-    await worker.say("left")
-    await cluster.until(lambda: len(room(cluster)) == 1)
-    await other.say("heartbeat", **ROOM)
-    assert (await other.next_dispatch()).attempt == 1
-
-
 async def test_a_request_that_is_cancelled_in_the_pause_ends_as_cancelled(start: Start) -> None:
     async with start(retry={"initial_delay_ms": 60_000, "max_delay_ms": 60_000}) as cluster:
         worker = await cluster.worker("w1")
@@ -524,18 +463,6 @@ async def test_a_request_that_is_cancelled_in_the_pause_ends_as_cancelled(start:
             message = await inbox.next()
         assert isinstance(message, Done) and message.outputs[0].finish_reason == "cancelled"
         assert worker.unread == (0, 0)
-
-
-async def test_without_retries_the_first_failure_is_the_end(start: Start) -> None:
-    async with start(retry={"enabled": False}) as cluster:
-        worker = await cluster.worker("w1")
-        other = await cluster.worker("w2", active_requests=5)
-        inbox = await ask(cluster)
-        await worker.next_dispatch()
-        await runs(cluster)
-        await worker.say("left")
-        end = await inbox.end()
-        assert (end.error.code, end.attempt, other.unread) == ("worker_lost", 0, (0, 0))
 
 
 async def test_a_pause_that_would_pass_the_deadline_is_not_made(start: Start) -> None:

@@ -241,16 +241,6 @@ def test_when_its_time_is_over_one_leaves_with_the_last_reason(hall: Hall) -> No
     assert (len(hall.room), hall.room.left) == (1, 1)
 
 
-def test_who_need_not_wait_leaves_with_nothing(hall: Hall) -> None:
-    first, second = hall.come(), hall.come()
-    hall.do(lambda: hall.room.dismiss(first), lambda: hall.room.dismiss(first))
-    assert ends(first, second) == ["dismissed", "waits"]
-    hall.free["a"] = 1
-    hall.look()
-    hall.do(lambda: hall.room.dismiss(second))
-    assert second.end == "a place in a"
-
-
 def test_who_gives_up_is_gone_whatever_else_happens_to_it(hall: Hall) -> None:
     guest = hall.come()
     assert guest.task is not None
@@ -286,14 +276,6 @@ def test_many_changes_are_looked_at_once(hall: Hall) -> None:
     hall.pass_time(10)
     assert hall.looks == [0]
     assert hall.look() == [0]
-
-
-def test_a_tick_has_them_looked_for_too(hall: Hall) -> None:
-    guest = hall.come()
-    hall.free["a"] = 1
-    hall.do(hall.room.tick)
-    hall.pass_time(_LOOKED_S)
-    assert guest.end == "a place in a"
 
 
 class RoomBesideAList(RuleBasedStateMachine):

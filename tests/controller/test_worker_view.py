@@ -8,19 +8,6 @@ def books(one: WorkerView) -> tuple[int, float]:
     return one.load, one.unreported_ms
 
 
-def test_what_is_on_its_way_counts_at_once() -> None:
-    mac = view("mac", active_requests=2, queued_requests=1)
-    mac.asked("r", 40.0)
-    assert books(mac) == (4, 40.0)
-
-
-def test_what_was_refused_is_not_there() -> None:
-    mac = view("mac", active_requests=2)
-    mac.asked("r", 40.0)
-    mac.answered("r", took=False)
-    assert books(mac) == (2, 0.0)
-
-
 def test_a_report_has_counted_what_was_taken_and_not_what_was_not_answered() -> None:
     mac = view("mac")
     for request, ms in (("taken", 40.0), ("asked", 30.0)):
@@ -33,29 +20,6 @@ def test_a_report_has_counted_what_was_taken_and_not_what_was_not_answered() -> 
     assert books(mac) == (2, 30.0)
     mac.renew(report("mac", active_requests=2), 2.0)
     assert books(mac) == (2, 0.0)
-
-
-def test_what_ended_since_the_report_is_taken_off() -> None:
-    mac = view("mac")
-    mac.asked("r", 40.0)
-    mac.answered("r", took=True)
-    mac.renew(report("mac", active_requests=3), 1.0)
-    mac.ended("r")
-    assert (books(mac), mac.unreported) == ((2, 0.0), -1)
-    mac.renew(report("mac", active_requests=2), 2.0)
-    assert (books(mac), mac.unreported) == ((2, 0.0), 0)
-
-
-def test_a_prompt_whose_first_token_came_is_computed() -> None:
-    mac = view("mac")
-    for request, ms in (("one", 40.0), ("other", 30.0)):
-        mac.asked(request, ms)
-        mac.answered(request, took=True)
-    mac.began("one")
-    assert books(mac) == (2, 30.0)
-    mac.began("one")
-    mac.ended("one")
-    assert books(mac) == (1, 30.0)
 
 
 def test_a_first_token_may_be_heard_before_the_answer() -> None:

@@ -59,11 +59,7 @@ def gateway_process(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={
-                **os.environ,
-                **environment("gateway", "gateway", nats_url),
-                **(settings or {}),
-            },
+            env={**os.environ, **environment("gateway", "gateway", nats_url), **(settings or {})},
         )
         assert process.stdout is not None
         line = process.stdout.readline()

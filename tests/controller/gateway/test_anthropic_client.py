@@ -29,9 +29,7 @@ def test_a_message(anthropic_client: anthropic.Anthropic) -> None:
     assert _read(message.usage) > 10 and message.usage.output_tokens > 2
 
 
-def test_a_stream_has_every_event_and_says_the_same(
-    anthropic_client: anthropic.Anthropic,
-) -> None:
+def test_a_stream_has_every_event_and_says_the_same(anthropic_client: anthropic.Anthropic) -> None:
     whole = anthropic_client.messages.create(**_ASKED)
     with anthropic_client.messages.stream(**_ASKED) as stream:
         kinds = [event.type for event in stream]
@@ -56,9 +54,7 @@ def test_the_start_of_a_stream_tells_what_was_read(anthropic_client: anthropic.A
     assert start.message.usage.input_tokens == final.usage.input_tokens > 0
 
 
-def test_tokens_are_counted_as_they_would_be_read(
-    anthropic_client: anthropic.Anthropic,
-) -> None:
+def test_tokens_are_counted_as_they_would_be_read(anthropic_client: anthropic.Anthropic) -> None:
     asked = {name: _ASKED[name] for name in ("model", "messages")} | {"system": "Be brief."}
     counted = anthropic_client.messages.count_tokens(**asked)
     read = anthropic_client.messages.create(**asked, max_tokens=1)

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx
 import pytest
 
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
+from tests.controller.gateway.raw_http import answers
 from tests.processes import ClusterProcess, wait_for
 
 _CHAT = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -114,19 +114,9 @@ def test_only_json_is_understood(http: httpx.Client, kind: str) -> None:
     ],
 )  # fmt: skip
 def test_other_paths_lead_nowhere(gateway: GatewayProcess, path: str) -> None:
-    status, body = _raw(gateway, f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-    assert status == 404 and body["error"]["code"] in ("not_found", "model_not_found")
-
-
-def test_other_methods_are_refused_with_those_that_are_taken(http: httpx.Client) -> None:
-    for method, path, taken in (
-        ("GET", "/v1/chat/completions", "POST"),
-        ("TRACE", "/v1/messages", "POST"),
-        ("DELETE", "/v1/models", "GET, HEAD"),
-    ):
-        answer = http.request(method, path)
-        assert (answer.status_code, answer.headers["allow"]) == (405, taken)
-        assert f"takes {taken}, not {method}" in _error(answer)["message"]
+    request = f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    (answer,) = answers(gateway, request.encode())
+    assert answer.status == 404 and answer.error["code"] in ("not_found", "model_not_found")
 
 
 @pytest.mark.parametrize(
@@ -141,9 +131,9 @@ def test_other_methods_are_refused_with_those_that_are_taken(http: httpx.Client)
     ],
 )
 def test_a_bad_head_is_refused(gateway: GatewayProcess, head: str, status: int) -> None:
-    said, body = _raw(gateway, head + "\r\n\r\n")
-    assert said == status
-    assert body["error"]["code"] in ("headers_too_large", "invalid_request")
+    (answer,) = answers(gateway, head.encode() + b"\r\n\r\n")
+    assert answer.status == status
+    assert answer.error["code"] in ("headers_too_large", "invalid_request")
 
 
 def test_whoever_is_too_slow_is_let_go(tiny_cluster: ClusterProcess) -> None:
@@ -154,34 +144,8 @@ def test_whoever_is_too_slow_is_let_go(tiny_cluster: ClusterProcess) -> None:
     with gateway_process(tiny_cluster.url, settings=slow) as process:
         half = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n"
         for sent in ("", "GET /v1/mod", half, half + "\r\n{"):
-            status, body = _raw(process, sent)
-            assert (status, body["error"]["code"]) == (408, "request_timeout"), sent
-
-
-def test_more_connections_than_it_takes_are_told_to_come_again(
-    tiny_cluster: ClusterProcess,
-) -> None:
-    few = {"CLUSTER__GATEWAY__MAX_CONNECTIONS": "3"}
-    with gateway_process(tiny_cluster.url, settings=few) as process:
-        held = [socket.create_connection(("127.0.0.1", process.port)) for _ in range(3)]
-        time.sleep(0.2)
-        status, body = _raw(process, "GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert (status, body["error"]["code"]) == (503, "too_many_connections")
-        for connection in held:
-            connection.close()
-        time.sleep(0.2)
-        assert httpx.get(f"{process.url}/health").status_code == 200
-
-
-def _raw(process: GatewayProcess, request: str) -> tuple[int, Any]:
-    """Status and body of the answer to some bytes."""
-    with socket.create_connection(("127.0.0.1", process.port), timeout=30) as connection:
-        connection.sendall(request.encode("latin-1"))
-        received = b""
-        while part := connection.recv(65536):
-            received += part
-    head, _, body = received.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)
+            (answer,) = answers(process, sent.encode())
+            assert (answer.status, answer.error["code"]) == (408, "request_timeout"), sent
 
 
 def test_who_reads_nothing_is_let_go_and_its_request_ends(tiny_cluster: ClusterProcess) -> None:

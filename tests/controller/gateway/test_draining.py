@@ -12,6 +12,7 @@ import pytest
 
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
 from tests.controller.gateway.long_answers import CHAT, LONG, active, streaming, until_active
+from tests.controller.gateway.raw_http import connected, received
 from tests.processes import ClusterProcess, wait_for
 
 _AT_ONCE_STATUS = 130
@@ -43,21 +44,14 @@ def _half_a_request(gateway: GatewayProcess) -> tuple[socket.socket, bytes]:
     """A connection on which a request has begun, and the rest of it."""
     body = json.dumps(LONG | _WHOLE).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    connection = socket.create_connection(("127.0.0.1", gateway.port), timeout=30)
+    connection = connected(gateway)
     connection.sendall(head + body[:10])
     return connection, body[10:]
 
 
-def _received(connection: socket.socket) -> bytes:
-    received = b""
-    while part := connection.recv(65536):
-        received += part
-    return received
-
-
 def _listens(gateway: GatewayProcess) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", gateway.port), timeout=5).close()
+        connected(gateway).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -82,15 +76,15 @@ def test_what_runs_goes_on_to_its_end(
 
 
 def test_what_is_new_is_refused(leaving: GatewayProcess, tiny_cluster: ClusterProcess) -> None:
-    kept = socket.create_connection(("127.0.0.1", leaving.port), timeout=30)
+    kept = connected(leaving)
     half, rest = _half_a_request(leaving)
     with kept, half, streaming(leaving, LONG | {"n": 4}) as stream:
         stream.until("data: ")
         leaving.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not _listens(leaving), "no more connections are taken")
-        assert _received(kept) == b""
+        assert received(kept) == b""
         half.sendall(rest)
-        head, _, body = _received(half).partition(b"\r\n\r\n")
+        head, _, body = received(half).partition(b"\r\n\r\n")
         assert "data: [DONE]" in list(stream.lines)
     assert head.startswith(b"HTTP/1.1 503 ")
     for line in (b"retry-after: 1", b"x-should-retry: true", b"connection: close"):
@@ -149,7 +143,7 @@ def test_who_takes_too_long_is_told_and_cancelled(
             with pytest.raises(httpx.TransportError):
                 for line in stream.lines:
                     last = line or last
-            refused = _received(half).partition(b"\r\n\r\n")[2]
+            refused = received(half).partition(b"\r\n\r\n")[2]
         for answer in (last.removeprefix("data: "), whole.result().text, refused):
             assert json.loads(answer)["error"]["code"] == "draining"
         assert (whole.result().status_code, whole.result().headers["retry-after"]) == (503, "1")

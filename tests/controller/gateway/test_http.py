@@ -162,6 +162,8 @@ def test_what_a_path_does_not_take_is_refused_with_what_it_takes(
         answer = http.request(method, path)
         assert (answer.status_code, answer.headers["allow"]) == (405, methods), path
         assert not [name for name in answer.headers if name.startswith("access-control")]
+        if method != "HEAD":
+            assert f"takes {methods}, not {method}" in answer.json()["error"]["message"]
     assert http.request(method, "/nowhere").status_code == 404
 
 

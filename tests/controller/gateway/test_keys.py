@@ -19,8 +19,6 @@ from shared.settings.tree import Gateway
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process, make_key
 from tests.processes import SCRIPTS, ClusterProcess, wait_for
 
-_ADA = ClientName("ada")
-
 
 def _entry(key: str, client: str = "ada") -> Key:
     return Key(client=ClientName(client), sha256=hashed(key))
@@ -226,9 +224,7 @@ def test_without_a_good_key_nothing_is_told(
         assert httpx.get(process.url + path).status_code == 200
 
 
-def test_what_a_key_does_not_allow_is_refused(
-    keyed: tuple[GatewayProcess, dict[str, str]],
-) -> None:
+def test_what_a_key_does_not_allow_is_refused(keyed: tuple[GatewayProcess, dict[str, str]]) -> None:
     other = _ask(keyed, "other")
     assert (other.status_code, other.json()["error"]["param"]) == (403, "model")
     assert _ask(keyed, "low").status_code == 200

@@ -138,11 +138,6 @@ def test_models_are_listed_and_found_by_name(openai_client: openai.OpenAI) -> No
         openai_client.models.retrieve("gpt-17")
 
 
-def test_a_skill_may_stand_for_a_model(openai_client: openai.OpenAI) -> None:
-    answer = openai_client.chat.completions.create(model="chat", messages=_messages(), max_tokens=2)
-    assert answer.model == "chat"
-
-
 def test_errors_are_the_clients_own_and_name_the_field(openai_client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         openai_client.chat.completions.create(model="gpt-17", messages=_messages())

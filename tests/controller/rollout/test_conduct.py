@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.rollout.conduct import (
-    Progress,
-    began,
-    begin,
-    decide,
-    expected_version,
-    on_trial,
-)
+from controller.rollout.conduct import Progress, began, begin, decide, expected_version, on_trial
 from controller.rollout.readings import Readings
 from shared.ids import WorkerId
 from shared.messages.events import WorkerReport
@@ -178,6 +171,8 @@ def test_worse_while_it_is_watched() -> None:
     assert play.rollout.reason == "100% of 9 requests failed or were refused at w1, 0% before"
     assert orders == [(W1, 1)]
     assert on_trial(play.state) == {W1}  # until it is back
+    assert play.look() == []
+    assert play.look(11) == [(W1, 1)]  # again, as it was not heard
     play.until("rolled_back")
     assert on_trial(play.state) == frozenset()
 
@@ -194,16 +189,6 @@ def test_back_in_the_second_step_half_of_them_at_once() -> None:
     assert expected_version(play.state, W1) == 1
     play.until("rolled_back")
     assert {one.config_version for one in play.reports.values()} == {1}
-
-
-def test_what_is_ordered_is_repeated_where_it_was_not_heard() -> None:
-    play = Play()
-    play.until("baking")
-    play.look()
-    play.say(W1, 2, boot="b2", failed=9)
-    assert play.look() == [(W1, 1)]
-    assert play.look() == []
-    assert play.look(11) == [(W1, 1)]
 
 
 def test_a_pause_stops_all_but_going_back() -> None:

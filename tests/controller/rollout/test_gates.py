@@ -37,10 +37,7 @@ def fault(
 def busy(speeds: list[float], others: list[float] | None = None) -> list[list[Any]]:
     others = others or [100.0] * len(speeds)
     return [
-        [
-            report("w1", tokens_per_s=own, active=4),
-            report("w2", tokens_per_s=other, active=4),
-        ]
+        [report("w1", tokens_per_s=own, active=4), report("w2", tokens_per_s=other, active=4)]
         for own, other in zip(speeds, others, strict=True)
     ]
 

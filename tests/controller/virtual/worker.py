@@ -10,13 +10,7 @@ from shared.errors import BusError
 from shared.ids import BootId, WorkerId
 from shared.messages.codec import encode
 from shared.messages.control import ControlReply
-from shared.messages.events import (
-    EventType,
-    MemoryStatus,
-    WorkerEvent,
-    WorkerReport,
-    WorkerState,
-)
+from shared.messages.events import EventType, MemoryStatus, WorkerEvent, WorkerReport, WorkerState
 from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 from tests.controller.virtual.bus import VirtualBus
