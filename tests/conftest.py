@@ -6,7 +6,7 @@ Servers and clusters are open or secured by the draw of the test's module (`test
 import os
 import sysconfig
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import hypothesis
@@ -182,6 +182,13 @@ def demo_clusters(demo_folder: Path) -> Iterator[Started[bool, ClusterProcess]]:
 def demo_cluster(demo_clusters: Started[bool, ClusterProcess]) -> ClusterProcess:
     """A real cluster of one worker with the real small model."""
     return demo_clusters.get(drawn())
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What a test holds until its end."""
+    with ExitStack() as held:
+        yield held
 
 
 @pytest.fixture(scope="session")

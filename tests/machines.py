@@ -11,27 +11,31 @@ from tests.processes import COMMON_SETTINGS, SCRIPTS, free_port, wait_for
 
 
 class Machine:
-    """A home of its own, in which commands run."""
+    """A home of its own, in which commands run.
+
+    Attributes:
+        environment: of the commands.
+    """
 
     def __init__(self, folder: Path, stack: ExitStack, model: Path | None = None) -> None:
         folder.mkdir()
         self._stack = stack
-        self._environment = {
+        self.environment = {
             **os.environ,
             "HOME": str(folder),
             "XDG_DATA_HOME": str(folder / "data"),
             **COMMON_SETTINGS,
         }
         if model is not None:
-            self._environment["CLUSTER__SKILLS"] = json.dumps({"chat": [str(model)]})
-        self._folder = folder
+            self.environment["CLUSTER__SKILLS"] = json.dumps({"chat": [str(model)]})
+        self.folder = folder
 
     def run(self, *command: str, given: str = "", fails: bool = False) -> str:
         """What it says; on stderr where it fails."""
         done = subprocess.run(
             [SCRIPTS / command[0], *command[1:]],
-            env=self._environment,
-            cwd=self._folder,
+            env=self.environment,
+            cwd=self.folder,
             input=given,
             capture_output=True,
             text=True,
@@ -43,11 +47,11 @@ class Machine:
 
     def shell(self, line: str, given: str = "") -> str:
         """What a line says that is typed here."""
-        environment = {**self._environment, "PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
+        environment = {**self.environment, "PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", line],
             env=environment,
-            cwd=self._folder,
+            cwd=self.folder,
             input=given,
             capture_output=True,
             text=True,
@@ -59,19 +63,20 @@ class Machine:
 
     def log(self, command: str) -> str:
         """What the commands of that name have said that were started."""
-        return (self._folder / f"{command}.log").read_text()
+        return (self.folder / f"{command}.log").read_text()
 
-    def start(self, *command: str) -> None:
+    def start(self, *command: str) -> "subprocess.Popen[bytes]":
         """Until the test ends."""
-        log = self._stack.enter_context((self._folder / f"{command[0]}.log").open("ab"))
+        log = self._stack.enter_context((self.folder / f"{command[0]}.log").open("ab"))
         process = subprocess.Popen(
             [SCRIPTS / command[0], *command[1:]],
-            env=self._environment,
-            cwd=self._folder,
+            env=self.environment,
+            cwd=self.folder,
             stdout=log,
             stderr=log,
         )
         self._stack.callback(_end, process)
+        return process
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -15,11 +15,10 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.access.keys import new_seed
 from shared.access.membership import Membership, read_token
 from shared.client import Cluster, connect
 from shared.errors import StreamFailed
-from shared.settings.tree import Nats, Tls
+from tests.access.members import nats_of
 from tests.faults.asks import ENDLESS
 from tests.machines import SecuredCluster
 
@@ -53,17 +52,9 @@ def scene(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield Scene(cluster, folder)
 
 
-def settings(member: Membership, folder: Path) -> Nats:
-    assert member.authority is not None
-    seed, authority = folder / f"{member.name}.nk", folder / "authority.crt"
-    seed.write_text(member.seed)
-    authority.write_text(member.authority)
-    return Nats(servers=member.servers, nkey_seed_file=str(seed), tls=Tls(ca_file=str(authority)))
-
-
 @asynccontextmanager
 async def client(scene: Scene, member: Membership) -> AsyncIterator[Cluster]:
-    async with connect(settings(member, scene.folder), client=member.name) as cluster:
+    async with connect(nats_of(member, scene.folder), client=member.name) as cluster:
         yield cluster
 
 
@@ -109,7 +100,7 @@ async def attacker(scene: Scene) -> AsyncIterator[Attacker]:
     async def note(error: Exception) -> None:
         refused.append(str(error))
 
-    own = settings(scene.eve, scene.folder)
+    own = nats_of(scene.eve, scene.folder)
     assert own.nkey_seed_file is not None and own.tls is not None
     connection = await nats.connect(
         own.servers,
@@ -244,26 +235,6 @@ async def test_a_flood_is_bounded_and_others_are_served(scene: Scene) -> None:
         await asyncio.gather(*flood)
         assert codes.count("rate_limit_exceeded") > 0 and codes.count("done") > 0
         assert set(codes) <= {"done", "rate_limit_exceeded", "queue_full"}
-
-
-async def test_who_has_no_key_or_does_not_know_the_authority_stays_out(scene: Scene) -> None:
-    own = settings(scene.eve, scene.folder)
-    assert own.nkey_seed_file is not None and own.tls is not None
-    trusted = ssl.create_default_context(cafile=own.tls.ca_file)
-    wrong = scene.folder / "wrong.nk"
-    wrong.write_text(new_seed())
-    plain = [server.replace("tls://", "nats://") for server in own.servers]
-    for options in (
-        {"servers": own.servers, "tls": trusted},
-        {"servers": own.servers, "tls": trusted, "nkeys_seed": str(wrong)},
-        {"servers": own.servers, "tls": trusted, "token": "secret"},
-        {"servers": own.servers, "nkeys_seed": own.nkey_seed_file},
-        {"servers": plain},
-    ):
-        with pytest.raises((nats.errors.Error, OSError, TimeoutError)):
-            await nats.connect(
-                **options, allow_reconnect=False, max_reconnect_attempts=0, connect_timeout=5
-            )
 
 
 def test_no_secret_is_told(scene: Scene) -> None:

@@ -1,81 +1,37 @@
 """A worker that was told nothing finds its cluster: real multicast DNS, on this machine alone."""
 
 import json
-import os
-import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.machines import Machine
 from tests.processes import SCRIPTS, free_port, wait_for
 
 ONLY_HERE = '["127.0.0.1"]'
 
 
-class Home:
+class Home(Machine):
     """A machine on which nothing was said of NATS."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        folder.mkdir()
-        self.folder = folder
-        self._stack = stack
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("CLUSTER")}
-        self.environment = {
-            **kept,
-            "HOME": str(folder),
-            "XDG_DATA_HOME": str(folder),
+        super().__init__(folder, stack)
+        self.environment |= {
             "CLUSTER__DISCOVERY__INTERFACES": ONLY_HERE,
             "CLUSTER__SKILLS": '{"chat": ["no/model"]}',
             "CLUSTER__WORKER__PRE_WARMING__ENABLED": "false",
         }
 
-    def start(self, *command: str) -> "subprocess.Popen[bytes]":
-        """Its stderr goes to the file `<command>.log`."""
-        log = self._stack.enter_context(self.log(command[0]).open("ab"))
-        process = subprocess.Popen(
-            [SCRIPTS / command[0], *command[1:]],
-            cwd=self.folder,
-            env=self.environment,
-            stderr=log,
-            stdout=log,
-        )
-        self._stack.callback(_end, process)
-        return process
-
-    def log(self, name: str) -> Path:
-        return self.folder / f"{name}.log"
-
     def said(self, name: str, text: str) -> Callable[[], bool]:
-        return lambda: text in self.log(name).read_text()
+        return lambda: text in self.log(name)
 
     def discovered(self) -> list[dict[str, object]]:
-        told = subprocess.run(
-            [SCRIPTS / "cluster", "discover", "--interface", "127.0.0.1", "--json"],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            check=True,
-        )
-        clusters: list[dict[str, object]] = json.loads(told.stdout)["clusters"]
+        told = self.run("cluster", "discover", "--interface", "127.0.0.1", "--json")
+        clusters: list[dict[str, object]] = json.loads(told)["clusters"]
         return clusters
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(15)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as held:
-        yield held
 
 
 @pytest.fixture
@@ -125,7 +81,7 @@ def test_one_that_asks_for_a_token_gets_none_and_the_person_is_told(first: Home,
     serve(first, name="home", token="a-secret")
     wait_for(lambda: bool(mac.discovered()), "it is announced")
     assert mac.start("worker").wait(30) == 2
-    said = mac.log("worker").read_text()
+    said = mac.log("worker")
     assert "asks for a token" in said and "--token TOKEN" in said and "a-secret" not in said
 
 
@@ -141,4 +97,4 @@ def test_who_is_not_to_be_found_is_not_and_who_has_gone_is_gone(first: Home, mac
 def test_where_nothing_is_to_be_looked_for_the_default_server_is_asked(mac: Home) -> None:
     mac.start("worker", "--no-discovery")
     wait_for(mac.said("worker", "127.0.0.1:4222"), "it tries the default")
-    assert "announces" not in mac.log("worker").read_text()
+    assert "announces" not in mac.log("worker")

@@ -27,7 +27,7 @@ from shared.messages.dispatch import DispatchBatch, DispatchReply, ForwardedRequ
 from shared.messages.events import ControllerEvent, RequestEvents, WorkerEvent
 from shared.messages.health import ClusterHealth, ControllerHealth, WorkerHealth
 from shared.messages.logs import LogRecord, RecentLogs, RecentLogsQuery
-from shared.messages.request import InferenceRequest, parse_request
+from shared.messages.request import Claims, InferenceRequest, parse_request
 from shared.messages.rollout import RolloutReply, RolloutState, Version
 from tests.bad_values import Shape
 from tests.random_json import near, random_value
@@ -76,9 +76,14 @@ def test_bytes_are_a_request_or_an_error_that_says_why_not(random: Random) -> No
     payload = near(random, REQUESTS)
     note(repr(payload))
     try:
-        assert isinstance(parse_request(payload), InferenceRequest)
+        request = parse_request(payload)
     except RequestError as error:
         assert error.message and error.code in ERROR_CODES and not error.retryable
+    else:
+        assert isinstance(request, InferenceRequest)
+        assert len(request.fingerprint()) == 64
+    claimed = Claims.of(payload).request_id
+    assert claimed is None or 0 < len(claimed) <= 128
 
 
 _SUBMIT = link.Submit(
@@ -100,6 +105,8 @@ LINK_MESSAGES: list[Any] = [
         link.StepCompleted([_OUTPUT, _OUTPUT]),
         link.EngineMeasured(1, 2, 3, 4, 5, 6, 7.5),
         link.SequencePreempted(3),
+        link.Foresee(_SUBMIT),
+        link.TextsMeasured([link.TextMeasured("aa", 1, 2, 3, 4, 5)]),
     )
 ]
 _LINK_KINDS = (*get_args(link.Order), *get_args(link.Fact))

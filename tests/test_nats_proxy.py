@@ -16,6 +16,8 @@ from tests.nats_frames import Frame, FrameReader, ProtocolBroken, at_address
 from tests.nats_proxy import Counters, Cut, Disturbance, Disturber, NatsProxy
 from tests.processes import RunningNats, wait_for
 
+pytestmark = pytest.mark.anyio
+
 SECURED = False  # the line has to see the messages that it loses
 LIMIT_S = 20
 
@@ -184,7 +186,6 @@ async def proxy(nats_server: RunningNats) -> AsyncIterator[NatsProxy]:
         yield running
 
 
-@pytest.mark.anyio
 async def test_a_client_is_served_through_the_proxy_and_knows_no_other_server(
     proxy: NatsProxy,
 ) -> None:
@@ -200,7 +201,6 @@ async def test_a_client_is_served_through_the_proxy_and_knows_no_other_server(
     assert proxy.counters.messages == 0
 
 
-@pytest.mark.anyio
 async def test_faults_reach_the_client_and_are_counted(proxy: NatsProxy) -> None:
     proxy.disturbance = Disturbance(drop=0.1, double=0.1, reorder=0.1)
     async with connected(proxy) as client:
@@ -220,7 +220,6 @@ async def test_faults_reach_the_client_and_are_counted(proxy: NatsProxy) -> None
     assert received.numbers != sorted(received.numbers)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("how", ["reset", "end"])
 async def test_a_cut_client_comes_back_only_when_it_is_no_longer_refused(
     proxy: NatsProxy, how: Cut
@@ -239,7 +238,6 @@ async def test_a_cut_client_comes_back_only_when_it_is_no_longer_refused(
         assert proxy.counters.cut == 1
 
 
-@pytest.mark.anyio
 async def test_a_stalled_line_delivers_everything_once_it_flows_again(proxy: NatsProxy) -> None:
     async with connected(proxy) as client:
         received = Received()
@@ -256,7 +254,6 @@ async def test_a_stalled_line_delivers_everything_once_it_flows_again(proxy: Nat
         assert received.numbers == list(range(50))
 
 
-@pytest.mark.anyio
 async def test_a_stalled_line_can_be_cut(proxy: NatsProxy) -> None:
     async with connected(proxy) as client:
         await client.flush()

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import nats
 import orjson
 import pytest
 from pydantic import BaseModel
@@ -15,7 +14,7 @@ from shared.messages import stream
 from shared.messages.codec import decode, encode
 from shared.subjects import SUBJECTS
 from tests import wire_docs
-from tests.access.roles import as_client, connect_options
+from tests.asking import Asker
 from tests.processes import ClusterProcess
 
 MESSAGES = {kind.__name__: kind for kind in wire_docs.MESSAGES}
@@ -97,17 +96,11 @@ def test_every_message_of_the_subject_table_has_a_schema() -> None:
 async def test_what_a_cluster_really_sends_is_valid(
     tiny_cluster: ClusterProcess, body: dict[str, Any]
 ) -> None:
-    client = await nats.connect(**connect_options(as_client(tiny_cluster.url)))
-    inbox = client.new_inbox()
-    subscription = await client.subscribe(inbox)
-    await client.publish("mlx.infer.local.chat", orjson.dumps(body), reply=inbox)
+    async with Asker.connect(tiny_cluster) as asker:
+        (answer,) = await asker.answers([orjson.dumps(body)])
     validator = jsonschema.Draft202012Validator(STREAM_SCHEMA)
-    done = False
-    while not done:
-        message = orjson.loads((await subscription.next_msg(timeout=20)).data)
+    for message in answer.arrived:
         validator.validate(message)
-        done = any(m.get("done", False) for m in message.get("messages", [message]))
-    await client.close()
 
 
 def test_schemas_are_of_the_draft_they_claim() -> None:

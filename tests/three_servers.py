@@ -6,9 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from shared.access.folder import AccessFolder, Listening
-from shared.access.membership import Membership
 from shared.access.server_folder import CONFIG_NAME
-from shared.settings.tree import Nats, Tls
 from tests.processes import SCRIPTS, free_port
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -49,17 +47,6 @@ class ThreeServers:
 
     def kill(self, address: str) -> None:
         _end(self._processes[address])
-
-    def settings(self, member: Membership) -> Nats:
-        """As the member has them."""
-        seed, authority = self._folder / f"{member.name}.nk", self._folder / "authority.crt"
-        seed.write_text(member.seed)
-        authority.write_text(member.authority or "")
-        return Nats(
-            servers=member.servers,
-            nkey_seed_file=str(seed),
-            tls=Tls(ca_file=str(authority)),
-        )
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

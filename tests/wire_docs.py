@@ -13,17 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from shared.errors import ERROR_CODES
-from shared.messages import (
-    control,
-    dispatch,
-    events,
-    files,
-    health,
-    logs,
-    request,
-    rollout,
-    routes,
-)
+from shared.messages import control, dispatch, events, files, health, logs, request, rollout, routes
 from shared.messages.codec import json_schema
 from shared.subjects import SUBJECTS
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from shared.access.certificates import new_authority, new_server
 from shared.access.keys import new_seed, public_key
+from shared.access.membership import Membership
 from shared.access.roles import Role
 from shared.access.server_config import ServerFiles, User, server_config
 from shared.settings.tree import Nats, Tls
@@ -27,6 +28,24 @@ _AUTHORITY = "authority.crt"
 _TESTER = "tester"
 _PLACED = ("host", "port", "jetstream")
 """Settings that each server has for itself."""
+
+
+def nats_of(member: Membership, folder: Path, *servers: str) -> Nats:
+    """How somebody connects who has a token of a cluster of its own.
+
+    Args:
+        folder: where the key and the authority are put.
+        servers: instead of those that the token names.
+    """
+    assert member.authority is not None
+    seed, authority = folder / f"{member.name}.nk", folder / "authority.crt"
+    seed.write_text(member.seed)
+    authority.write_text(member.authority)
+    return Nats(
+        servers=list(servers) or member.servers,
+        nkey_seed_file=str(seed),
+        tls=Tls(ca_file=str(authority)),
+    )
 
 
 class Members:

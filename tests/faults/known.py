@@ -8,7 +8,7 @@ from typing import Any
 from shared.client import Cluster, connect
 from tests.faults.asks import Ask, Conversation, long_ask, next_turn, varied_asks
 from tests.faults.fleet import Fleet
-from tests.faults.load import Load
+from tests.faults.load import Load, answers_alone
 from tests.faults.records import DONE, Answer
 
 _TURNS = 4
@@ -48,16 +48,15 @@ class Size:
 
 
 LARGE = Size(asks=24, conversations=4, tokens=400, long_tokens=2000, crowds=(40, 12, 8, 4))
-SMALL = Size(asks=10, conversations=2, tokens=240, long_tokens=1600, crowds=(12, 4))
+SMALL = Size(asks=10, conversations=2, tokens=160, long_tokens=1000, crowds=(12, 4))
 
 
 async def learn(cluster: Cluster, size: Size, seed: int) -> Known:
     """Ask each question alone, and in crowds of several sizes."""
-    truths: dict[str, Answer] = {}
     single = varied_asks(size.asks, shortest=20, longest=size.tokens, seed=seed)
     single.append(long_ask(size.long_tokens))
-    for ask in single:
-        truths[ask.name] = await _answer(cluster, ask)
+    alone = await answers_alone(cluster, single)
+    truths = {ask.name: answer for ask, answer in zip(single, alone, strict=True)}
     talks = [
         await _converse(cluster, f"conversation {number}", seed, size.tokens // 2, truths)
         for number in range(size.conversations)
@@ -88,7 +87,7 @@ async def _converse(
     turns = []
     for place in range(_TURNS):
         turn = next_turn(name, said, place, seed, tokens)
-        truths[turn.name] = await _answer(cluster, turn)
+        (truths[turn.name],) = await answers_alone(cluster, [turn])
         answer = {"role": "assistant", "content": truths[turn.name].text[0]}
         said = [*turn.fields["messages"], answer]
         turns.append(turn)
@@ -106,9 +105,3 @@ async def _ties(
                 if record.end != DONE or record.answer() != truths[ask.name]:
                     found.add(ask.name)
     return found
-
-
-async def _answer(cluster: Cluster, ask: Ask) -> Answer:
-    (record,) = await Load([ask]).run(cluster)
-    assert record.end == DONE and not record.broken, record
-    return record.answer()

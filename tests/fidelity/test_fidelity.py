@@ -28,21 +28,14 @@ SEEDS = pytest.mark.parametrize("number", [0, long_form(1), long_form(2)])
 """Numbers of loads."""
 
 
-@pytest.fixture(scope="module")
-def real_cluster(demo_folder: Path) -> Iterator[ClusterProcess]:
-    """One worker with the real small model."""
-    with cluster_process(workers=1) as cluster:
-        yield cluster
-
-
 @pytest.mark.parametrize(
     ("clients", "prompt", "answer"), [(12, (10, 60), (6, 10)), long_form(MANY, (10, 230), (20, 40))]
 )
 async def test_the_real_model_gives_each_of_many_clients_the_answer_it_gives_alone(
-    clients: int, prompt: Span, answer: Span, seed: int, real_cluster: ClusterProcess
+    clients: int, prompt: Span, answer: Span, seed: int, demo_cluster: ClusterProcess
 ) -> None:
     asks = differing_asks(clients, seed, prompt=prompt, answer=answer, characters=False)
-    answers = await judge(real_cluster, asks)
+    answers = await judge(demo_cluster, asks)
     own = sum(marker in text_of(answers[name]) for name, marker in markers(asks).items())
     assert own > clients // 8, "the answers hold no markers at all: this test would see no leak"
 

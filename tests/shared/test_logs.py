@@ -20,6 +20,8 @@ from shared.messages.logs import LogRecord, RecentLogs
 from shared.settings.tree import Logging
 from shared.subjects import LOG_ALL, RECENT_LOGS
 
+pytestmark = pytest.mark.anyio
+
 
 def line(message: str, level: int = logging.INFO, **fields: object) -> logging.LogRecord:
     record = logging.LogRecord("test", level, __file__, 1, message, None, None)
@@ -129,7 +131,6 @@ class Pipe(io.BytesIO):
         return len(lines)
 
 
-@pytest.mark.anyio
 async def test_what_a_loop_logs_is_written_together_before_it_waits() -> None:
     pipe = Pipe()
     store = LogStore("worker", "mac-1", pipe)
@@ -143,7 +144,6 @@ async def test_what_a_loop_logs_is_written_together_before_it_waits() -> None:
     assert pipe.writes == [["a", "b"], ["c"]]
 
 
-@pytest.mark.anyio
 async def test_a_warning_is_written_at_once_with_what_came_before() -> None:
     pipe = Pipe()
     store = LogStore("worker", "mac-1", pipe)
@@ -161,7 +161,6 @@ def test_without_a_loop_each_line_is_written_at_once() -> None:
     assert pipe.writes == [["a"]]
 
 
-@pytest.mark.anyio
 async def test_what_is_not_written_yet_is_when_logging_ends() -> None:
     pipe = Pipe()
     store = LogStore("worker", "mac-1", pipe)
@@ -177,7 +176,6 @@ async def recent(bus: Bus, query: dict[str, object] | None = None) -> list[str]:
     return [record.message for record in decode(RecentLogs, answer.payload).records]
 
 
-@pytest.mark.anyio
 async def test_recent_records_are_answered_by_request_and_limit(bus: Bus, store: LogStore) -> None:
     for number in range(3):
         store.emit(line(f"a{number}", request_id="a"))
@@ -189,14 +187,12 @@ async def test_recent_records_are_answered_by_request_and_limit(bus: Bus, store:
     assert await recent(bus, {"request_id": "c"}) == []
 
 
-@pytest.mark.anyio
 async def test_a_limit_of_none_at_all_gets_none(bus: Bus, store: LogStore) -> None:
     store.emit(line("x"))
     await store.answer(bus)
     assert await recent(bus, {"limit": 0}) == []
 
 
-@pytest.mark.anyio
 async def test_only_the_last_thousand_records_are_kept(bus: Bus, store: LogStore) -> None:
     for number in range(1001):
         store.emit(line(str(number)))
@@ -205,7 +201,6 @@ async def test_only_the_last_thousand_records_are_kept(bus: Bus, store: LogStore
     assert (len(kept), kept[0], kept[-1]) == (1000, "1", "1000")
 
 
-@pytest.mark.anyio
 async def test_a_question_that_cannot_be_read_does_not_end_the_answers(
     bus: Bus, store: LogStore
 ) -> None:
@@ -215,7 +210,6 @@ async def test_a_question_that_cannot_be_read_does_not_end_the_answers(
     assert await recent(bus) == ["x"]
 
 
-@pytest.mark.anyio
 async def test_new_records_are_published_once_each_under_kind_and_id(
     bus: Bus, store: LogStore
 ) -> None:

@@ -121,11 +121,6 @@ def _popped(queue: RequestQueue[Waiting, int]) -> list[int]:
     return [request.number for _ in range(len(queue)) if (request := queue.pop())]
 
 
-def test_high_overtakes_medium_and_low_and_equals_keep_their_order() -> None:
-    queue, _ = _queue("low", "medium", "high", "low", "high", "medium")
-    assert _popped(queue) == [2, 4, 1, 5, 0, 3]
-
-
 @pytest.mark.parametrize(("levels", "order"), [(1, [0, 1, 2, 3]), (2, [2, 0, 1, 3])])
 def test_with_fewer_levels_the_lower_priorities_are_equals(levels: int, order: list[int]) -> None:
     queue, _ = _queue("low", "medium", "high", "low", levels=levels)
@@ -133,17 +128,6 @@ def test_with_fewer_levels_the_lower_priorities_are_equals(levels: int, order: l
 
 
 # When it is full.
-
-
-@pytest.mark.parametrize("depth", [1, 3])
-def test_a_full_queue_takes_nothing_until_something_left(depth: int) -> None:
-    levels: list[Priority] = ["medium"] * depth
-    queue, _ = _queue(*levels)
-    late = Waiting(depth, "high")
-    assert queue.push(late, 0.0) is late
-    queue.pop()
-    assert queue.push(late, 0.0) is None
-    assert len(queue) == depth
 
 
 def test_told_to_drop_it_drops_the_newest_of_the_lowest_priority() -> None:

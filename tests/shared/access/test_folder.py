@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from shared.access.certificates import new_authority, new_server
 from shared.access.folder import AccessFolder, Listening
@@ -15,7 +16,8 @@ from shared.access.membership import Membership
 from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus
 from shared.errors import BusUnreachable, SettingsError
-from shared.settings.tree import Nats, Tls
+from shared.settings.tree import Nats
+from tests.access.members import nats_of
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -42,15 +44,7 @@ def start(server: NatsProcess, folder: AccessFolder) -> None:
 
 
 def settings(server: NatsProcess, member: Membership, tmp_path: Path) -> Nats:
-    assert member.authority is not None
-    seed, authority = tmp_path / f"{member.name}.nk", tmp_path / "ca.crt"
-    seed.write_text(member.seed)
-    authority.write_text(member.authority)
-    return Nats(
-        servers=[server.url.replace("nats://", "tls://")],
-        nkey_seed_file=str(seed),
-        tls=Tls(ca_file=str(authority)),
-    )
+    return nats_of(member, tmp_path, server.url.replace("nats://", "tls://"))
 
 
 async def gets_in(nats: Nats) -> bool:
@@ -73,36 +67,18 @@ async def test_who_is_in_it_gets_in_and_nobody_else(
     assert await gets_in(known)
     plain = Nats(servers=[server.url])
     assert not await gets_in(plain)
-    assert not await gets_in(known.model_copy(update={"nkey_seed_file": None}))
+    for change in (
+        {"nkey_seed_file": None},
+        {"nkey_seed_file": None, "token": SecretStr("secret")},
+        {"tls": None},  # knows no authority
+    ):
+        assert not await gets_in(known.model_copy(update=change))
     stranger = AccessFolder.create(tmp_path / "other", Listening(names=["127.0.0.1"]))
     with stranger.changing():
         forged = stranger.add("client", "alice", now=NOW)
     with_our_authority = forged.model_copy(update={"authority": alice.authority})
     assert not await gets_in(settings(server, with_our_authority, tmp_path))
     assert not await gets_in(settings(server, forged, tmp_path)), "its server is another's"
-
-
-async def test_a_key_is_changed_without_a_moment_in_which_none_is_good(
-    server: NatsProcess, folder: AccessFolder, tmp_path: Path
-) -> None:
-    with folder.changing():
-        before = folder.add("client", "alice", now=NOW)
-        after = folder.rotate("client", "alice")
-    assert before.seed != after.seed
-    start(server, folder)
-    assert await gets_in(settings(server, before, tmp_path))
-    assert await gets_in(settings(server, after, tmp_path))
-    server.kill()
-    with folder.changing():
-        assert folder.retire("client", "alice")
-    start(server, folder)
-    assert not await gets_in(settings(server, before, tmp_path))
-    assert await gets_in(settings(server, after, tmp_path))
-    server.kill()
-    with folder.changing():
-        folder.remove("client", "alice")
-    start(server, folder)
-    assert not await gets_in(settings(server, after, tmp_path))
 
 
 async def test_a_server_is_known_by_its_names_only(

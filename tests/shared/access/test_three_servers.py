@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus, LeaseStore
 from shared.errors import BusError, SettingsError
 from shared.ids import BootId, ControllerId
+from tests.access.members import nats_of
 from tests.three_servers import ADDRESSES, ThreeServers
 
 pytestmark = pytest.mark.anyio
@@ -25,13 +26,12 @@ PATIENCE_S = 40.0
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[ThreeServers]:
-    with ExitStack() as stack:
-        yield ThreeServers(tmp_path, stack)
+def servers(tmp_path: Path, stack: ExitStack) -> ThreeServers:
+    return ThreeServers(tmp_path, stack)
 
 
 @pytest.fixture
-async def buses(servers: ThreeServers) -> AsyncIterator[list[Bus]]:
+async def buses(servers: ThreeServers, tmp_path: Path) -> AsyncIterator[list[Bus]]:
     """Of two controllers, once all servers are there."""
     with servers.access.changing():
         members = [servers.access.add("controller", f"c-{n}", now=NOW) for n in (1, 2)]
@@ -40,8 +40,8 @@ async def buses(servers: ThreeServers) -> AsyncIterator[list[Bus]]:
         connected = []
         for member in members:
             prefix = subjects.inbox_prefix("controller", member.name)
-            settings = servers.settings(member)
-            bus = await Bus.connect(settings, name=member.name, inbox_prefix=prefix, wait_s=20)
+            nats = nats_of(member, tmp_path)
+            bus = await Bus.connect(nats, name=member.name, inbox_prefix=prefix, wait_s=20)
             stack.push_async_callback(bus.close)
             connected.append(bus)
         yield connected

@@ -50,15 +50,6 @@ async def test_a_service_answers_in_inboxes_only(bus: Bus) -> None:
     assert orders.empty()
 
 
-async def test_a_request_gets_the_answer(bus: Bus) -> None:
-    async def double(message: Message) -> None:
-        await bus.publish(message.reply, message.payload * 2)
-
-    await bus.subscribe("t.double", double)
-    answer = await bus.request("t.double", b"ab", timeout_s=10)
-    assert answer.payload == b"abab"
-
-
 async def test_a_request_that_nobody_hears_fails_at_once(bus: Bus) -> None:
     with pytest.raises(NoResponders, match=r"nobody answers on t\.nobody"):
         await bus.request("t.nobody", b"", timeout_s=60)

@@ -15,7 +15,7 @@ from shared.access.membership import read_token
 from shared.bus import Bus
 from shared.cli.auth import command
 from shared.errors import BusUnreachable
-from shared.settings.tree import Nats, Tls
+from tests.access.members import nats_of
 from tests.processes import SCRIPTS, free_port, wait_for
 
 pytestmark = pytest.mark.anyio
@@ -61,19 +61,10 @@ def running(auth: Auth) -> Iterator[Auth]:
         server.wait()
 
 
-def settings(token: str, folder: Path) -> Nats:
-    """As somebody has them who was given this token."""
-    member = read_token(token)
-    assert member.authority is not None
-    seed, authority = folder / "seed.nk", folder / "ca.crt"
-    seed.write_text(member.seed)
-    authority.write_text(member.authority)
-    return Nats(servers=member.servers, nkey_seed_file=str(seed), tls=Tls(ca_file=str(authority)))
-
-
 async def connected(token: str, folder: Path, wait_s: float = 5) -> Bus:
-    prefix = f"_INBOX.{read_token(token).name}"
-    nats = settings(token, folder)
+    """As somebody who was given this token."""
+    member = read_token(token)
+    nats, prefix = nats_of(member, folder), f"_INBOX.{member.name}"
     return await Bus.connect(nats, name="test", inbox_prefix=prefix, wait_s=wait_s)
 
 

@@ -1,21 +1,12 @@
 """From a token to a cluster, as people type it: three roles with keys and TLS, and an answer."""
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-
-import pytest
 
 from shared.access.membership import read_token
 from tests.machines import Machine, SecuredCluster
 from tests.processes import free_port
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def test_from_nothing_to_an_answer_with_keys_and_tls(

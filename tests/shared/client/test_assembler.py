@@ -59,10 +59,6 @@ def test_a_stream_goes_from_accepted_to_done() -> None:
     assert stream.done and stream.usage == Usage(1, 0, 3) and stream.timings is not None
 
 
-def test_what_comes_twice_is_dropped() -> None:
-    assert tokens(Assembler(ID), chunk(0, 1), chunk(0, 1), chunk(1, 2), chunk(0, 1)) == [1, 2]
-
-
 def test_a_chunk_that_overlaps_is_an_error_because_its_text_cannot_be_cut() -> None:
     stream = Assembler(ID)
     stream.take(chunk(0, 1, 2))
@@ -178,11 +174,6 @@ def test_any_order_and_any_repetition_gives_each_token_once_and_then_the_end(
         mine = [t for output in outputs if output.choice == choice for t in output.token_ids]
         assert mine == list(range(index))
     assert stream.done and stream.missing_from is None
-
-
-def test_choices_are_counted_apart() -> None:
-    stream = Assembler(ID)
-    assert tokens(stream, chunk(0, 1), chunk(0, 9, choice=1), chunk(1, 2)) == [1, 9, 2]
 
 
 def test_a_lower_attempt_than_the_highest_seen_is_ignored() -> None:

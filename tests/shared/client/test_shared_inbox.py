@@ -11,13 +11,7 @@ from shared.client import Cluster, connect
 from shared.client.inbox import SharedInbox
 from shared.errors import StreamFailed, Unavailable
 from shared.ids import ClientName, RequestId
-from shared.messages.stream import (
-    Failed,
-    Status,
-    StreamError,
-    StreamMessage,
-    encode_multiplexed,
-)
+from shared.messages.stream import Failed, Status, StreamError, StreamMessage, encode_multiplexed
 from shared.settings.tree import Nats
 from tests.access.roles import as_client
 from tests.shared.client.simulated_controller import MAC, SimulatedController, chunk, done

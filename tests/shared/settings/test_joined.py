@@ -15,12 +15,6 @@ JOINED: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "cluster.yaml"
-
-
 def test_what_it_does_not_say_comes_from_elsewhere(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

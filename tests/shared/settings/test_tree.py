@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from shared.ids import SkillName
 from shared.settings import ClusterSettings
 from shared.settings.tree import Section
 
@@ -14,11 +13,6 @@ def settings(**values: Any) -> ClusterSettings:
 
 
 TWO_SKILLS = {"chat": ["a", "b"], "code": ["c", "a"]}
-
-
-def test_a_skill_has_its_models_in_order_of_preference() -> None:
-    made = settings(skills=TWO_SKILLS)
-    assert made.skills[SkillName("code")] == ["c", "a"]
 
 
 @pytest.mark.parametrize(

@@ -71,17 +71,6 @@ def written(file: Path, location: Location, value: Any) -> ClusterSettings:
     return load_settings(file)
 
 
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No config/cluster.yaml is found by itself."""
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "cluster.yaml"
-
-
 @pytest.fixture
 def filled(file: Path, request: pytest.FixtureRequest) -> Setting:
     """An optional setting that the file gives a value."""
