@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shared.access.membership import read_token
 from tests.machines import Machine, SecuredCluster
-from tests.processes import free_port
+from tests.processes import free_port, wait_for
 
 
 def test_from_nothing_to_an_answer_with_keys_and_tls(
@@ -22,8 +22,22 @@ def test_from_nothing_to_an_answer_with_keys_and_tls(
     assert "does not permit" in ada.run("cluster", "logs", "--no-follow", fails=True)
     assert "does not permit" in ada.run("cluster", "rollout", "status", fails=True)
     assert "accepted" in cluster.first.run("cluster", "logs", "--no-follow")
+    _roll_out(cluster.first, ada, tmp_path / "new.yaml")
     ada.run("cluster", "leave")
     assert "joined no cluster" in ada.run("cluster", "leave", fails=True)
+
+
+def _roll_out(admin: Machine, client: Machine, file: Path) -> None:
+    """An administrator may, a client may not."""
+    file.write_text("worker: {request_queue: {max_depth: 7}}")
+    apply = ("cluster", "rollout", "apply", str(file), "--baseline", "0", "--bake", "0")
+    assert "does not permit this: mlx.rollout.apply" in client.run(*apply, fails=True)
+    wait_for(lambda: "leads" in admin.run("cluster", "status"), "it leads", limit_s=30)
+    assert "Version 1  done" in admin.run(*apply)
+    assert admin.run("cluster", "rollout", "show", "1") == file.read_text() + "\n"
+    (worker,) = json.loads(admin.run("cluster", "status", "--json"))["workers"]
+    assert worker["config_version"] == 1
+    assert "All run each machine's own file" in admin.run("cluster", "rollout", "rollback")
 
 
 def test_what_is_no_token_is_refused_and_changes_nothing(tmp_path: Path, stack: ExitStack) -> None:
