@@ -92,7 +92,7 @@ async def test_the_folder_never_holds_more_than_it_may(
                 assert cached < _BLOCK_TOKENS, "nobody has begun like that"
                 told.append(tokens)
         assert 0.9 * _CAP_MB * _MB < watched.most_bytes <= _CAP_MB * _MB
-        assert watched.samples > 1000
+        assert watched.samples > 100
         for seed in (0, len(told) - 4, len(told) - 1):  # gone, on disk, in memory
             again, _ = await _ask(client, seed)
             assert again == told[seed]
