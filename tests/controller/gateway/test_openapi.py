@@ -42,7 +42,7 @@ def description(gateway: GatewayProcess, seed: int) -> OpenApiSchema:
     """What the live gateway says of itself, and how to make requests from it."""
     schema: OpenApiSchema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
     schema.config.seed = seed
-    schema.config.generation.update(max_examples=examples(25, 250))
+    schema.config.generation.update(max_examples=examples(12, 250))
     return schema
 
 
