@@ -18,6 +18,7 @@ from tests.processes import wait_for, wait_until_gone
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 120
 _SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]
+_INHERITED = [signal.SIGINT, signal.SIGHUP]
 
 
 class Benchmark:
@@ -37,18 +38,30 @@ class Benchmark:
 
 @contextlib.contextmanager
 def running(*command: str) -> Iterator[Benchmark]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", *command],
-        cwd=_ROOT,
-        env={**os.environ, **BESIDE_OTHERS},
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with _nothing_ignored():
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=_ROOT,
+            env={**os.environ, **BESIDE_OTHERS},
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     try:
         yield Benchmark(process)
     finally:
         process.kill()
         process.wait()
+
+
+@contextlib.contextmanager
+def _nothing_ignored() -> Iterator[None]:
+    """Also where pytest runs under `nohup`, or behind `&`: what is ignored there is inherited."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in _INHERITED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stopped(benchmark: psutil.Process) -> bool:
