@@ -13,6 +13,9 @@ JOBS ?= 3
 PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 DEMO_QUESTION := What is the capital of France?
 
+# Tests start hundreds of processes: none shall compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo chaos test test-all check format docs bench lock clean
 
