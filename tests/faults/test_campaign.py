@@ -40,7 +40,7 @@ EACH_ONCE = Plan(
     patience_s=4,
 )
 PLANTED = Plan(
-    seconds=12, pause_s=(2.0, 2.5), users=(2, 8, 2), answered_within_s=12, settles_s=12,
+    seconds=60, pause_s=(2.0, 2.5), users=(2, 8, 2), answered_within_s=12, settles_s=12,
     most_faults=3, pace=QUICK_PACE,
 )  # fmt: skip
 LIVE = ("no retry", "left requests")
