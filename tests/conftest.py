@@ -136,11 +136,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def roomy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model with room for answers that take many seconds."""
+    """A tiny model whose answers do not end, with room for many seconds of them."""
     from tests.models import make_tiny_model
 
     folder = tmp_path_factory.mktemp("models") / "roomy"
-    return make_tiny_model(folder, context_tokens=64 * 1024)
+    return make_tiny_model(folder, context_tokens=64 * 1024, endless=True)
 
 
 @pytest.fixture(scope="session")

@@ -28,10 +28,11 @@ def make_tiny_model(
     intermediate_size: int = 128,
     kv_heads: int = 2,
     head_dim: int = 16,
+    endless: bool = False,
 ) -> Path:
     """Write a model folder: two layers, float32, one token a byte. A large `intermediate_size`
     makes it heavy: 1536 bytes each. A token's keys and values take 16 bytes for each number of
-    `kv_heads` x `head_dim`."""
+    `kv_heads` x `head_dim`. An `endless` one never says its end token where it is greedy."""
     folder.mkdir(parents=True)
     vocabulary = _write_tokenizer(folder, context_tokens)
     config = {
@@ -57,6 +58,8 @@ def make_tiny_model(
     # Wider than the default, so that answers vary instead of repeating one token.
     parameters = cast(list[tuple[str, mx.array]], tree_flatten(network.parameters()))
     weights = {name: array if "norm" in name else array * _SPREAD for name, array in parameters}
+    if endless:  # its logit is always 0, that of the best token is not
+        weights["model.embed_tokens.weight"][vocabulary - 1] = 0
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     return folder
 

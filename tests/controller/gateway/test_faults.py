@@ -20,12 +20,10 @@ from tests.processes import ClusterProcess, cluster_process
 pytestmark = pytest.mark.anyio
 
 _LIMIT_S = 60
-_ENDLESS = {"256": -100, "257": -100}
 _CHAT: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Tell me"}],
     "max_tokens": 60_000,
     "temperature": 0,
-    "logit_bias": _ENDLESS,
 }
 _MESSAGES: dict[str, Any] = {
     "model": "chat",
