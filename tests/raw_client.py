@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import nats
 import orjson
-from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
+from shared.bus.client import Client
+from shared.settings.tree import Nats
 from tests.access.roles import as_client, connect_options
 from tests.faults.asks import Ask
 
@@ -55,18 +55,24 @@ class RawClient:
 
 
 @asynccontextmanager
-async def raw_client(url: str) -> AsyncIterator[RawClient]:
+async def plain_client(settings: Nats) -> AsyncIterator[Client]:
     """A connection that comes back whenever the server does."""
-    client = await nats.connect(
-        **connect_options(as_client(url)),
-        reconnect_time_wait=0.2,
+    client = Client()
+    await client.connect(
+        **(connect_options(settings) | {"reconnect_time_wait": 0.1}),
         max_reconnect_attempts=-1,
         error_cb=_ignore,
     )
     try:
-        yield RawClient(client)
+        yield client
     finally:
         await client.close()
+
+
+@asynccontextmanager
+async def raw_client(url: str) -> AsyncIterator[RawClient]:
+    async with plain_client(as_client(url)) as client:
+        yield RawClient(client)
 
 
 async def _ignore(_: object) -> None:

@@ -132,12 +132,12 @@ async def traffic(cluster: Cluster, *priorities: str) -> AsyncIterator[list[Traf
             task.cancel()
 
 
-async def order(cluster: Cluster, order: RolloutOrder) -> RolloutState:
+async def order(cluster: Cluster, what: RolloutOrder) -> RolloutState:
     """To whoever leads, as soon as somebody does."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             with contextlib.suppress(Unavailable):
-                reply = await cluster.rollout(order)
+                reply = await cluster.rollout(what)
                 assert reply.state is not None
                 return reply.state
             await asyncio.sleep(0.1)

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,6 @@ from shared.bus.client import Client
 from shared.settings.tree import Nats
 from tests.access.roles import (
     as_client,
-    connect_options,
     drawn,
     environment,
     register,
@@ -31,6 +31,7 @@ from tests.faults.footprint import footprints
 from tests.faults.member import Member
 from tests.nats_proxy import NatsProxy
 from tests.processes import MAX_PAYLOAD_BYTES, SCRIPTS
+from tests.raw_client import plain_client
 
 _START_LIMIT_S = 60.0
 _END_LIMIT_S = 10.0
@@ -134,22 +135,9 @@ class Fleet:
                 member.send(signal.SIGKILL)
                 await member.ended(_END_LIMIT_S)
 
-    @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
+    def client(self) -> AbstractAsyncContextManager[Client]:
         """A plain connection that nothing is done to."""
-
-        async def ignore(_: Exception) -> None:
-            pass
-
-        client = Client()
-        await client.connect(
-            **(connect_options(self.settings) | {"reconnect_time_wait": 0.1}),
-            max_reconnect_attempts=-1, error_cb=ignore, connect_timeout=2,
-        )  # fmt: skip
-        try:
-            yield client
-        finally:
-            await client.close()
+        return plain_client(self.settings)
 
     async def health(self) -> dict[str, Any]:
         """What every controller and worker says of itself, by name; who is silent is absent."""
