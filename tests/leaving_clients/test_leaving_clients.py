@@ -96,7 +96,7 @@ async def undisturbed(cluster: ClusterProcess, truth: Answer) -> AsyncIterator[N
 def _judge(record: Record, truth: Answer) -> None:
     assert (record.end, record.broken) == (DONE, [])
     assert_exact(record, truth)
-    assert record.longest_wait_s < 1.5
+    assert record.longest_wait_s < 5
 
 
 async def assert_stops(worker: WorkerObserver, request_id: str) -> None:

@@ -225,8 +225,8 @@ def test_an_engine_leaves_when_its_owner_is_killed_even_in_a_long_prefill(
             assert owner.stdout.readline() == "prefill\n"
         assert engine.is_running()
         owner.kill()
-    # The prefill alone would take several times as long.
-    assert wait_until_gone([engine], limit_s=4) == []
+    # The prefill alone would take more than a minute.
+    assert wait_until_gone([engine], limit_s=20) == []
 
 
 async def test_stopping_an_engine_that_never_started_is_no_error() -> None:
