@@ -33,8 +33,8 @@ chaos: setup ## a cluster under load and random faults, judged: SECONDS=1800 SEE
 test: setup $(STAMP)/node $(STAMP)/programs check ## all checks, and the tests that decide whether a change may land
 	@$(BIN)/python -m pytest $(PARALLEL)
 
-test-all: setup $(STAMP)/node $(STAMP)/programs check ## the same, and the long forms
-	@$(BIN)/python -m pytest --all $(PARALLEL)
+test-all: setup $(STAMP)/node $(STAMP)/programs check ## the same in a new order each time (ORDER=SEED repeats one), and the long forms
+	@$(BIN)/python -m pytest --all -p randomly $(if $(ORDER),--randomly-seed=$(ORDER)) $(PARALLEL)
 
 check: $(STAMP)/python ## ruff, mypy strict, import-linter
 	@$(BIN)/ruff format --check .
