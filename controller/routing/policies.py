@@ -14,8 +14,9 @@ Draw = Callable[[], float]
 
 _READINESS: dict[ModelState, int] = {"warm": 0, "loading": 1, "available": 2}
 _NEAR = 1.1
-_NEAR_MS = 2.0
-"""Forecasts that differ by no more than this say the same."""
+_NEAR_MS = 25.0
+"""Forecasts that differ by no more than this say the same: nobody notices 25 ms, and what was
+measured in a noisy moment would keep a worker that is never picked from being measured again."""
 
 
 @dataclass(slots=True)

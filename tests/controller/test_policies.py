@@ -62,7 +62,7 @@ def test_the_soonest_first_token_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("soonest_ms", "near_ms", "far_ms"), [(0, 2, 2.1), (10, 13, 13.1), (1000, 1102, 1103)]
+    ("soonest_ms", "near_ms", "far_ms"), [(0, 25, 25.1), (10, 36, 36.1), (1000, 1125, 1126)]
 )
 def test_of_those_that_are_about_as_soon_the_least_busy_wins(
     soonest_ms: float, near_ms: float, far_ms: float
