@@ -10,7 +10,11 @@ from contextlib import asynccontextmanager
 
 from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage
-from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from limits.aio.strategies import (
+    MovingWindowRateLimiter,
+    RateLimiter,
+    SlidingWindowCounterRateLimiter,
+)
 
 from controller.gateway.keys import Key
 from shared.errors import ClusterError
@@ -23,7 +27,10 @@ class Quotas:
     """Who used how much lately. Keys of the same client share what it may use."""
 
     def __init__(self) -> None:
-        self._windows = SlidingWindowCounterRateLimiter(MemoryStorage())
+        storage = MemoryStorage()
+        # A counter may grant one too many where a minute begins, which is nothing among tokens.
+        self._requests = MovingWindowRateLimiter(storage)
+        self._tokens = SlidingWindowCounterRateLimiter(storage)
         self._active: Counter[ClientName] = Counter()
 
     @asynccontextmanager
@@ -42,8 +49,14 @@ class Quotas:
             )
         self._active[client] += 1
         try:
-            await self._take(key.tokens_per_minute, "tokens", client, 0)
-            await self._take(key.requests_per_minute, "requests", client, 1)
+            if key.tokens_per_minute is not None:
+                item = RateLimitItemPerMinute(key.tokens_per_minute, namespace="tokens")
+                if not await self._tokens.test(item, client):
+                    raise await _used_up(self._tokens, item, client)
+            if key.requests_per_minute is not None:
+                item = RateLimitItemPerMinute(key.requests_per_minute, namespace="requests")
+                if not await self._requests.hit(item, client):
+                    raise await _used_up(self._requests, item, client)
             yield
         finally:
             self._active[client] -= 1
@@ -53,22 +66,15 @@ class Quotas:
         if key.tokens_per_minute is None:
             return
         item = RateLimitItemPerMinute(key.tokens_per_minute, namespace="tokens")
-        left = (await self._windows.get_window_stats(item, key.client)).remaining
+        left = (await self._tokens.get_window_stats(item, key.client)).remaining
         if (cost := min(tokens, left)) > 0:
-            await self._windows.hit(item, key.client, cost=cost)
+            await self._tokens.hit(item, key.client, cost=cost)
 
-    async def _take(self, limit: int | None, what: str, client: ClientName, cost: int) -> None:
-        """Raises ClusterError when the window has no room for `cost`, or none at all."""
-        if limit is None:
-            return
-        item: RateLimitItem = RateLimitItemPerMinute(limit, namespace=what)
-        if not await self._windows.test(item, client, cost=max(1, cost)):
-            stats = await self._windows.get_window_stats(item, client)
-            retry_after_ms = max(100, round(1000 * (stats.reset_time - time.time())))
-            raise ClusterError(
-                f"{client} used its {limit} {what} a minute",
-                code="rate_limit_exceeded",
-                retry_after_ms=retry_after_ms,
-            )
-        if cost:
-            await self._windows.hit(item, client, cost=cost)
+
+async def _used_up(limiter: RateLimiter, item: RateLimitItem, client: ClientName) -> ClusterError:
+    stats = await limiter.get_window_stats(item, client)
+    return ClusterError(
+        f"{client} used its {item.amount} {item.namespace} a minute",
+        code="rate_limit_exceeded",
+        retry_after_ms=max(100, round(1000 * (stats.reset_time - time.time()))),
+    )

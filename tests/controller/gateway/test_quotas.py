@@ -1,5 +1,7 @@
 """What a key may use, counted."""
 
+import time
+
 import pytest
 
 from controller.gateway.keys import Key
@@ -36,6 +38,19 @@ async def test_requests_of_one_client_are_not_those_of_another() -> None:
         True, True, False
     ]  # fmt: skip
     assert await _may(quotas, _key("grace", requests_per_minute=2))
+
+
+async def test_no_request_more_passes_where_a_minute_of_the_clock_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000_000 * 60 - 0.1
+    monkeypatch.setattr(time, "time", lambda: now)
+    quotas, key = Quotas(), _key(requests_per_minute=1)
+    assert await _may(quotas, key)
+    now += 0.2
+    assert not await _may(quotas, key)
+    now += 60
+    assert await _may(quotas, key)
 
 
 async def test_tokens_count_when_they_are_used_and_more_than_were_left_count_as_all() -> None:
