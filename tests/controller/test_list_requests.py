@@ -11,7 +11,16 @@ from shared.bus import Bus
 from shared.client import connect
 from shared.ids import RequestId
 from shared.messages.dispatch import Dispatch, choice_seed
-from shared.messages.stream import ChoiceOutput, Chunk, Done, Status, StreamError, Timings, Usage
+from shared.messages.stream import (
+    KEEP_ALIVE_S,
+    ChoiceOutput,
+    Chunk,
+    Done,
+    Status,
+    StreamError,
+    Timings,
+    Usage,
+)
 from shared.settings.tree import Nats
 from tests.access.roles import as_client
 from tests.controller.heard_list import HeardList
@@ -150,11 +159,12 @@ async def test_a_list_is_one_request_for_who_asks_and_who_counts(cluster: Runnin
 
 
 async def test_a_stream_without_tokens_says_again_and_again_how_it_stands(cluster: Running) -> None:
+    assert KEEP_ALIVE_S < 2, "docs/wire.md promises that"
     stream, ((one, first), _) = await both(cluster)
     await one.speak(first, CONTROLLER, 0, 1)
     await stream.has_tokens(1)
     for _ in range(2):
-        assert await stream.inbox.next() == Status(ID, 0, None, "running")
+        assert await stream.inbox.next(3 * KEEP_ALIVE_S) == Status(ID, 0, None, "running")
 
 
 async def test_without_streaming_one_message_has_all_choices_whole(cluster: Running) -> None:
