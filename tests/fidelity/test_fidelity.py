@@ -69,8 +69,11 @@ async def test_with_too_little_memory_for_kv_caches_each_of_32_real_clients_gets
 
 @contextmanager
 def narrow_cluster(megabytes: int, *, model: str | None = None) -> Iterator[ClusterProcess]:
-    """One worker with so much memory for KV caches."""
-    settings = {"CLUSTER__WORKER__CONTINUOUS_BATCHING__KV_MEMORY_MB": str(megabytes)}
+    """One worker with so much memory for KV caches, which alone limits its batch."""
+    settings = {
+        "CLUSTER__WORKER__CONTINUOUS_BATCHING__KV_MEMORY_MB": str(megabytes),
+        "CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "false",
+    }
     with cluster_process(workers=1, model=model, settings=settings) as cluster:
         yield cluster
 
