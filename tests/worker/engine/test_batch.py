@@ -38,12 +38,6 @@ _NO_COUNTING = [_WAYS[0], _WAYS[1], _WAYS[2]]
 
 
 @pytest.fixture
-def model(loaded_model: LoadedModel, network: WatchedNetwork) -> LoadedModel:
-    """Whose prefill speed is the same on all machines: 20 tokens of padding cost nothing."""
-    return steady(replace(loaded_model, network=network, end_ids=frozenset()))
-
-
-@pytest.fixture
 def make_batch(model: LoadedModel) -> MakeBatch:
     def make(**fields: Any) -> DrivenBatch:
         return DrivenBatch(fields.pop("model", model), **fields)
