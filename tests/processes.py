@@ -1,5 +1,6 @@
 """Real processes for tests: a NATS server, a cluster. All on port 0, all ended afterwards."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -261,6 +262,17 @@ def wait_for(
         time.sleep(0.02)
     instead = f"; {explain()}" if explain else ""
     raise AssertionError(f"not within {limit_s} s: {what}{instead}")
+
+
+async def wait_until(condition: Callable[[], Awaitable[bool]], limit_s: float = 20) -> None:
+    """`wait_for` where finding out takes an await.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    async with asyncio.timeout(limit_s):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 def _listening_port(ports: Path) -> int | None:

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.asking import Asker
-from tests.processes import ClusterProcess, cluster_process
+from tests.processes import ClusterProcess, cluster_process, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +84,7 @@ def _cluster(model: Path, *, max_wait_ms: int) -> contextlib.AbstractContextMana
 async def http(cluster: ClusterProcess) -> AsyncIterator[httpx.AsyncClient]:
     """To a cluster that serves, whatever an earlier test did to it."""
     async with httpx.AsyncClient(base_url=cluster.ready["http_url"], timeout=_LIMIT_S) as client:
-        await _until(lambda: _serves(client))
+        await wait_until(lambda: _serves(client), _LIMIT_S)
         yield client
 
 
@@ -110,7 +110,7 @@ async def _under_way(client: httpx.AsyncClient, **fields: Any) -> AsyncIterator[
     async def begun() -> bool:
         return all(stream.body.count(b"\n\n") > 20 for stream in streams)
 
-    await _until(begun)
+    await wait_until(begun, _LIMIT_S)
     yield [*streams, whole]
     async with asyncio.timeout(_LIMIT_S):
         await asyncio.gather(*tasks)
@@ -165,7 +165,7 @@ async def test_streams_go_on_when_their_only_worker_is_back(roomy_model: Path) -
     with _cluster(roomy_model, max_wait_ms=60_000) as cluster:
         url = cluster.ready["http_url"]
         async with httpx.AsyncClient(base_url=url, timeout=_LIMIT_S) as http:
-            await _until(lambda: _serves(http))
+            await wait_until(lambda: _serves(http), _LIMIT_S)
             undisturbed = Answer()
             await _ask(http, "/v1/chat/completions", undisturbed, asked, True, {})
             async with _under_way(http, max_tokens=1500) as answers:
@@ -199,7 +199,7 @@ async def test_streams_that_fall_silent_for_good_end_in_an_error(
             async def over() -> bool:
                 return all(answer.ended for answer in answers)
 
-            await _until(over)
+            await wait_until(over, _LIMIT_S)
         finally:
             _nats(cluster).send_signal(signal.SIGCONT)
     *streams, whole = answers
@@ -226,10 +226,4 @@ async def _until_idle(cluster: ClusterProcess) -> None:
         async def idle() -> bool:
             return not any(report["active_requests"] for report in await asker.reports())
 
-        await _until(idle)
-
-
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(_LIMIT_S):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        await wait_until(idle, _LIMIT_S)

@@ -10,7 +10,7 @@ import pytest
 from shared.client import connect
 from tests.access.roles import as_client
 from tests.controller.gateway.gateway_process import GatewayProcess
-from tests.processes import ClusterProcess
+from tests.processes import ClusterProcess, wait_until
 
 _MODEL = "demo"
 _QUESTION = "What is the capital of France?"
@@ -37,9 +37,11 @@ async def _active(cluster: ClusterProcess) -> int:
 
 async def _until_active(cluster: ClusterProcess, count: int, limit_s: float) -> None:
     """Return once the worker has so many requests; it tells of itself once a second."""
-    async with asyncio.timeout(limit_s):
-        while await _active(cluster) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def is_so() -> bool:
+        return await _active(cluster) == count
+
+    await wait_until(is_so, limit_s)
 
 
 def test_a_chat(openai_client: openai.OpenAI) -> None:
