@@ -17,6 +17,8 @@ from tests.processes import ClusterProcess, wait_for
 
 _AT_ONCE_STATUS = 130
 _TOO_LONG = LONG | {"n": 64}
+"""Fills a worker for seconds: whatever is sent to the same one waits until it has nearly ended, so
+what a test waits for comes first."""
 _WHOLE = {"stream": False}
 
 
@@ -112,9 +114,9 @@ def test_once_it_is_not_ready_it_stays_so(leaving: GatewayProcess) -> None:
 def test_a_second_signal_ends_it_at_once_and_no_stream_looks_whole(
     leaving: GatewayProcess, tiny_cluster: ClusterProcess, threads: ThreadPoolExecutor
 ) -> None:
-    whole = _ask_whole(threads, leaving, _TOO_LONG)
     with streaming(leaving, _TOO_LONG) as stream:
         stream.until("data: ")
+        whole = _ask_whole(threads, leaving, _TOO_LONG)
         until_active(tiny_cluster, 2)
         leaving.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not _listens(leaving), "it has heard the first")
@@ -133,10 +135,10 @@ def test_who_takes_too_long_is_told_and_cancelled(
 ) -> None:
     settings = {"CLUSTER__GATEWAY__DRAIN_TIMEOUT_MS": "300"}
     with gateway_process(tiny_cluster.url, settings=settings) as leaving:
-        whole = _ask_whole(threads, leaving, _TOO_LONG)
         half, _ = _half_a_request(leaving)
         with half, streaming(leaving, _TOO_LONG) as stream:
             stream.until("data: ")
+            whole = _ask_whole(threads, leaving, _TOO_LONG)
             until_active(tiny_cluster, 2)
             leaving.process.send_signal(signal.SIGTERM)
             last = ""
