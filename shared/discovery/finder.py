@@ -10,7 +10,8 @@ from shared.discovery.announcement import SERVICE_TYPE, Announcement, read_annou
 
 logger = logging.getLogger(__name__)
 
-_ASK_MS = 1000
+_ASK_MS = 10_000
+"""zeroconf repeats the question every second or so: one lost packet loses no cluster."""
 _MOST_NAMES = 256
 """Anybody may announce; no more are remembered."""
 

@@ -53,6 +53,8 @@ def test_what_is_no_request_is_refused(http: httpx.Client, body: bytes) -> None:
         ({"stop": [5]}, "stop"),
         ({"logit_bias": {"x": 1}}, "logit_bias.x"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens"),
         ({"seed": -1}, "seed"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": 5}, "stream_options"),

@@ -146,17 +146,21 @@ def test_a_bad_key_of_logit_bias_is_not_explained_as_a_stop_string() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "param", "words"),
     [
-        ({}, "exactly one of messages, prompt and input"),
-        ({**HELLO, "prompt": "x"}, "exactly one of messages, prompt and input"),
-        ({"prompt": ["a", "b"], "n": 65}, "at most 128"),
-        ({"prompt": "a", "n": 2, "resume": {"token_ids": [1]}}, "single choice"),
+        ({}, None, "exactly one of messages, prompt and input"),
+        ({**HELLO, "prompt": "x"}, None, "exactly one of messages, prompt and input"),
+        ({"prompt": ["a", "b"], "n": 65}, "n", "at most 128"),
+        ({"prompt": "a", "n": 2, "resume": {"token_ids": [1]}}, "resume", "single choice"),
+        ({"prompt": "a", "history": "kept"}, "history", "session_id and messages only"),
     ],
 )
-def test_fields_that_do_not_go_together_are_refused(body: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words):
+def test_fields_that_do_not_go_together_are_refused(
+    body: dict[str, Any], param: str | None, words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words) as caught:
         parse_request(orjson.dumps(body))
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,15 @@ def test_a_block_that_somebody_holds_stays_in_the_tree() -> None:
     assert len(kept.tree) == 0
 
 
+def test_a_block_is_forgotten_although_the_one_before_it_was_never_there() -> None:
+    tree = TextTree(SIZE)
+    unknown = block_key(root_key("model"), token_array([1] * SIZE))
+    alone = tree.add(block_key(unknown, token_array([0] * SIZE)), unknown, SIZE)
+    tree.prune(alone)
+    assert len(tree) == 0
+    assert not tree.add(unknown, root_key("model"), SIZE).children
+
+
 def test_the_same_tokens_after_other_ones_are_another_block() -> None:
     tokens = token_array([1, 2, 3])
     one, other = root_key("one"), root_key("other")
