@@ -248,7 +248,7 @@ def wait_until_gone(processes: list[psutil.Process], limit_s: float = 20) -> lis
 
 
 def wait_for(
-    condition: Any, what: str, limit_s: float = 20, explain: Callable[[], object] | None = None
+    condition: Any, what: str, limit_s: float = 60, explain: Callable[[], object] | None = None
 ) -> Any:
     """Poll until `condition()` is truthy and return that; for states of other processes only.
 
@@ -264,7 +264,7 @@ def wait_for(
     raise AssertionError(f"not within {limit_s} s: {what}{instead}")
 
 
-async def wait_until(condition: Callable[[], Awaitable[bool]], limit_s: float = 20) -> None:
+async def wait_until(condition: Callable[[], Awaitable[bool]], limit_s: float = 60) -> None:
     """`wait_for` where finding out takes an await.
 
     Raises:
