@@ -61,8 +61,8 @@ def test_a_worker_with_no_flags_finds_the_open_cluster(first: Home, mac: Home) -
     mac.start("worker", "--id", "found-it")
     wait_for(mac.said("worker", "no cluster announces itself"), "it says that it waits")
     port = serve(first, name="home")
-    wait_for(mac.said("worker", f"following the cluster home (open) at nats://127.0.0.1:{port}"),
-             "it follows", explain=lambda: (mac.log("worker"), first.log("controller")))  # fmt: skip
+    follows = f"following the cluster home (open) at nats://127.0.0.1:{port}"
+    wait_for(mac.said("worker", follows), "it follows", explain=lambda: mac.log("worker"))
     wait_for(lambda: "found-it" in status(first, port), "it is a worker of it")
     (told,) = mac.discovered()
     assert (told["cluster"], told["access"], told["servers"]) == (
