@@ -23,7 +23,6 @@ _COMPUTING = (
 _ANNOUNCING = (
     "test_discovery.py",
     "test_cluster_up.py",
-    "deploy/test_guide.py",
     "shared/discovery/",
 )
 """Whose clusters a worker on this machine would find."""

@@ -20,6 +20,7 @@ class Home(Machine):
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         super().__init__(folder, stack)
         self.environment |= {
+            "CLUSTER__DISCOVERY__ENABLED": "true",
             "CLUSTER__DISCOVERY__INTERFACES": ONLY_HERE,
             "CLUSTER__SKILLS": '{"chat": ["no/model"]}',
             "CLUSTER__WORKER__PRE_WARMING__ENABLED": "false",

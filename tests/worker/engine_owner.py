@@ -87,13 +87,14 @@ class EngineOwner:
 
     async def generate(self, sequence: int) -> list[int]:
         """The tokens of a short answer."""
+        before = len(self.outputs(sequence))
         self.submit(sequence, [1, 2, 3], 8)
 
-        def ended() -> bool:
-            return any(output.finish_reason for output in self.outputs(sequence))
+        def new() -> list[Output]:
+            return self.outputs(sequence)[before:]
 
-        await self.wait(ended)
-        return [token for output in self.outputs(sequence) for token in output.token_ids]
+        await self.wait(lambda: any(output.finish_reason for output in new()))
+        return [token for output in new() for token in output.token_ids]
 
     async def _on_fact(self, _: EngineProcess, fact: Fact) -> None:
         self.facts.append(fact)
