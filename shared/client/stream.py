@@ -218,9 +218,12 @@ class Stream:
 
     async def _next(self) -> list[ChoiceOutput]:
         """Wait for the next message and take it in; ask where messages are missing."""
-        self._looked_at = time.monotonic()
         wait_s = self._recovery.wait_s(time.monotonic(), self._seen)
-        arrival = await self._mailbox.get(min(wait_s, self._at_least_every_s))
+        self._looked_at = math.inf  # who waits here reads
+        try:
+            arrival = await self._mailbox.get(min(wait_s, self._at_least_every_s))
+        finally:
+            self._looked_at = time.monotonic()
         chunks = self._take(arrival) if arrival is not None else []
         if not self._assembler.done:
             self._seen = self._situation

@@ -47,7 +47,7 @@ class FileServer:
 
     Attributes:
         authority: the certificate, as PEM, that those who fetch have to trust.
-        sent_bytes: of contents, so far.
+        sent_bytes: of contents, those on their way too.
     """
 
     def __init__(self, host: str, port: int, *, bytes_per_s: float | None) -> None:
@@ -105,10 +105,10 @@ class FileServer:
             known.used_at = now
             return known.contents.get(content)
 
-    def wait_for(self, count: int) -> None:
+    def send_next(self, count: int) -> None:
+        """Wait until so many bytes may be sent, and count them: before they are, so that who has
+        them all finds them counted."""
         self._limit.wait_for(count)
-
-    def on_sent(self, count: int) -> None:
         with self._lock:
             self.sent_bytes += count
 
@@ -214,9 +214,8 @@ class _Handler(BaseHTTPRequestHandler):
         file.seek(begin)
         rest = end - begin
         while rest and (piece := file.read(min(_PIECE_BYTES, rest))):
-            self.server.files.wait_for(len(piece))
+            self.server.files.send_next(len(piece))
             self.wfile.write(piece)
-            self.server.files.on_sent(len(piece))
             rest -= len(piece)
         if rest:  # somebody made the file shorter
             self.close_connection = True

@@ -7,6 +7,7 @@ import pytest
 
 from shared.client import Cluster, Completion
 from shared.messages.stream import Status
+from tests.shared.client.conftest import QUICK
 from tests.shared.client.simulated_controller import MAC, SimulatedController, chunk, done
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +55,17 @@ async def test_a_turn_is_asked_when_a_worker_has_the_one_before(
     await controller.send(first, chunk(first_id, 0, "On", 1))
     _, second_id = await controller.next_request()
     assert second_id != first_id
+
+
+async def test_a_turn_whose_reader_waits_for_long_is_not_given_up(
+    asking: Asking, controller: SimulatedController
+) -> None:
+    asking.ask("one")
+    _, first_id = await controller.next_request()
+    asking.ask("two")
+    await asyncio.sleep(1.5 * QUICK.abandoned_s)
+    while not controller.requests.empty():  # it may have been published again
+        assert (await controller.next_request())[1] == first_id
 
 
 async def test_turns_that_are_asked_at_once_come_one_after_the_other(
