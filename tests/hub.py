@@ -279,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
         end = min(place for place in (cut, stall, len(content)) if place is not None)
         for place in range(first_byte, end, _PIECE_BYTES):
             piece = content[place : min(place + _PIECE_BYTES, end)]
-            sent.count += len(piece)  # before: who has it all finds it counted
+            sent.count += len(piece)  # before the write: a client that has it all finds it counted
             self.wfile.write(piece)
         if end < len(content):
             if stall is not None:

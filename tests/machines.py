@@ -121,7 +121,7 @@ class SecuredCluster:
         self.first.start("controller")
         self.second.run("worker", "join", given=self.token("worker", "mac-2"))
         self.second.start("worker")
-        wait_for(self._is_warm, "its model is warm", limit_s=60)
+        wait_for(self._is_warm, "its model is warm")
 
     def _is_warm(self) -> bool:
         try:

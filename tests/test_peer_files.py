@@ -45,7 +45,7 @@ def test_the_second_worker_needs_no_content_of_the_hub(tmp_path: Path, hub: HubS
         third = Machine(tmp_path / "third", stack, Path(REPO))
         third.run("worker", "join", given=cluster.token("worker", "mac-3"))
         third.start("worker")
-        wait_for(lambda: warm(cluster.first) == {"mac-2", "mac-3"}, "both serve", limit_s=60)
+        wait_for(lambda: warm(cluster.first) == {"mac-2", "mac-3"}, "both serve")
         assert hub.sent == []
         said = (tmp_path / "third" / "worker.log").read_text()
         assert f"{REPO}: " in said and "bytes from mac-2" in said

@@ -219,7 +219,7 @@ class Stream:
     async def _next(self) -> list[ChoiceOutput]:
         """Wait for the next message and take it in; ask where messages are missing."""
         wait_s = self._recovery.wait_s(time.monotonic(), self._seen)
-        self._looked_at = math.inf  # who waits here reads
+        self._looked_at = math.inf  # a reader that waits here has not stopped reading
         try:
             arrival = await self._mailbox.get(min(wait_s, self._at_least_every_s))
         finally:

@@ -65,12 +65,21 @@ def decode_object(payload: bytes) -> dict[str, Any]:
 
 
 def first_problem(error: ValidationError) -> tuple[str | None, str]:
-    """Where the first problem lies, as a dotted path, and what it is."""
+    """Where the first problem lies, as a dotted path, and what it is.
+
+    A check of several fields raises `ValueError("field: what is wrong")`: the path ends there.
+    """
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = ".".join(shortened(part) for part in problem["loc"])
+    parts = [shortened(part) for part in problem["loc"]]
     message = problem["msg"]
     if problem["type"] == "extra_forbidden":
         message = "unknown field"
+    elif problem["type"] == "value_error":
+        message = message.removeprefix("Value error, ")
+        field, _, rest = message.partition(": ")
+        if field.isidentifier() and rest:
+            parts, message = [*parts, field], rest
+    path = ".".join(parts)
     return path or None, f"{path}: {message}" if path else message
 
 

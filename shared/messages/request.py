@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import DERIVED_SESSION, ID_PATTERN, MAX_ID_LENGTH, ClientName, RequestId
@@ -357,22 +356,8 @@ def invalid(error: ValidationError) -> InvalidRequest:
     if location[:1] == ("logit_bias",) and location[-1] == "[key]":
         key = f"logit_bias.{shortened(location[1])}"
         return InvalidRequest(f"{key}: a key must be a token id", param=key)
-    if problem["type"] == "value_error":
-        return _invalid_object(problem)
     param, message = first_problem(error)
     return InvalidRequest(message, param=param)
-
-
-def _invalid_object(problem: ErrorDetails) -> InvalidRequest:
-    """What a check of several fields found: its words begin with the name of the wrong one, or
-    tell of all of them."""
-    words = problem["msg"].removeprefix("Value error, ")
-    name = words.partition(": ")[0]
-    path = [shortened(part) for part in problem["loc"]]
-    if name.isidentifier():
-        return InvalidRequest(".".join([*path, words]), param=".".join([*path, name]))
-    param = ".".join(path) or None
-    return InvalidRequest(f"{param}: {words}" if param else words, param=param)
 
 
 def _refuse_unsupported(request: InferenceRequest) -> None:

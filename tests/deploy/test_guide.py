@@ -67,7 +67,7 @@ def test_from_nothing_to_three_macs(machines: list[Machine]) -> None:
     look, ask, *more = typed("On mac-1, to see it")
     machine = machines[0]
     try:
-        wait_for(lambda: _serve(machine) == 3, "three workers serve", limit_s=60)
+        wait_for(lambda: _serve(machine) == 3, "three workers serve")
     except AssertionError:
         raise AssertionError(machine.log("cluster")) from None
     assert {"mac-1", "mac-2", "mac-3"} <= set(first.type(look).split())

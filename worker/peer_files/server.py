@@ -47,7 +47,7 @@ class FileServer:
 
     Attributes:
         authority: the certificate, as PEM, that those who fetch have to trust.
-        sent_bytes: of contents, those on their way too.
+        sent_bytes: of file contents, including bytes that are being written.
     """
 
     def __init__(self, host: str, port: int, *, bytes_per_s: float | None) -> None:
@@ -105,9 +105,9 @@ class FileServer:
             known.used_at = now
             return known.contents.get(content)
 
-    def send_next(self, count: int) -> None:
-        """Wait until so many bytes may be sent, and count them: before they are, so that who has
-        them all finds them counted."""
+    def reserve(self, count: int) -> None:
+        """Wait until the rate limit allows `count` bytes, then count them as sent. The caller
+        writes them afterwards, so a client that has read everything finds all of it counted."""
         self._limit.wait_for(count)
         with self._lock:
             self.sent_bytes += count
@@ -214,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         file.seek(begin)
         rest = end - begin
         while rest and (piece := file.read(min(_PIECE_BYTES, rest))):
-            self.server.files.send_next(len(piece))
+            self.server.files.reserve(len(piece))
             self.wfile.write(piece)
             rest -= len(piece)
         if rest:  # somebody made the file shorter

@@ -17,8 +17,8 @@ from tests.processes import ClusterProcess, wait_for
 
 _AT_ONCE_STATUS = 130
 _TOO_LONG = LONG | {"n": 64}
-"""Fills a worker for seconds: whatever is sent to the same one waits until it has nearly ended, so
-what a test waits for comes first."""
+"""Fills a worker's batch for seconds. Another request may be routed to the same worker and wait
+until this one is nearly done, so a test sends first the request whose tokens it waits for."""
 _WHOLE = {"stream": False}
 
 
