@@ -105,7 +105,7 @@ def nats_settings(nats_server: RunningNats) -> Nats:
 @pytest.fixture
 async def bus(nats_settings: Nats) -> AsyncIterator[Bus]:
     """It plays clients and workers; its inboxes are those of the client `local`."""
-    connected = await Bus.connect(nats_settings, name="test", inbox_prefix=_INBOXES, wait_s=5)
+    connected = await Bus.connect(nats_settings, name="test", inbox_prefix=_INBOXES, wait_s=30)
     yield connected
     await connected.close()
 
@@ -121,7 +121,7 @@ def server(tmp_path: Path) -> Iterator[NatsProcess]:
 async def own_bus(server: NatsProcess) -> AsyncIterator[Bus]:
     """A connection to the test's own server."""
     nats = roles.as_tester(server.url)
-    connected = await Bus.connect(nats, name="own", inbox_prefix=_INBOXES, wait_s=5)
+    connected = await Bus.connect(nats, name="own", inbox_prefix=_INBOXES, wait_s=30)
     yield connected
     await connected.close()
 

@@ -43,7 +43,7 @@ class RawClient:
     async def request(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """One question and its one answer."""
         payload = orjson.dumps(body) if body is not None else b""
-        answer = await self.nats.request(subject, payload, timeout=5)
+        answer = await self.nats.request(subject, payload, timeout=30)
         found: dict[str, Any] = orjson.loads(answer.data)
         return found
 

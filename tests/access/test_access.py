@@ -31,7 +31,7 @@ def guarded(tmp_path: Path, members: Members) -> Iterator[NatsProcess]:
 
 
 async def connected(nats: Nats) -> Bus:
-    return await Bus.connect(nats, name="test", inbox_prefix="_INBOX.local", wait_s=5)
+    return await Bus.connect(nats, name="test", inbox_prefix="_INBOX.local", wait_s=30)
 
 
 async def test_who_has_no_key_stays_outside(guarded: NatsProcess, members: Members) -> None:

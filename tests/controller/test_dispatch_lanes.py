@@ -111,8 +111,7 @@ async def test_urgent_ones_take_those_that_are_held_with_them(bus: Bus, worker: 
         ("c", "high"),
         ("d", "high"),
     ]
-    async with asyncio.timeout(0.9):
-        await asyncio.gather(*(asking(lanes, name, level=level) for name, level in names))
+    await asyncio.gather(*(asking(lanes, name, level=level) for name, level in names))
     assert worker.messages == [["a"], ["b", "c"], ["d"]]
 
 

@@ -13,6 +13,7 @@ from shared.changes import Changes
 from tests.raw_client import RawClient
 
 _POLL_S = 0.02
+_LIMIT_S = 30
 
 
 class WorkerObserver:
@@ -23,7 +24,6 @@ class WorkerObserver:
         self._worker = worker
         self._changes = Changes()
         self.tokens: dict[str, int] = {}
-        self.last_token_at: dict[str, float] = {}
 
     async def watch(self) -> None:
         await self._raw.nats.subscribe("mlx.event.request.*", cb=self._take)
@@ -42,23 +42,20 @@ class WorkerObserver:
         answer = await self._raw.request(subject, {"protocol": 1})
         return {request["request_id"] for request in answer["requests"]}
 
-    async def until(
-        self, condition: Callable[[dict[str, Any], set[str]], bool], what: str, limit_s: float
-    ) -> float:
-        """Poll health and requests until `condition` holds of them; how long that took.
+    async def until(self, condition: Callable[[dict[str, Any], set[str]], bool], what: str) -> None:
+        """Poll health and requests until `condition` holds of them.
 
         Raises:
-            AssertionError: not within `limit_s`.
+            AssertionError: not within 30 s.
         """
         started = time.monotonic()
         while True:
             health, requests = await self.health(), await self.requests()
-            took_s = time.monotonic() - started
             if condition(health, requests):
-                return took_s
-            if took_s > limit_s:
+                return
+            if time.monotonic() - started > _LIMIT_S:
                 raise AssertionError(
-                    f"not within {limit_s} s: {what}; the worker has {sorted(requests)}, active "
+                    f"not within {_LIMIT_S} s: {what}; the worker has {sorted(requests)}, active "
                     f"{health['active_requests']}, queued {health['queued_requests']}"
                 )
             await asyncio.sleep(_POLL_S)
@@ -68,5 +65,4 @@ class WorkerObserver:
             if event["type"] == "tokens":
                 name = event["request_id"]
                 self.tokens[name] = self.tokens.get(name, 0) + len(event["token_ids"])
-                self.last_token_at[name] = time.monotonic()
         self._changes.notify()

@@ -1,7 +1,8 @@
-"""A client that leaves without a word: what it asked for stops, what others asked for goes on."""
+"""A client that leaves without a word: what it asked for stops, what others asked for goes on.
+
+After how many seconds it stops is tested with a given clock: tests/shared/test_inboxes.py."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -26,11 +27,6 @@ SECURED = False  # no client may hear what workers tell controllers
 
 WORKER = "worker-1"
 SLOTS = 2
-STOPS_WITHIN_S = 2.0
-MEASURED_EVERY_S = 1.0
-"""An engine reports its active sequences so often."""
-QUEUED_STOPS_WITHIN_S = 6.0
-"""A queued request has no tokens to send: only its keep-alives, every 1.5 s, find nobody."""
 LIMIT_S = 60
 VERY_LONG = 40_000
 """Tokens; the answer takes far longer than any test."""
@@ -69,7 +65,7 @@ async def worker(raw: RawClient) -> AsyncIterator[WorkerObserver]:
     yield observer
     for request_id in await observer.requests():
         await raw.request(f"mlx.worker.{WORKER}.control.cancel", _cancel(request_id))
-    await observer.until(lambda health, requests: not requests, "idle again", LIMIT_S)
+    await observer.until(lambda health, requests: not requests, "idle again")
 
 
 def _cancel(request_id: str) -> dict[str, object]:
@@ -96,22 +92,18 @@ async def undisturbed(cluster: ClusterProcess, truth: Answer) -> AsyncIterator[N
 def _judge(record: Record, truth: Answer) -> None:
     assert (record.end, record.broken) == (DONE, [])
     assert_exact(record, truth)
-    assert record.longest_wait_s < 5
+    assert record.longest_wait_s < LIMIT_S / 4
 
 
 async def assert_stops(worker: WorkerObserver, request_id: str) -> None:
     """From the controllers' view, the agent's and the engine's."""
-    left_at = time.monotonic()
+    await worker.until(lambda health, requests: request_id not in requests, "it stops")
     await worker.until(
-        lambda health, requests: request_id not in requests, "it stops", STOPS_WITHIN_S
-    )
-    others = len(await worker.requests())
-    await worker.until(
-        lambda health, _: sum(e["active_sequences"] for e in health["engines"]) <= others,
+        lambda health, requests: (
+            sum(engine["active_sequences"] for engine in health["engines"]) <= len(requests)
+        ),
         "its sequence leaves the engine",
-        STOPS_WITHIN_S + 2 * MEASURED_EVERY_S,
     )
-    assert worker.last_token_at[request_id] - left_at <= STOPS_WITHIN_S
     assert worker.tokens[request_id] < VERY_LONG // 2
 
 
@@ -153,7 +145,7 @@ async def test_a_stream_stops_when_its_client_no_longer_listens(
         async with undisturbed(cluster, truth):
             await stream.unsubscribe()
             await assert_stops(worker, stream.request_id)
-        await worker.until(lambda health, _: not health["active_requests"], "idle", 2)
+        await worker.until(lambda health, _: not health["active_requests"], "idle")
 
 
 async def test_a_queued_request_goes_when_its_client_no_longer_listens(
@@ -164,14 +156,13 @@ async def test_a_queued_request_goes_when_its_client_no_longer_listens(
         for stream in running:
             await worker.generates(stream.request_id)
         waiting = await raw.ask(very_long("waiting"))
-        await worker.until(lambda health, _: health["queued_requests"] == 1, "it is queued", 5)
+        await worker.until(lambda health, _: health["queued_requests"] == 1, "it is queued")
         await waiting.unsubscribe()
         await worker.until(
             lambda health, requests: (
                 waiting.request_id not in requests and not health["queued_requests"]
             ),
             "it leaves the queue",
-            QUEUED_STOPS_WITHIN_S,
         )
         assert {stream.request_id for stream in running} <= await worker.requests()
         assert waiting.request_id not in worker.tokens

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_condition_that_holds_is_not_waited_for() -> None:
-    await asyncio.wait_for(Changes().wait_until(lambda: True), 5)
+    await asyncio.wait_for(Changes().wait_until(lambda: True), 30)
 
 
 async def test_a_waiter_is_checked_again_at_each_change_and_goes_on_when_it_holds() -> None:
@@ -27,7 +27,7 @@ async def test_a_waiter_is_checked_again_at_each_change_and_goes_on_when_it_hold
         assert not waiter.done()
         state["value"] = value
         changes.notify()
-    await asyncio.wait_for(waiter, 5)
+    await asyncio.wait_for(waiter, 30)
     assert checks == [0, 1, 2]
 
 
@@ -39,7 +39,7 @@ async def test_without_a_change_nobody_wakes_up() -> None:
     await one_turn()
     assert not waiter.done()
     changes.notify()
-    await asyncio.wait_for(waiter, 5)
+    await asyncio.wait_for(waiter, 30)
 
 
 async def test_one_change_wakes_all_who_wait_also_when_one_of_them_has_left() -> None:
@@ -50,7 +50,7 @@ async def test_one_change_wakes_all_who_wait_also_when_one_of_them_has_left() ->
     await one_turn()
     state["open"] = True
     changes.notify()
-    await asyncio.wait_for(asyncio.gather(*waiters[1:]), 5)
+    await asyncio.wait_for(asyncio.gather(*waiters[1:]), 30)
     assert waiters[0].cancelled()
 
 

@@ -259,7 +259,7 @@ async def running_agent(
         }
     )
     prefix = subjects.inbox_prefix("client", CLIENT)
-    ours = await Bus.connect(as_tester(nats_url), name="by hand", inbox_prefix=prefix, wait_s=5)
+    ours = await Bus.connect(as_tester(nats_url), name="by hand", inbox_prefix=prefix, wait_s=30)
     theirs = await connect_as("worker", worker, nats_url)
     wire = Wire(ours)
     await wire.listen()

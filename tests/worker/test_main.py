@@ -90,7 +90,7 @@ async def test_a_second_worker_of_the_same_name_is_refused_and_the_first_goes_on
         assert second.returncode == 2
         assert identity in second.stderr and "--id" in second.stderr
 
-        answer = await bus.request(subjects.worker_health(identity), b"", timeout_s=5)
+        answer = await bus.request(subjects.worker_health(identity), b"", timeout_s=30)
         report = decode(WorkerHealth, answer.payload).worker
         assert report.id == identity
         assert [model.id for model in report.models] == [str(tiny_model)]

@@ -116,7 +116,7 @@ def test_llm_ended_frees_the_place(llm: Llm, demo_gateway: GatewayProcess) -> No
         finally:
             process.terminate()  # Ctrl-C would be ignored where the tests run in the background
         assert process.wait(30) != 0
-    wait_for(lambda: demo_gateway.open_requests() == 0, "it ended", 3)
+    wait_for(lambda: demo_gateway.open_requests() == 0, "it ended")
 
 
 # litellm: all calls in one process, since starting it takes seconds.

@@ -16,7 +16,7 @@ from tests.controller.gateway.long_answers import CHAT, LONG, QUESTION, active, 
 from tests.processes import ClusterProcess, cluster_process, wait_for
 
 _KEEP_ALIVE_MS = 100
-_GENEROUS = 5  # times
+_GENEROUS = 15  # times
 _ASKED = QUESTION | {"max_tokens": 12, "temperature": 0}
 
 

@@ -221,7 +221,7 @@ async def test_what_is_not_there_cannot_be_ordered(leader: Leader) -> None:
     ],
 )
 async def test_orders_that_are_none_are_answered(leader: Leader, verb: str, payload: bytes) -> None:
-    answer = await leader.cluster.bus.request(subjects.rollout(verb), payload, timeout_s=5)
+    answer = await leader.cluster.bus.request(subjects.rollout(verb), payload, timeout_s=30)
     reply = decode(RolloutReply, answer.payload)
     assert not reply.ok and reply.code == "invalid_request" and reply.message
 

@@ -70,7 +70,7 @@ async def test_the_lease_outlives_the_server_that_leads_its_bucket(
         await one_holds(leases)
         lost = await leader_of(buses[0])
         assert lost in ADDRESSES
-        before = await store.look(timeout_s=5)
+        before = await store.look(timeout_s=30)
         await asyncio.to_thread(servers.kill, lost)
         await written_after(before.sequence, store)
         await one_holds(leases)

@@ -72,7 +72,7 @@ async def test_who_is_cancelled_just_as_the_answer_comes_is_cancelled(
         in_time.append(asking[-1].cancel())
 
     async with contextlib.AsyncExitStack() as stack:
-        other = await Bus.connect(nats_settings, name="other", wait_s=5)
+        other = await Bus.connect(nats_settings, name="other", wait_s=30)
         stack.push_async_callback(other.close)
 
         async def answer(message: Message) -> None:
@@ -113,7 +113,7 @@ async def test_more_than_the_server_takes_is_refused_here_and_the_connection_sta
 
 
 async def test_asking_many_collects_every_answer(bus: Bus, nats_settings: Nats) -> None:
-    other = await Bus.connect(nats_settings, name="other", wait_s=5)
+    other = await Bus.connect(nats_settings, name="other", wait_s=30)
     for number, one in enumerate((bus, other)):
 
         async def answer(message: Message, one: Bus = one, number: int = number) -> None:
@@ -171,7 +171,7 @@ async def test_a_handler_that_fails_is_logged_and_gets_the_next_message(
 
 
 async def test_inboxes_lie_under_the_prefix(nats_settings: Nats) -> None:
-    own = await Bus.connect(nats_settings, name="t", inbox_prefix="_INBOX.ada", wait_s=5)
+    own = await Bus.connect(nats_settings, name="t", inbox_prefix="_INBOX.ada", wait_s=30)
     assert own.new_inbox().startswith("_INBOX.ada.")
     assert own.new_inbox() != own.new_inbox()
     await own.close()
@@ -183,7 +183,7 @@ async def test_a_subject_with_a_space_is_an_error_of_the_bus(bus: Bus) -> None:
 
 
 async def test_a_closed_bus_says_so_and_may_be_closed_again(nats_settings: Nats) -> None:
-    closed = await Bus.connect(nats_settings, name="t", wait_s=5)
+    closed = await Bus.connect(nats_settings, name="t", wait_s=30)
     await closed.close()
     await closed.close()
     assert not closed.connected
@@ -201,7 +201,7 @@ async def test_a_closed_bus_says_so_and_may_be_closed_again(nats_settings: Nats)
 async def test_closing_sends_what_is_buffered(bus: Bus, nats_settings: Nats) -> None:
     messages = await collect(bus, "t.last")
     await bus.flush()
-    leaving = await Bus.connect(nats_settings, name="t", wait_s=5)
+    leaving = await Bus.connect(nats_settings, name="t", wait_s=30)
     for number in range(100):
         await leaving.publish("t.last", str(number).encode())
     await leaving.close()

@@ -90,7 +90,7 @@ async def test_a_password_in_the_url_is_not_shown(guarded: NatsServer) -> None:
 
 async def test_the_url_in_use_is_told_without_its_password(guarded: NatsServer) -> None:
     url = guarded.url.replace("://", f"://{TOKEN}@")
-    bus = await Bus.connect(Nats(servers=[url]), name="t", wait_s=5)
+    bus = await Bus.connect(Nats(servers=[url]), name="t", wait_s=30)
     assert bus.server_url == guarded.url
     await bus.close()
 
@@ -113,7 +113,7 @@ async def test_all_servers_are_named_and_one_that_is_there_is_enough(
         pass
     servers = [gone.url, guarded.url]
     assert f"{gone.url}, {guarded.url}: " in await refusal(Nats(servers=servers))
-    bus = await Bus.connect(Nats(servers=servers, token=SecretStr(TOKEN)), name="t", wait_s=5)
+    bus = await Bus.connect(Nats(servers=servers, token=SecretStr(TOKEN)), name="t", wait_s=30)
     assert bus.server_url == guarded.url
     await bus.close()
 

@@ -17,7 +17,7 @@ _WAIT_S = 20
 async def test_once_it_returns_the_server_has_what_was_published(
     own_bus: Bus, server: NatsProcess
 ) -> None:
-    other = await Bus.connect(as_tester(server.url), name="other", wait_s=5)
+    other = await Bus.connect(as_tester(server.url), name="other", wait_s=30)
     messages: asyncio.Queue[Message] = asyncio.Queue()
     await other.subscribe("t.x", messages.put)
     await other.flush(timeout_s=_WAIT_S)

@@ -89,7 +89,7 @@ async def test_what_was_subscribed_is_subscribed_again(
 
 
 async def test_losing_and_finding_the_server_is_told(server: NatsProcess, own_bus: Bus) -> None:
-    await asyncio.wait_for(own_bus.wait_connected(), 5)
+    await asyncio.wait_for(own_bus.wait_connected(), 30)
     lost = asyncio.create_task(own_bus.wait_lost())
     server.kill()
     await asyncio.wait_for(lost, 10)
@@ -195,7 +195,7 @@ async def test_what_is_sent_while_the_connection_breaks_goes_out_with_the_next(
 
 
 async def test_a_bus_without_a_server_closes_with_something_unsent(server: NatsProcess) -> None:
-    bus = await Bus.connect(as_tester(server.url), name="unsent", wait_s=5)
+    bus = await Bus.connect(as_tester(server.url), name="unsent", wait_s=30)
     server.kill()
     await asyncio.wait_for(bus.wait_lost(), 10)
     await bus.publish("unsent", b"x")
@@ -207,7 +207,7 @@ async def test_a_bus_that_is_closed_while_it_reconnects_leaves_no_task_behind(
     server: NatsProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where its cancellation comes together with a connection, and is forgotten."""
-    bus = await Bus.connect(as_tester(server.url), name="leaving", wait_s=5)
+    bus = await Bus.connect(as_tester(server.url), name="leaving", wait_s=30)
     connecting, forgotten = asyncio.Event(), asyncio.Event()
 
     async def connect(*_: object, **__: object) -> None:
@@ -281,7 +281,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_attempts_to_reconnect_that_fail_leave_no_socket_open(
     server: NatsProcess, answer: Callable[[asyncio.StreamReader], Awaitable[None]]
 ) -> None:
-    bus = await Bus.connect(as_tester(server.url), name="patient", wait_s=5)
+    bus = await Bus.connect(as_tester(server.url), name="patient", wait_s=30)
     server.kill()
     broken = Broken(answer)
     async with broken.listening(urlsplit(server.url).port):

@@ -117,7 +117,7 @@ async def test_that_nobody_takes_requests_is_told_to_those_who_were_not_heard(
     ada: Cluster, nats_settings: Nats
 ) -> None:
     """And only to those: the others are at a worker."""
-    controller_bus = await Bus.connect(nats_settings, name="controller", wait_s=5)
+    controller_bus = await Bus.connect(nats_settings, name="controller", wait_s=30)
     controller = SimulatedController(controller_bus)
     await controller.open()
     heard = asyncio.create_task(ada.generate(prompt=[1], timeout_ms=60_000))
