@@ -73,7 +73,6 @@ async def test_under_every_kind_of_fault_every_promise_is_kept(
     assert report.violations == [], explained(report.violations, fleet.folder)
     assert report.faults == {fault.name: 1 for fault in EXCEPT_LAME_DUCK}
     assert report.requests >= 50
-    assert report.figures["migrations"] > 0  # adoptions are luck here
 
 
 async def test_a_rolling_restart_under_load_breaks_no_promise(fleet: Fleet, known: Known) -> None:
@@ -99,13 +98,15 @@ async def test_a_rolling_restart_under_load_breaks_no_promise(fleet: Fleet, know
 async def test_under_random_faults_every_promise_is_kept(
     tmp_path: Path, model: Path, known: Known, seed: int
 ) -> None:
-    """With the default settings, and three servers, one of which may be a lame duck."""
+    """With the default settings, and three servers, one of which may be a lame duck. So long that
+    streams are there when workers end: in the short form that is luck."""
     fleet = Fleet(tmp_path, model, servers=3)
     plan = Plan(seed=seed, seconds=120, faults=FAULTS)
     async with fleet.running():
         report = await Campaign(fleet, plan, known, print).run()
     assert report.violations == [], explained(report.violations, tmp_path)
     assert sum(report.faults.values()) >= 15
+    assert report.figures["migrations"] > 0
 
 
 @pytest.mark.parametrize(
