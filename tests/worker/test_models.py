@@ -1,5 +1,6 @@
 """Models on a running worker: loaded, listed, unloaded, by order, on demand and by themselves."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.hub import HubStandIn
 from tests.models import make_tiny_model
 from tests.processes import RunningNats
 from tests.worker.running_agent import ClientStream, RunningAgent, running_agent
+from worker.footprint import footprint_bytes
 
 pytestmark = pytest.mark.anyio
 
@@ -32,11 +34,18 @@ def heavy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def base_bytes(nats_server: RunningNats, tiny_model: Path) -> int:
-    """What a worker takes with a tiny model; the agent's process is that of the tests."""
+async def engine_bytes(nats_server: RunningNats, tiny_model: Path) -> int:
+    """What an engine takes with a tiny model."""
     async with running_agent(nats_server.url, {"tiny": tiny_model}) as agent:
         await (await agent.start()).done()
-        return (await agent.health()).worker.memory.own_bytes
+        return (await agent.health()).worker.engines[0].memory_bytes
+
+
+@pytest.fixture
+def base_bytes(engine_bytes: int, heavy_model: Path) -> int:
+    """What a worker takes with a tiny model. The agent's process is that of the tests, which has
+    grown by what it has run so far, and by making the heavy model."""
+    return engine_bytes + footprint_bytes([os.getpid()])
 
 
 def _limits(base_bytes: int, heavy_models: float) -> dict[str, int]:

@@ -244,10 +244,15 @@ async def test_who_takes_a_request_over_is_told_under_which_attempt_it_runs(
     subject = subjects.worker_infer(agent.id)
     answer = await agent.wire.bus.request(subject, encode(batch), timeout_s=LIMIT_S)
     (result,) = decode(DispatchReply, answer.payload).results
-    await agent.wire.wait(lambda: bool(agent.wire.events(heir)))
-    await agent.cancel_all(first)
     assert result.refusal is None
-    assert {event.attempt for event in agent.wire.events(heir)} == {result.attempt}
+
+    def told() -> set[int]:
+        mine = first.dispatch.request_id
+        return {event.attempt for event in agent.wire.events(heir) if event.request_id == mine}
+
+    await agent.wire.wait(lambda: bool(told()))
+    await agent.cancel_all(first)
+    assert told() == {result.attempt}
 
 
 async def test_a_higher_attempt_takes_the_place_of_a_lower_one(agent: RunningAgent) -> None:
@@ -276,7 +281,8 @@ async def test_a_higher_attempt_of_another_controller_ends_for_all_who_listen(
         assert done.attempt == 1 and done.usage.completion_tokens == 300
     heard = dict(zip(first.indexes(), first.token_ids(), strict=True))
     assert heard == dict(enumerate(other.token_ids()))
-    told = [event for event in agent.wire.events() if isinstance(event, RequestAdopted)]
+    mine = [e for e in agent.wire.events() if e.request_id == first.dispatch.request_id]
+    told = [event for event in mine if isinstance(event, RequestAdopted)]
     assert [(event.attempt, event.owner) for event in told] == [(0, heir)]
 
 
