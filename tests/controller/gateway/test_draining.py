@@ -16,9 +16,11 @@ from tests.controller.gateway.raw_http import connected, received
 from tests.processes import ClusterProcess, wait_for
 
 _AT_ONCE_STATUS = 130
+_LONGER = LONG | {"n": 16}
 _TOO_LONG = LONG | {"n": 64}
-"""Fills a worker's batch for seconds. Another request may be routed to the same worker and wait
-until this one is nearly done, so a test sends first the request whose tokens it waits for."""
+"""Fill a worker's batch for seconds: so both of two requests are still there when somebody looks.
+The second may be routed to the same worker and wait until the first is nearly done, so a test sends
+first the request whose tokens it waits for."""
 _WHOLE = {"stream": False}
 
 
@@ -62,17 +64,17 @@ def _listens(gateway: GatewayProcess) -> bool:
 def test_what_runs_goes_on_to_its_end(
     leaving: GatewayProcess, tiny_cluster: ClusterProcess, threads: ThreadPoolExecutor
 ) -> None:
-    whole = _ask_whole(threads, leaving, LONG)
-    with streaming(leaving, LONG | {"n": 4}) as stream:
+    with streaming(leaving, _LONGER) as stream:
         stream.until("data: ")
+        whole = _ask_whole(threads, leaving, _LONGER)
         until_active(tiny_cluster, 2)
         leaving.process.send_signal(signal.SIGTERM)
         rest = list(stream.lines)
     assert rest[-2:] == ["data: [DONE]", ""]
-    assert sum('"finish_reason":"length"' in line for line in rest) == 4
+    assert sum('"finish_reason":"length"' in line for line in rest) == 16
     answer = whole.result()
     assert answer.status_code == 200
-    assert answer.json()["usage"]["completion_tokens"] == LONG["max_tokens"]
+    assert answer.json()["usage"]["completion_tokens"] == 16 * LONG["max_tokens"]
     assert leaving.process.wait(timeout=30) == 0
     assert active(tiny_cluster) == 0
 
