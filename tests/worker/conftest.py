@@ -1,4 +1,5 @@
-"""Workers that the tests of one module share."""
+"""Workers that the tests of one module share. None of them leaves requests to the next, in whatever
+order they run."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,15 +12,13 @@ from tests.worker.streaming import slowed
 
 
 @pytest.fixture(scope="module")
-async def agent(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[RunningAgent]:
-    """A worker with room for all."""
+async def shared_agent(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[RunningAgent]:
     async with running_agent(nats_server.url, {"tiny": tiny_model}) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-async def narrow(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[RunningAgent]:
-    """A worker that runs one sequence at a time and lets three requests wait."""
+async def shared_narrow(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[RunningAgent]:
     async with running_agent(
         nats_server.url,
         {"tiny": tiny_model},
@@ -30,9 +29,7 @@ async def narrow(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[Ru
 
 
 @pytest.fixture(scope="module")
-async def slow(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[RunningAgent]:
-    """A worker whose streams take many seconds, with two batch slots; its lease is as long as
-    by default."""
+async def shared_slow(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[RunningAgent]:
     async with running_agent(
         nats_server.url,
         {"tiny": tiny_model},
@@ -41,3 +38,25 @@ async def slow(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[Runn
     ) as running:
         async with slowed(running):
             yield running
+
+
+@pytest.fixture
+async def agent(shared_agent: RunningAgent) -> AsyncIterator[RunningAgent]:
+    """A worker with room for all."""
+    yield shared_agent
+    await shared_agent.end_all()
+
+
+@pytest.fixture
+async def narrow(shared_narrow: RunningAgent) -> AsyncIterator[RunningAgent]:
+    """A worker that runs one sequence at a time and lets three requests wait."""
+    yield shared_narrow
+    await shared_narrow.end_all()
+
+
+@pytest.fixture
+async def slow(shared_slow: RunningAgent) -> AsyncIterator[RunningAgent]:
+    """A worker whose streams take many seconds, with two batch slots; its lease is as long as
+    by default."""
+    yield shared_slow
+    await shared_slow.end_all()

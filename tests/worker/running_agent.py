@@ -36,6 +36,7 @@ from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from tests.access.members import NAMES
 from tests.access.roles import as_role, as_tester, connect_as, is_secured
+from tests.processes import wait_until
 from tests.worker.heard import Heard
 from worker.agent import Agent
 
@@ -151,6 +152,7 @@ class RunningAgent:
         self.wire = wire
         self.stop = stop
         self.life = life
+        self._sent: list[Dispatch] = []
 
     def dispatch(self, *, model: ModelId = TINY, **fields: Any) -> Dispatch:
         """One dispatch; `fields` are those of `Dispatch`, `goes_on` is its `resume`, or else of the
@@ -172,6 +174,7 @@ class RunningAgent:
         return Dispatch(client=CLIENT, skill=skill, model=model, request=request, **own)
 
     async def send(self, *dispatches: Dispatch) -> DispatchReply:
+        self._sent += dispatches
         batch = encode(DispatchBatch(owner=OWNER, dispatches=list(dispatches)))
         answer = await self.wire.bus.request(
             subjects.worker_infer(self.id), batch, timeout_s=LIMIT_S
@@ -207,6 +210,19 @@ class RunningAgent:
         for stream in streams:
             await self.cancel(stream)
             await stream.done()
+
+    async def end_all(self) -> None:
+        """Cancel whatever is still there of what was sent, and return once nothing is."""
+
+        async def is_idle() -> bool:
+            report = (await self.health()).worker
+            return report.active_requests + report.queued_requests == 0
+
+        sent, self._sent = self._sent, []
+        if not await is_idle():
+            for dispatch in reversed(sent):
+                await self.cancel(self.stream(dispatch), silent=True)
+            await wait_until(is_idle)
 
     async def health(self) -> WorkerHealth:
         subject = subjects.worker_health(self.id)
