@@ -127,14 +127,17 @@ class ClientStream(Heard):
         assert isinstance(end, Failed), end
         return end
 
+    def events(self, owner: ControllerId = OWNER) -> list[RequestEvent]:
+        """What an owner was told of it, under whatever attempt."""
+        mine = self.dispatch.request_id
+        return [event for event in self._wire.events(owner) if event.request_id == mine]
+
     async def given_back(self) -> RequestFailed:
         """What the owner is told of a request that another worker may serve; the client hears
         nothing of it."""
 
         def told() -> list[RequestFailed]:
-            mine = self.dispatch.request_id
-            events = (e for e in self._wire.events() if isinstance(e, RequestFailed))
-            return [event for event in events if event.request_id == mine]
+            return [event for event in self.events() if isinstance(event, RequestFailed)]
 
         await self.until(lambda _: bool(told()))
         (failed,) = told()

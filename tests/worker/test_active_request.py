@@ -151,16 +151,16 @@ async def test_the_owner_hears_of_the_tokens_of_a_request_without_streaming(
 ) -> None:
     whole = await agent.start(stream=False, max_tokens=8)
     done = await whole.done()
-    mine = [e for e in agent.wire.events() if e.request_id == whole.dispatch.request_id]
-    tokens = [t for event in mine if isinstance(event, TokensEmitted) for t in event.token_ids]
+    events = whole.events()
+    tokens = [t for event in events if isinstance(event, TokensEmitted) for t in event.token_ids]
     assert tokens == done.outputs[0].token_ids
-    assert isinstance(mine[-1], RequestFinished)
+    assert isinstance(events[-1], RequestFinished)
 
 
 async def test_the_owner_hears_of_a_failure_with_its_code(agent: RunningAgent) -> None:
     stream = await agent.start(prompt=[10**6])
     failed = await stream.failed()
-    (event,) = [e for e in agent.wire.events() if e.request_id == stream.dispatch.request_id]
+    (event,) = stream.events()
     assert isinstance(event, RequestFailed)
     assert (event.code, event.message) == (failed.error.code, failed.error.message)
 
@@ -173,8 +173,7 @@ async def test_usage_and_text_sent_of_a_resumed_request_are_those_of_the_whole(
 ) -> None:
     rest = await agent.start(max_tokens=20, resume={"token_ids": [40] * 5, "text_sent": 5})
     assert (await rest.done()).usage.completion_tokens == 20
-    mine = [e for e in agent.wire.events() if e.request_id == rest.dispatch.request_id]
-    sent = [event.text_sent for event in mine if isinstance(event, TokensEmitted)]
+    sent = [event.text_sent for event in rest.events() if isinstance(event, TokensEmitted)]
     assert sent[-1] == 5 + len(rest.text())
 
 

@@ -25,11 +25,10 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-def emitted(agent: RunningAgent, stream: ClientStream) -> list[TokensEmitted]:
+def emitted(stream: ClientStream) -> list[TokensEmitted]:
     """What the owner was told of the tokens of a stream."""
-    mine = stream.dispatch.request_id, stream.dispatch.attempt
-    events = (event for event in agent.wire.events() if isinstance(event, TokensEmitted))
-    return [event for event in events if (event.request_id, event.attempt) == mine]
+    events = (event for event in stream.events() if isinstance(event, TokensEmitted))
+    return [event for event in events if event.attempt == stream.dispatch.attempt]
 
 
 async def undisturbed(agent: RunningAgent, **fields: Any) -> ClientStream:
@@ -54,10 +53,10 @@ async def test_a_stream_goes_on_with_the_last_token_that_may_not_have_come(
     assert words(stream.outputs()) == words(whole.outputs())[known - 1 :]
     assert (await whole.done()).usage.completion_tokens == done.usage.completion_tokens == 20
     assert done.timings.ttft_ms == 123.0 and done.timings.decode_ms >= 377.0
-    events = emitted(agent, stream)
+    events = emitted(stream)
     assert [event.index for event in events] == list(range(known, 20))
     assert [event.text_sent for event in events] == [
-        event.text_sent for event in emitted(agent, whole)[known:]
+        event.text_sent for event in emitted(whole)[known:]
     ]
 
 
@@ -79,12 +78,12 @@ async def test_a_choice_that_had_ended_ends_again_as_it_did_and_the_others_go_on
     way: dict[str, Any] = {**SEEDED, "n": 3, "logit_bias": {}, "max_tokens": 400}
     whole = await undisturbed(agent, **way)
     reasons = [whole.outputs(choice)[-1].finish_reason for choice in range(3)]
-    told = {event.choice: event.finish_reason for event in emitted(agent, whole)}
+    told = {event.choice: event.finish_reason for event in emitted(whole)}
     ended = min(told, key=lambda choice: len(whole.token_ids(choice)))
     length = len(whole.token_ids(ended))
     assert told[ended] == reasons[ended] is not None
     known = {choice: whole.token_ids(choice)[: length + 1] for choice in range(3)}
-    first = emitted(agent, whole)[0]
+    first = emitted(whole)[0]
     before = Continuation(
         token_ids=known,
         finish_reasons={ended: "stop"},
@@ -99,7 +98,7 @@ async def test_a_choice_that_had_ended_ends_again_as_it_did_and_the_others_go_on
         assert heard[0][0] >= len(known[choice]) - 1
         assert heard[-1][4] == reasons[choice]
     assert done.usage == (await whole.done()).usage
-    assert ended not in {event.choice for event in emitted(agent, stream)}
+    assert ended not in {event.choice for event in emitted(stream)}
 
 
 async def test_when_all_had_ended_the_end_is_all_that_comes(agent: RunningAgent) -> None:
@@ -109,8 +108,8 @@ async def test_when_all_had_ended_the_end_is_all_that_comes(agent: RunningAgent)
     done = await stream.done()
     assert words(stream.outputs()) == words(whole.outputs())[-1:]
     assert done.usage.completion_tokens == 20
-    assert emitted(agent, stream) == []
-    await agent.wire.wait(lambda: _is_finished(agent, stream))
+    assert emitted(stream) == []
+    await agent.wire.wait(lambda: _is_finished(stream))
 
 
 async def test_who_missed_more_than_the_last_token_is_told_from_where_it_asks(
@@ -165,7 +164,7 @@ async def test_an_answer_that_goes_on_as_it_began_is_none_that_differs(
     before = (await agent.health()).worker.differing_requests
     way = {**SEEDED, "logprobs": logprobs}
     whole = await undisturbed(agent, **way)
-    events = emitted(agent, whole)
+    events = emitted(whole)
     for known in (1, 10, 20):
         sent = {0: events[known - 1].text_sent}
         goes_on = Continuation(token_ids={0: whole.token_ids()[:known]}, text_sent=sent)
@@ -191,6 +190,5 @@ async def test_an_answer_that_this_worker_makes_otherwise_is_counted_once(
     assert (await agent.health()).worker.differing_requests == before + 1
 
 
-def _is_finished(agent: RunningAgent, stream: ClientStream) -> bool:
-    events = (event for event in agent.wire.events() if isinstance(event, RequestFinished))
-    return stream.dispatch.request_id in {event.request_id for event in events}
+def _is_finished(stream: ClientStream) -> bool:
+    return any(isinstance(event, RequestFinished) for event in stream.events())

@@ -247,8 +247,7 @@ async def test_who_takes_a_request_over_is_told_under_which_attempt_it_runs(
     assert result.refusal is None
 
     def told() -> set[int]:
-        mine = first.dispatch.request_id
-        return {event.attempt for event in agent.wire.events(heir) if event.request_id == mine}
+        return {event.attempt for event in first.events(heir)}
 
     await agent.wire.wait(lambda: bool(told()))
     await agent.cancel_all(first)
@@ -281,8 +280,7 @@ async def test_a_higher_attempt_of_another_controller_ends_for_all_who_listen(
         assert done.attempt == 1 and done.usage.completion_tokens == 300
     heard = dict(zip(first.indexes(), first.token_ids(), strict=True))
     assert heard == dict(enumerate(other.token_ids()))
-    mine = [e for e in agent.wire.events() if e.request_id == first.dispatch.request_id]
-    told = [event for event in mine if isinstance(event, RequestAdopted)]
+    told = [event for event in first.events() if isinstance(event, RequestAdopted)]
     assert [(event.attempt, event.owner) for event in told] == [(0, heir)]
 
 
