@@ -52,7 +52,7 @@ docs: $(STAMP)/python ## renew the tables and schemas of docs/wire.md, and the s
 bench: setup ## tokens/s through the cluster beside plain BatchGenerator
 	@$(BIN)/python -m benchmarks.throughput
 
-bench-%: setup ## one of benchmarks/: bench-decode, -mixed, -stall, -long-context (docs/benchmarks.md)
+bench-%: setup ## one of benchmarks/: bench-as-it-comes, -decode, -stall, -long-context (docs/benchmarks.md)
 	@$(BIN)/python -m benchmarks.$(subst -,_,$*)
 
 lock: ## renew the pinned requirements from pyproject.toml (needs uv)

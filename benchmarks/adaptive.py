@@ -56,6 +56,7 @@ def main() -> None:
     target_ms = arguments.factor * alone_ms
     settings = {
         "CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "true",
+        "CLUSTER__WORKER__ADAPTIVE_BATCHING__OBJECTIVE": "latency",
         "CLUSTER__WORKER__ADAPTIVE_BATCHING__TARGET_STEP_LATENCY_MS": f"{target_ms:.1f}",
         "CLUSTER__WORKER__ADAPTIVE_BATCHING__TOLERANCE_MS": f"{_TOLERANCE * target_ms:.1f}",
     }

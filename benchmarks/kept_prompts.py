@@ -103,7 +103,7 @@ class KeptPrompts:
 def prefilled(model: LoadedModel, ids: list[int], room: int) -> PrefillJob:
     """All tokens but the last, in a cache with room for more."""
     order = Submit(0, ModelId("model"), None, None, ids, room, [], [], sampling())
-    pending = Pending(PreparedSequence(order, ids, room), 0.0, 0.0)
+    pending = Pending(PreparedSequence(order, ids, room), 0.0, 0.0, 0.0)
     cache = model.layout.new_cache(1, len(ids) - 1 + room)
     job = PrefillJob(model.network, model.layout, [PrefillRow(pending)], cache)
     while not job.complete:

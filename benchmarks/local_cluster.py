@@ -19,8 +19,11 @@ from benchmarks.children import started
 from benchmarks.measures import Run, StreamClock, cpu_seconds
 from shared.client import Cluster
 
-_WHOLE_BATCHES = {"CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "false"}
-"""Peers decode all rows at once, however long a step takes: so do we beside them."""
+_AS_PEERS_DO = {
+    "CLUSTER__WORKER__ADAPTIVE_BATCHING__ENABLED": "false",
+    "CLUSTER__WORKER__ENGINES__COUNT": "1",
+}
+"""Peers decode all rows at once, in one process, however long a step takes: so do we here."""
 
 
 _PATIENCE_MS = 3_600_000
@@ -42,12 +45,12 @@ def local_cluster(
     model: str | None = None,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[LocalCluster]:
-    """Start one on a free port, and end it; `settings` are environment variables. Batches are as
-    large as `max_batch_size` says, unless they turn adaptive batching on."""
+    """Start one on a free port, and end it; `settings` are environment variables. One engine, and
+    batches as large as `max_batch_size` says, where they say nothing else."""
     command = [str(Path(sysconfig.get_path("scripts")) / "cluster"), "up", "--json"]
     command += ["--nats-port", "0", "--workers", str(workers)]
     command += ["--model", model] if model else []
-    settings = {**_WHOLE_BATCHES, **settings}
+    settings = {**_AS_PEERS_DO, **settings}
     with started(command, settings, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -7,4 +7,5 @@ from worker.machine import available_cores, environment_with_threads
 def as_many_threads() -> dict[str, str]:
     """The environment of a process that computes, with `worker.engines.threads` or, by default,
     a thread for each core."""
-    return environment_with_threads(load_settings().worker.engines.threads or available_cores())
+    threads = load_settings().worker.engines.fixed_threads
+    return environment_with_threads(threads or available_cores())

@@ -34,6 +34,10 @@ from shared.settings.tree import Controller
 logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S = 0.1
+_STARTS_WITHIN_S = 60.0
+"""A worker that starts is waited for so long; until its engine runs, as models that load take
+requests."""
+
 _MOST_NAMED = 10
 """An error tells so many refusals; the others are counted."""
 
@@ -73,12 +77,14 @@ class _Search:
 
     Attributes:
         until: it goes on no longer.
+        waits_since: when it first found no place.
         refused: who said no.
     """
 
     request: OwnedRequest
     need: Need
     until: float
+    waits_since: float = math.inf
     refused: dict[WorkerId, _Refused] = field(default_factory=dict)
 
     @property
@@ -228,11 +234,15 @@ class Dispatcher:
             try:
                 if not (error.passes or any(each.passes for each in search.refused.values())):
                     raise
-                search.until = min(search.until, time.monotonic() + self.waiting.max_wait_s)
+                search.waits_since = min(search.waits_since, time.monotonic())
+                most_s = _STARTS_WITHIN_S if error.starts else self.waiting.max_wait_s
+                until = min(search.until, search.waits_since + most_s)
                 return await self.waiting.wait(
-                    search.request, find, error, level=level, kind=search.kind, until=search.until
+                    search.request, find, error, level=level, kind=search.kind, until=until
                 )
             except NoRoute as last:
+                if last.starts and not error.starts:
+                    return None  # it came while this waited
                 request = search.request
                 if request.request.debug:
                     request.route = self._explained(request.skill, search.need, last)

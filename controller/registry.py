@@ -127,10 +127,12 @@ class Registry:
                 self._models_changed(known.report, report)
             known.renew(report, now)
             return None
-        self._add(WorkerView(report, now, breaker=self._breaker(report.id)))
         if known is not None:
             _count_once(known, now)
             self._gone_lately[report.id] = known, now
+        was_up = any(view.id == report.id and view.was_up for view in self.gone_lately(now))
+        self._add(WorkerView(report, now, breaker=self._breaker(report.id), was_up=was_up))
+        if known is not None:
             return WorkerGone(report.id, known.report.boot_id, "it started again")
         return None
 

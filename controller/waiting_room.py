@@ -141,6 +141,9 @@ class WaitingRoom(Generic[P]):
                 found = waiting.place()
             except NoRoute as error:
                 waiting.error = error
+                if waiting.kind is not None and not error.passes:
+                    self._leave(waiting)
+                    continue
                 hopeless.add((waiting.kind, waiting.level))
             except Exception as error:  # one fails, not those behind it
                 self._settle(waiting, error)

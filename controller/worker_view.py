@@ -26,6 +26,8 @@ class WorkerView:
         turned_away: requests that were told since then to come again, as its queue is full: each
             is to come for another place.
         breaker: of the worker, over all its boots.
+        was_up: it has taken requests, in this boot or one that ended a moment ago: when it says
+            that it starts, it is not new here.
         models: its models by name.
     """
 
@@ -36,6 +38,7 @@ class WorkerView:
     unreported_ms: float = 0.0
     turned_away: int = 0
     breaker: CircuitBreaker | None = None
+    was_up: bool = False
     id: WorkerId = field(init=False)
     models: dict[ModelId, ModelStatus] = field(init=False)
     _asked: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
@@ -43,6 +46,7 @@ class WorkerView:
 
     def __post_init__(self) -> None:
         self.id = self.report.id
+        self.was_up = self.was_up or self.report.state != "starting"
         self.models = {status.id: status for status in self.report.models}
 
     @property
@@ -60,6 +64,7 @@ class WorkerView:
         """It said something. What it took before, it has counted: its answer left before its
         report, on the same connection. What it has not answered yet, it may not have seen."""
         self.report, self.seen_at = report, now
+        self.was_up = self.was_up or report.state != "starting"
         self.models = {status.id: status for status in report.models}
         self._taken.clear()
         self.turned_away = 0

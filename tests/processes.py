@@ -24,12 +24,13 @@ SCRIPTS = Path(sysconfig.get_path("scripts"))
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 COMMON_SETTINGS = {
     "CLUSTER__WORKER__KV_CACHE__DISK_MB": "0",
+    "CLUSTER__WORKER__ENGINES__COUNT": "1",
     "CLUSTER__WORKER__ENGINES__THREADS": "1",
     "CLUSTER__DISCOVERY__ENABLED": "false",
 }
-"""Of every cluster: what one test leaves on disk another would find, BLAS threads of processes that
-share two cores spend their time waiting for one another, and a worker that looks for a cluster
-would find that of another test."""
+"""Of every cluster: what one test leaves on disk another would find, engines and BLAS threads of
+processes that share two cores spend their time waiting for one another, and a worker that looks for
+a cluster would find that of another test."""
 
 
 def free_port() -> str:

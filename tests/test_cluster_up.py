@@ -30,9 +30,12 @@ def run_up(
 
 
 def test_it_starts_what_its_ready_line_names_and_starts_again_what_dies(tiny_model: Path) -> None:
-    """Also that engines share the cores."""
+    """Also that workers of one machine have one engine each, and share the cores."""
     asked = {"model": "chat", "prompt": "Hi", "max_tokens": 2}
-    settings = {"CLUSTER__WORKER__ENGINES__THREADS": "null"}
+    settings = {
+        "CLUSTER__WORKER__ENGINES__COUNT": "auto",
+        "CLUSTER__WORKER__ENGINES__THREADS": "auto",
+    }
     gateway = ("--http-port", "0")
     with cluster_process(
         workers=2, model=str(tiny_model), arguments=gateway, settings=settings
@@ -42,6 +45,7 @@ def test_it_starts_what_its_ready_line_names_and_starts_again_what_dies(tiny_mod
         assert ready["workers"] == ["worker-1", "worker-2"]
         assert ready["controllers"] == ["controller-1"]
         engines = cluster.find("worker.engine")
+        assert len(engines) == 2
         threads = {engine.environ()["OPENBLAS_NUM_THREADS"] for engine in engines}
         assert threads == {str(max(1, (os.cpu_count() or 1) // 2))}
         url = f"{ready['http_url']}/v1/completions"

@@ -200,6 +200,11 @@ class ActiveRequest:
     def prefixes(self) -> PrefixChain:
         return prefix_chain(self.model, self.dispatch.request, self._messages)
 
+    @cached_property
+    def prompt_links(self) -> list[tuple[bytes, float]]:
+        """The links of its prompt, and which share of it each is."""
+        return self.prefix_links("")
+
     def prefix_links(self, answer: str) -> list[tuple[bytes, float]]:
         """The links of its prompt, and of an answer to it: see `shared.messages.prefixes`."""
         return prefix_links(self.model, self.dispatch.request, self._messages, answer)
@@ -278,6 +283,7 @@ class ActiveRequest:
             max_tokens=body.max_tokens,
             stop=body.stop_strings,
             stop_token_ids=body.stop_token_ids,
+            ignore_eos=body.ignore_eos,
             sampling=Sampling(
                 temperature=body.temperature,
                 top_p=body.top_p,

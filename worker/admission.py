@@ -16,7 +16,9 @@ from shared.settings.tree import Worker
 from worker.active_request import ActiveRequest
 from worker.drain_rate import DrainRate
 from worker.engine_choice import EngineChoice
+from worker.engine_costs import Cost, EngineCosts
 from worker.engine_process import EngineProcess
+from worker.engine_threads import EngineThreads, shared_cores
 from worker.foresight import Foresight
 from worker.models.catalogue import ModelCatalogue
 from worker.queue_figures import QueueFigures
@@ -24,6 +26,7 @@ from worker.session_order import SessionOrder
 
 _LEAST_AHEAD = 2
 _SHARE_AHEAD = 4
+_PATIENCE_S = 10.0
 _FORESEEN = 2
 """So many of those who wait an engine is told of."""
 
@@ -48,7 +51,11 @@ class Admission:
     """
 
     def __init__(
-        self, settings: Worker, models: ModelCatalogue, engines: Sequence[EngineProcess]
+        self,
+        settings: Worker,
+        models: ModelCatalogue,
+        engines: Sequence[EngineProcess],
+        costs: EngineCosts,
     ) -> None:
         self._models = models
         self._most_rows = settings.continuous_batching.most_rows
@@ -67,6 +74,8 @@ class Admission:
         self._sessions: SessionOrder[ActiveRequest] = SessionOrder()
         self._engines = engines
         self._choice = EngineChoice(engines, self._most)
+        self._threads = EngineThreads(engines, shared_cores(settings.engines))
+        self._costs = costs
         self._foresight = Foresight()
 
     def configure(self, settings: RequestQueueSettings) -> None:
@@ -165,6 +174,8 @@ class Admission:
         waits, or no place is free for those who do."""
         request = self._queue.pop(self._has_slot, self._sessions.is_next, self._kinship)
         if request is None:
+            request = self._queue.pop(self._has_spare_slot, self._has_waited_long, self._kinship)
+        if request is None:
             for_a_slot = self._queue.upcoming(self._is_warm, self._sessions.is_next)
             self._drain.observe(waiting=any(True for _ in for_a_slot))
             return None
@@ -173,18 +184,22 @@ class Admission:
         assert engine is not None
         request.admit(engine.index)
         self._choice.came(engine.index, request.model, len(request.choices), request.session)
+        self._threads.share(self._choice.sequences)
         self._figures.admitted(request.level, request.wait_s)
         self._prefixes.add(request.prefixes)
+        self._costs.came(request, engine.index)
         self._foresight.admitted(request, engine)
         return request, engine
 
     def leave_place(self, engine: int, model: ModelId) -> None:
         """A sequence left its engine."""
         self._choice.went(engine, model)
+        self._threads.share(self._choice.sequences)
 
     def forget_prefixes(self, request: ActiveRequest) -> None:
         """A request that was admitted has ended."""
         self._prefixes.remove(request.prefixes)
+        self._costs.went(request)
 
     # What engines are told of those who wait.
 
@@ -214,7 +229,7 @@ class Admission:
         told = self._foresight.engine_of(request)
         if told is not None and told.index in holders and told.state == "running":
             return told
-        return self._choice.least_busy(holders, request.session, ahead)
+        return self._choice.least_busy(holders, request.session, ahead, self._costs.of(request))
 
     def _kinship(self, request: ActiveRequest) -> int:
         return self._prefixes.shared(request.prefixes)
@@ -229,20 +244,53 @@ class Admission:
     def _has_slot(self, kind: _Kind) -> bool:
         return self._choose(kind) is not None
 
-    def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
-        return self._choose(_kind(request), request.session)
+    def _has_waited_long(self, request: ActiveRequest) -> bool:
+        """So long that it may take the place of a row that decodes: its engine says when."""
+        waited_s = time.monotonic() - request.received_at
+        return waited_s >= _PATIENCE_S and self._sessions.is_next(request)
 
-    def _choose(self, kind: _Kind, session: SessionKey | None = None) -> EngineProcess | None:
+    def _has_spare_slot(self, kind: _Kind) -> bool:
+        return self._choose(kind._replace(urgent=True), extra=self._spare_slots) is not None
+
+    @property
+    def _spare_slots(self) -> int:
+        """Of an engine all of whose rows are taken, for those that have waited long."""
+        return _ahead_of(self._most_rows)
+
+    def _engine_for(self, request: ActiveRequest) -> EngineProcess | None:
+        kind, cost = _kind(request), self._costs.of(request)
+        found = self._choose(kind, request.session, cost)
+        if found is None:
+            kind = kind._replace(urgent=True)
+            found = self._choose(kind, request.session, cost, extra=self._spare_slots)
+        return found
+
+    def _choose(
+        self,
+        kind: _Kind,
+        session: SessionKey | None = None,
+        cost: Cost | None = None,
+        *,
+        extra: int = 0,
+    ) -> EngineProcess | None:
         """An engine with a slot. Whether there is one depends on the kind alone."""
         holders = self._models[kind.model].engines
         if kind.counts_only:
             return self._choice.least_busy(holders)
-        return self._choice.choose(kind.model, holders, session, urgent=kind.urgent)
+        return self._choice.choose(
+            kind.model, holders, session, urgent=kind.urgent, extra=extra, cost=cost
+        )
 
     def _most(self, engine: EngineProcess, model: ModelId, urgent: bool) -> int:
         """Sequences of a model that an engine may have."""
-        limits = (batch.limit for batch in engine.measured.batches if batch.model == model)
-        limit = next(limits, self._most_rows)
         if urgent:
             return self._most_rows
-        return min(self._most_rows, limit + max(_LEAST_AHEAD, limit // _SHARE_AHEAD))
+        limits = (batch.limit for batch in engine.measured.batches if batch.model == model)
+        limit = next(limits, self._most_rows)
+        return min(self._most_rows, limit + _ahead_of(limit))
+
+
+def _ahead_of(rows: int) -> int:
+    """How many more an engine gets than may decode at once, so that it has the next prompts at
+    hand."""
+    return max(_LEAST_AHEAD, rows // _SHARE_AHEAD)

@@ -28,12 +28,13 @@ from shared.version import VERSION
 from worker.active_request import ActiveRequest
 from worker.configuration import Configuration
 from worker.cpu_use import CpuUse
+from worker.engine_plan import engine_plan
 from worker.engine_process import EngineProcess
 from worker.entrance import Entrance
 from worker.kept_prefixes import KeptLinks
 from worker.lease import Lease
 from worker.link.messages import EngineStarted, Fact, Order
-from worker.machine import threads_per_engine
+from worker.machine import available_cores
 from worker.peer_files.sharing import Sharing
 from worker.pre_warming import PreWarming
 from worker.predictive_warming import PredictiveWarming
@@ -126,18 +127,20 @@ class Agent:
         )
         self._announced = False
         engines = settings.worker.engines
+        plan = engine_plan(settings)
+        logger.info("%d engine(s): %s", plan.count, plan.why, extra={"worker": worker_id})
         self._engines.extend(
             EngineProcess(
                 index,
                 engines,
-                _engine_arguments(settings.worker, worker_id, index),
-                threads_per_engine(engines),
+                _engine_arguments(settings.worker, worker_id, index, plan.count),
+                engines.fixed_threads or max(1, available_cores() // plan.count),
                 retry_after_failure_s=settings.controller.circuit_breaker.recovery_timeout_ms
                 / 1000,
                 on_fact=self._on_fact,
                 on_lost=self._on_engine_lost,
             )
-            for index in range(engines.count)
+            for index in range(plan.count)
         )
 
     @property
@@ -174,6 +177,8 @@ class Agent:
                 tasks.create_task(self._predictive.run()),
                 tasks.create_task(self._mind_sleep()),
             ]
+            if self._settings.worker.pre_warming.register_when == "warming":
+                await self._announce_state()
             self._bus.on_reconnect.append(self._announce_state)
             await _first_of(stop, self._drain_requested)
             await self._shut_down(stop)
@@ -415,8 +420,8 @@ async def _first_of(*stops: StopRequest) -> None:
             future.cancel()
 
 
-def _engine_arguments(settings: Worker, worker_id: WorkerId, index: int) -> list[str]:
-    arguments = ["--settings", settings.model_dump_json()]
+def _engine_arguments(settings: Worker, worker_id: WorkerId, index: int, engines: int) -> list[str]:
+    arguments = ["--settings", settings.model_dump_json(), "--engines", str(engines)]
     if (folder := _kv_folder(settings, worker_id)) is not None:
         arguments += ["--kv-folder", str(folder / f"engine-{index}")]
     return arguments

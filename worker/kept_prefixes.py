@@ -45,6 +45,7 @@ class KeptLinks:
                 links = conversation_links(session.model, session.said)
                 needed = [(link.hex(), int(share * session.tokens)) for link, share in links]
                 self._texts[session.engine, session.end] = _Text(needed)
+        self._engines_by_link: dict[str, set[int]] | None = None  # None: to be found anew
         self._number = 0
         self._told: tuple[dict[str, Tier], dict[str, int]] = ({}, {})
 
@@ -52,6 +53,7 @@ class KeptLinks:
         """What is kept of a request's first answer; all of it is in memory now."""
         text = _Text(_links(request, kept.tokens), kept.tokens, kept.tokens)
         self._texts[engine, kept.end] = text
+        self._engines_by_link = None
         self._texts.move_to_end((engine, kept.end))
         if len(self._texts) > _MOST:
             self._texts.popitem(last=False)
@@ -61,12 +63,31 @@ class KeptLinks:
         for measured in texts:
             if (text := self._texts.get((engine, measured.end))) is not None:
                 text.tokens, text.memory_tokens = measured.tokens, measured.memory_tokens
+                self._engines_by_link = None
 
     def on_engine_lost(self, engine: int) -> None:
         """Nothing is known of what it kept, until a new one tells."""
         for (index, _), text in self._texts.items():
             if index == engine:
                 text.tokens = text.memory_tokens = 0
+        self._engines_by_link = None
+
+    def shares(self, links: Iterable[tuple[bytes, float]]) -> dict[int, float]:
+        """Which share of a prompt with these links each engine keeps; without those that keep
+        nothing of it."""
+        if self._engines_by_link is None:
+            self._engines_by_link = {}
+            for (engine, _), text in self._texts.items():
+                for name, tokens in text.links:
+                    if tokens <= text.tokens:
+                        self._engines_by_link.setdefault(name, set()).add(engine)
+        found: dict[int, float] = {}
+        for link, share in links:
+            engines = self._engines_by_link.get(link.hex(), ())
+            if not engines:
+                break
+            found |= dict.fromkeys(engines, min(share, 1.0))
+        return found
 
     def changes(self) -> KeptPrefixes | None:
         """What changed since this was asked last; None where nothing did."""

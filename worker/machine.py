@@ -1,12 +1,14 @@
 """What the agent knows of its machine without MLX."""
 
 import contextlib
+import math
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import psutil
@@ -14,7 +16,11 @@ import psutil
 from shared.ids import WorkerId
 from shared.messages.events import Hardware
 from shared.settings.overrides import Machine
-from shared.settings.tree import Engines
+
+_CUDA_PACKAGES = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
+_NVIDIA_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
+"""Of a driver: on a PC, on Jetson, under WSL2."""
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def hardware(device: str = "", accelerator: str = "") -> Hardware:
@@ -49,15 +55,34 @@ def _chip() -> str:
 
 
 def available_cores() -> int:
-    """The cores this process may use."""
+    """The cores this process may use; in a container, as many as its quota is worth."""
     if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
+        return min(len(os.sched_getaffinity(0)), _quota_cores())
     return os.cpu_count() or 1
 
 
-def threads_per_engine(engines: Engines) -> int:
-    """As set, or a fair share: engines that each take all cores slow each other to a crawl."""
-    return engines.threads or max(1, available_cores() // engines.count)
+def _quota_cores() -> int:
+    """Of the control group; all where it has no quota. See the kernel's cgroup-v2, `cpu.max`."""
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = _QUOTA.read_text().split()
+        return max(1, math.ceil(int(quota) / int(period)))
+    return os.cpu_count() or 1
+
+
+def accelerator() -> str:
+    """The kind of GPU that MLX will find here: metal, cuda or none (empty); without loading MLX."""
+    if sys.platform == "darwin":
+        return "metal" if platform.machine() == "arm64" else ""
+    has_driver = any(Path(device).exists() for device in _NVIDIA_DEVICES)
+    return "cuda" if has_driver and any(map(_is_installed, _CUDA_PACKAGES)) else ""
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def environment_with_threads(threads: int) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The `worker` command."""
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -30,13 +31,17 @@ from shared.ids import WorkerId
 from shared.logs import LogStore, set_up_logging
 from shared.service import StopRequest, run_on_bus, run_service
 from shared.settings import ClusterSettings
+from shared.settings.ignored import ignored_settings
 from shared.settings.rolled_out import RolledOut
 from shared.settings.tree import DEMO_MODEL
 from worker import demo_model
 from worker.agent import Agent
 from worker.configuration import Configuration
+from worker.engine_plan import engine_plan
 from worker.identity import stable_worker_id
-from worker.machine import this_machine, threads_per_engine
+from worker.machine import available_cores, this_machine
+
+logger = logging.getLogger(__name__)
 
 _START_AGAIN = 75
 
@@ -124,6 +129,8 @@ def main(
     configuration = Configuration(identity, own.nats.servers, load)
     settings = configuration.begin()
     logs = set_up_logging(settings.logging, "worker", identity)
+    for key in ignored_settings(settings):
+        logger.warning("%s is no longer used; remove it from the settings", key)
     environment = dict(os.environ)  # before it is known to whom we belong
     status = run_service(lambda stop: _serve(settings, identity, logs, configuration, stop))
     if status == _START_AGAIN:
@@ -189,8 +196,12 @@ def _fetch(model: str) -> None:
 
 def _check(settings: ClusterSettings, *, as_json: bool) -> int:
     """Run the check in a process of its own: only the engine package may import MLX."""
-    threads = str(threads_per_engine(settings.worker.engines))
-    command = [sys.executable, "-m", "worker.engine.check", "--threads", threads]
+    plan = engine_plan(settings)
+    threads = settings.worker.engines.fixed_threads or available_cores()
+    command = [
+        *(sys.executable, "-m", "worker.engine.check", "--threads", str(threads)),
+        *("--engines", str(plan.count), "--why", plan.why),
+    ]
     return subprocess.run([*command, *(["--json"] if as_json else [])], check=False).returncode
 
 

@@ -10,6 +10,7 @@ MB = 1_000_000
 _RESERVE_SHARE = 0.05
 _MOST_RESERVE_BYTES = 2_000 * MB
 _SOFT_SHARE = 0.9
+_SHARE_FOR_COPIES = 0.5
 _RELIEVED_SHARE = 0.95
 """Pressure ends below so much of the limit that brought it, not at once: or it would flicker."""
 
@@ -84,3 +85,14 @@ def kv_allowances(
         share = (allowed - held) // max(1, len(held_bytes))
         return [each + share for each in held_bytes]
     return [int(each * allowed / held) for each in held_bytes]
+
+
+def affordable_copies(free_bytes: int, copy_bytes: int, most: int) -> int:
+    """Into how many engines something is loaded: the copies beyond the first may take half of what
+    that one leaves, so that KV caches have the other half.
+
+    Args:
+        free_bytes: without any copy.
+    """
+    spare = _SHARE_FOR_COPIES * max(0, free_bytes - copy_bytes)
+    return max(1, min(most, 1 + int(spare // max(1, copy_bytes))))

@@ -63,6 +63,15 @@ class ModelSpeeds:
         """An answer came to its own end."""
         self._seen[model].answer_tokens.add(tokens, 1)
 
+    def seen(self, model: ModelId) -> ModelSpeed:
+        """What its requests are like; without how fast it is."""
+        seen = self._seen[model]
+        return ModelSpeed(
+            bytes_per_token=round(seen.bytes_per_token.value(), 2),
+            prefill_share=round(seen.prefill_share.value(unknown=1.0), 3),
+            answer_tokens=round(seen.answer_tokens.value(), 1),
+        )
+
     def of(self, model: Model) -> ModelSpeed:
         """As it is now."""
         seen = self._seen[model.id]
@@ -76,12 +85,10 @@ class ModelSpeeds:
         if batches:
             seen.prefill_tokens_per_s = fmean(batch.prefill_tokens_per_s for batch in batches)
         steps_ms = [batch.next_step_ms for batch in batches if batch.next_step_ms > 0]
-        return ModelSpeed(
-            prefill_tokens_per_s=round(seen.prefill_tokens_per_s, 1),
-            step_ms=round(fmean(steps_ms), 1) if steps_ms else 0.0,
-            rows=sum(batch.limit for batch in batches),
-            bytes_per_token=round(seen.bytes_per_token.value(), 2),
-            prefill_share=round(seen.prefill_share.value(unknown=1.0), 3),
-            answer_tokens=round(seen.answer_tokens.value(), 1),
-            load_ms=round(model.load_ms, 1),
-        )
+        measured = {
+            "prefill_tokens_per_s": round(seen.prefill_tokens_per_s, 1),
+            "step_ms": round(fmean(steps_ms), 1) if steps_ms else 0.0,
+            "rows": sum(batch.limit for batch in batches),
+            "load_ms": round(model.load_ms, 1),
+        }
+        return self.seen(model.id).model_copy(update=measured)

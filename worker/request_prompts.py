@@ -35,9 +35,12 @@ class RequestPrompt:
         be kept of it."""
         if self.left_tokens is not None:
             return self.left_tokens
+        return self.expected_tokens(speed) * speed.prefill_share
+
+    def expected_tokens(self, speed: ModelSpeed) -> float:
+        """How long it is, as far as can be said."""
         bytes_per_token = speed.bytes_per_token or TYPICAL_BYTES_PER_TOKEN
-        tokens = self.tokens or self.id_tokens or self.text_bytes / bytes_per_token
-        return tokens * speed.prefill_share
+        return self.tokens or self.id_tokens or self.text_bytes / bytes_per_token
 
 
 def request_prompts(

@@ -20,7 +20,9 @@ from shared.messages.stream import Done, StreamError
 from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
 from worker.admission import Admission
+from worker.engine_costs import EngineCosts
 from worker.engine_process import EngineProcess
+from worker.engine_threads import shared_cores
 from worker.kept_prefixes import KeptLinks
 from worker.link.messages import (
     Cancel,
@@ -87,7 +89,9 @@ class Scheduler:
             in_use=self._models_in_use,
             on_failed=self._on_model_failed,
         )
-        self.admission = Admission(settings.worker, self.models.catalogue, engines)
+        cores = shared_cores(settings.worker.engines)
+        costs = EngineCosts(engines, self._speeds, kept, cores)
+        self.admission = Admission(settings.worker, self.models.catalogue, engines, costs)
         for session in sessions.texts():
             self.admission.settle(session.key, session.engine)
         self._status = StreamStatus(self.models.catalogue, put)
@@ -313,7 +317,7 @@ class Scheduler:
     # Engines.
 
     def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
-        """End what ran on a dead engine; without any engine left, also what waits."""
+        """End what ran on a dead engine; without any engine left for it, also what waits."""
         self.models.loader.on_engine_lost(engine, error.message)
         self.kept.on_engine_lost(engine.index)
         self.admission.on_engine_lost(engine)
@@ -321,8 +325,12 @@ class Scheduler:
         # What has generated here for a while is hardly why an engine ends; what came just now is.
         suspects = [request for request in on_it if not request.started] or on_it
         self.give_back_all(error, engine=engine.index, suspects=suspects)
-        if all(other.state == "failed" for other in self.engines):
+        failed = {other.index for other in self.engines if other.state == "failed"}
+        if len(failed) == len(self.engines):
             self.give_back_all(error)
+        for model in self.models.catalogue:
+            if model.placed and model.placed <= failed:
+                self.give_back_all(error, model=model.id)
 
     # Facts.
 

@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 _REFRESH_S = 2.0
 _STALE_S = 10.0
+_SERVING = ("starting", "warming", "ready")
 _DEFAULT_SKILL = SkillName("chat")
 
 
@@ -41,22 +42,23 @@ class Directory:
         """Why no request can be served now, if so."""
         if self._health is None or time.monotonic() - self._heard_at > _STALE_S:
             return Unavailable("no controller answers", code="no_controller")
-        if not any(worker.state == "ready" for worker in self._health.workers):
-            return Unavailable("no worker is ready", code="no_worker")
+        if not self._served(self._health):
+            return Unavailable("no worker is ready, or starts", code="no_worker")
         return None
 
     async def names(self) -> dict[str, list[SkillName]]:
-        """All that may stand as `model`: models, skills and aliases, with the skills they serve.
+        """All that may stand as `model`: models that a worker has, skills and aliases, with the
+        skills they serve.
 
         Raises:
             Unavailable: no controller answers.
         """
-        skills = await self._skills()
+        served = self._served(await self._known())
         names: dict[str, list[SkillName]] = {}
-        for skill, models in skills.items():
+        for skill, models in served.items():
             for model in models:
                 names.setdefault(model, []).append(skill)
-        for skill in skills:
+        for skill in served:
             names.setdefault(skill, [skill])
         for alias, meant in self._aliases.items():
             if alias not in names and meant in names:
@@ -101,14 +103,33 @@ class Directory:
             f"model: there is no {name!r}; there are: {known}", code="unknown_model", param="model"
         )
 
+    def _served(self, health: ClusterHealth) -> dict[SkillName, list[ModelId]]:
+        """The models of each skill that a worker has, which takes requests or starts; without
+        skills of which none has any."""
+        there = {
+            model.id
+            for worker in health.workers
+            if worker.state in _SERVING
+            for model in worker.models
+            if model.state != "failed"
+        }
+        found = {
+            skill: [model for model in models if model in there]
+            for skill, models in health.skills.items()
+        }
+        return {skill: models for skill, models in found.items() if models}
+
     async def _skills(self) -> Mapping[SkillName, list[ModelId]]:
+        return (await self._known()).skills
+
+    async def _known(self) -> ClusterHealth:
         if self._health is None:
             await self._refresh()
         if self._health is None:
             raise Unavailable(
                 "no controller answers; is `controller` running?", code="no_controller"
             )
-        return self._health.skills
+        return self._health
 
     async def _refresh(self) -> None:
         try:

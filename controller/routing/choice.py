@@ -141,10 +141,11 @@ def choose(
             obstacle = find_obstacle(view, need.models[0], need, now)
             if obstacle is not None:
                 obstacles[view.id] = obstacle
-    for view in fleet.gone_lately(now):
+    gone = fleet.gone_lately(now)
+    for view in gone:
         if could_serve(view, need):
             obstacles.setdefault(view.id, GONE)
-    raise NoRoute(need, obstacles)
+    raise NoRoute(need, obstacles, nobody=not (fleet.workers or gone))
 
 
 def _tried(

@@ -24,12 +24,18 @@ PASSING = frozenset({"queue_full", "memory_pressure", "circuit_open"})
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a worker is out; `code` is a key of `errors.ERROR_CODES`."""
+    """Why a worker is out; `code` is a key of `errors.ERROR_CODES`.
+
+    Attributes:
+        may_return: soon, and nobody can say when.
+        starts: for the first time.
+    """
 
     code: str
     reason: str
     retry_after_ms: int | None = None
     may_return: bool = False
+    starts: bool = False
 
     @property
     def passes(self) -> bool:
@@ -46,11 +52,12 @@ class NoRoute(Unavailable):
     """No worker can serve a request now.
 
     Attributes:
-        passes: whether one that could is only short of room, failed lately, or may be back soon:
-            it pays to wait.
+        passes: whether one that could is only short of room, failed lately, or may be back soon,
+            or nobody was heard of yet: it pays to wait.
+        starts: whether one that could starts.
     """
 
-    def __init__(self, need: Need, obstacles: Obstacles) -> None:
+    def __init__(self, need: Need, obstacles: Obstacles, *, nobody: bool = False) -> None:
         code = _code(obstacles)
         waits = [found.retry_after_ms for found in obstacles.values() if found.retry_after_ms]
         super().__init__(
@@ -59,7 +66,8 @@ class NoRoute(Unavailable):
             retry_after_ms=min(waits, default=None) if code != "no_worker" else None,
         )
         self.obstacles = obstacles
-        self.passes = any(found.passes for found in obstacles.values())
+        self.passes = nobody or any(found.passes for found in obstacles.values())
+        self.starts = any(found.starts for found in obstacles.values())
 
 
 def find_obstacle(
@@ -67,9 +75,9 @@ def find_obstacle(
 ) -> Obstacle | None:
     """Why this worker cannot serve this model now; None when it can."""
     report = view.report
-    if report.state not in ("ready", "warming"):
+    if report.state not in ("starting", "ready", "warming"):
         code = "draining" if report.state == "draining" else "no_worker"
-        return Obstacle(code, f"is {report.state}", may_return=report.state == "starting")
+        return Obstacle(code, f"is {report.state}")
     status = view.models.get(model)
     if status is None:
         return Obstacle("no_worker", f"does not have {model}")
@@ -77,6 +85,8 @@ def find_obstacle(
         return Obstacle("model_unavailable", f"could not load {model}: {status.error}")
     if need.requires is not None and (unmet := _unmet(report, need.requires)):
         return Obstacle("requirements_unmet", unmet)
+    if report.state == "starting":
+        return Obstacle("no_worker", "is starting", may_return=True, starts=not view.was_up)
     if view.breaker is not None and not view.breaker.admits(now):
         retry_after_ms = view.breaker.retry_after_ms(now) or _UNKNOWN_RETRY_MS
         return Obstacle("circuit_open", "failed several times lately", retry_after_ms)
@@ -129,7 +139,8 @@ def _unmet(report: WorkerReport, requires: Requirements) -> str | None:
         return f"has {hardware.memory_bytes / 1e9:.0f} GB of memory"
     if requires.chip is not None and requires.chip.lower() not in hardware.chip.lower():
         return f"has the chip {hardware.chip!r}"
-    if requires.accelerator not in (None, hardware.accelerator):
+    is_known = report.state != "starting"  # an engine tells
+    if is_known and requires.accelerator not in (None, hardware.accelerator):
         return f"has the accelerator {hardware.accelerator!r}"
     for name, value in requires.labels.items():
         if report.labels.get(name) != value:

@@ -96,8 +96,9 @@ class BatchStatus(Part):
     Attributes:
         rows: sequences that decode.
         waiting: those that are with the engine and do not decode yet.
-        limit: rows that may decode at once: as many as the latency target allows.
+        limit: rows that may decode at once (`adaptive_batching`).
         step_ms: how long a step takes, on average.
+        step_fixed_ms, step_row_ms: a step takes the one, and at least the other for each row.
         stability: the share of the last judgements that found nothing to change, 0 to 1.
         changes: of the limit, the last ones, oldest first.
     """
@@ -107,6 +108,8 @@ class BatchStatus(Part):
     waiting: Count = 0
     limit: Count = 0
     step_ms: float = 0.0
+    step_fixed_ms: float = 0.0
+    step_row_ms: float = 0.0
     stability: float = 1.0
     changes: list[BatchChange] = []
 

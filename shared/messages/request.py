@@ -136,6 +136,7 @@ class InferenceRequest(Edge):
     logit_bias: LogitBias = {}
     stop: StopString | StopStrings | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] = []
+    ignore_eos: bool = Field(False, description="go on where the model would end its answer")
     seed: Seed | None = None
     n: Choices = 1
     logprobs: TopLogprobs | None = None

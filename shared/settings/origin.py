@@ -59,10 +59,13 @@ class Origin:
             at: where the values stand that were checked.
             of: the section that they were checked as.
         """
-        problem = error.errors(include_url=False)[0]
-        location = (*at, *problem["loc"])
+        problems = error.errors(include_url=False)
+        problem = problems[0]
+        within = _setting((*of, *problem["loc"]))[len(of) :]
+        location = (*at, *within)
         key = ".".join(map(shortened, location))
-        message = problem["msg"].removeprefix("Value error, ")
+        alternatives = [each["msg"] for each in problems if each["loc"][: len(within)] == within]
+        message = "; or ".join(alternatives).removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             allowed = _allowed((*of, *problem["loc"][:-1]))
             message = f"unknown key; allowed here: {', '.join(allowed)}"
@@ -86,6 +89,21 @@ def value_shape(shape: Any) -> Any:
         if get_origin(candidate) in (dict, list):
             return get_args(candidate)[-1]
     return None
+
+
+def _setting(location: Location) -> Location:
+    """Without what tells at its end which of several types a value was tried as."""
+    shape: Any = ClusterSettings
+    for depth, part in enumerate(location):
+        inside = section(shape)
+        if inside is not None and part in inside.model_fields:
+            shape = inside.model_fields[str(part)].annotation
+        elif inside is None and (values := value_shape(shape)) is not None:
+            shape = values
+        else:
+            is_part = inside is not None or isinstance(part, int)
+            return location if is_part else location[:depth]
+    return location
 
 
 def _upwards(location: Location) -> list[Location]:

@@ -13,6 +13,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     SecretStr,
     model_validator,
 )
@@ -25,7 +26,10 @@ PositiveMilliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 PriorityName = Literal["high", "medium", "low"]
 DEMO_MODEL = ModelId("demo")
+MOST_ENGINES = 64
 _MAX_CHUNK_TOKENS = 2048
+_IGNORED: dict[str, JsonValue] = {"ignored": True}
+"""Of a setting that is read no more: who still has it is told (`ignored_settings`)."""
 Model = Annotated[ModelId, Field(min_length=1, max_length=256)]
 
 
@@ -254,18 +258,24 @@ class Controller(Section):
 
 
 class Engines(Section):
-    """`max_restarts` counts within 10 minutes; `threads` defaults to cores / count. An engine
-    is killed and started again after `hang_timeout_ms` without a sign of life, and after
-    `step_timeout_ms` in one step."""
+    """`count: auto` is one with a GPU; without one, one for each core as far as memory allows.
+    `threads: auto` (or null) has the engines that have work share the cores. `max_restarts` counts
+    within 10 minutes. An engine is killed and started again after `hang_timeout_ms` without a sign
+    of life, and after `step_timeout_ms` in one step."""
 
-    count: Annotated[int, Field(ge=1, le=64)] = 1
-    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    count: Annotated[int, Field(ge=1, le=MOST_ENGINES)] | Literal["auto"] = "auto"
+    threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = "auto"
     startup_timeout_ms: PositiveMilliseconds = 30_000
     shutdown_timeout_ms: PositiveMilliseconds = 5000
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
     restart_delay_ms: Milliseconds = 1000
     hang_timeout_ms: Annotated[int, Field(ge=2000)] = 5000
     step_timeout_ms: Annotated[int, Field(ge=2000)] = 60_000
+
+    @property
+    def fixed_threads(self) -> int | None:
+        """Of each engine; None where they share the cores."""
+        return None if self.threads == "auto" else self.threads
 
 
 class PreWarmModel(Section):
@@ -343,13 +353,22 @@ class ContinuousBatching(Section):
 
 
 class AdaptiveBatching(Section):
+    """While others wait, rows are added as long as one more adds a hundredth to the tokens a second
+    and the gap between two tokens of a stream stays in bounds. `balanced`: up to
+    `target_step_latency_ms`, or `slowdown_limit` times the gap of a row alone where that is
+    longer; `latency`: up to the target; `throughput`: without bounds, and as long as a
+    hundredth more rows add a thousandth. Judged every `adjustment_interval` steps. What is too
+    long by `tolerance_ms` (`latency`) costs rows."""
+
     enabled: bool = True
+    objective: Literal["balanced", "latency", "throughput"] = "balanced"
+    slowdown_limit: float = Field(4.0, ge=1, le=1000)
     target_step_latency_ms: float = Field(100, gt=0, le=60_000)
     tolerance_ms: float = Field(20, ge=0, le=60_000)
-    ema_alpha: float = Field(0.3, gt=0, le=1)
     adjustment_interval: Count = 5
-    max_adjustment_step: Count = 2
-    degradation_multiplier: float = Field(2.0, ge=1, le=100)
+    ema_alpha: float = Field(0.3, gt=0, le=1, json_schema_extra=_IGNORED)
+    max_adjustment_step: Count = Field(2, json_schema_extra=_IGNORED)
+    degradation_multiplier: float = Field(2.0, ge=1, le=100, json_schema_extra=_IGNORED)
 
 
 class RequestQueue(Section):

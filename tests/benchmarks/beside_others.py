@@ -1,6 +1,7 @@
 """How a benchmark runs among tests."""
 
 BESIDE_OTHERS = {
+    "CLUSTER__WORKER__ENGINES__COUNT": "1",
     "CLUSTER__WORKER__ENGINES__THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",

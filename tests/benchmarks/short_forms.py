@@ -21,6 +21,11 @@ SHORT_FORMS = {
         "--factor 1.3 --clients 6 --max-tokens 15 --seconds 3 --settling 1",
         ("alone_ms", "target_ms", "phases.*.*.limit"),
     ),
+    "as_it_comes": ShortForm(
+        "--clients 2 --requests 1 --max-tokens 3 --sharers 2 --conversations 1 --repeats 1 "
+        "--sides prompt",
+        ("medians.*.*.ratio", "runs.*.*.*.*"),
+    ),
     "balance": ShortForm(
         "--fleets equal --policies prefix-aware --full-after 1 --seconds 3 --warm-up 1 --repeats 1",
         (
@@ -89,10 +94,6 @@ SHORT_FORMS = {
             "plain.beside_s.*",
             "plain.bytes.long",
         ),
-    ),
-    "mixed": ShortForm(
-        "--engines 1 --clients 2 --requests 1 --longest 60 --max-tokens 4 --repeats 1",
-        ("medians.*.tokens_per_s.*.median", "medians.*.ttft_p50_ms.*.median", "medians.*.limit"),
     ),
     "overload": ShortForm(
         "--clients 3 --calibration 1 --alone 1 --seconds 2 --rest 1 --max-tokens 4",

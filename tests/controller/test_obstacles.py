@@ -133,6 +133,36 @@ def test_without_any_worker_the_models_are_named() -> None:
     error = refused(need=Need([BEST, DEMO]))
     assert error.message == "no worker is there that could serve best or demo"
     assert (error.code, error.retryable) == ("no_worker", True)
+    assert error.passes and not error.starts, "the first worker may come in a moment"
+
+
+def test_a_worker_that_starts_is_one_to_wait_for_longer_than_one_that_sleeps() -> None:
+    starts = view("a", state="starting")
+    assert refused(starts).starts
+    asleep = view("b", state="ready")
+    asleep.renew(view("b", state="starting").report, 1.0)
+    error = refused(asleep)
+    assert error.passes and not error.starts
+
+
+def test_a_worker_that_starts_without_the_model_is_not_waited_for() -> None:
+    error = refused(view("a", state="starting", models=models(other="available")))
+    assert (error.passes, error.starts) == (False, False)
+    assert error.message == "no worker can serve demo now: a does not have demo"
+
+
+@pytest.mark.parametrize(
+    ("requires", "starts"),
+    [
+        (Requirements(labels={"gpu": "yes"}), False),
+        (Requirements(min_memory_gb=10_000), False),
+        (Requirements(accelerator="metal"), True),  # its engine will tell
+    ],
+)
+def test_a_worker_that_starts_is_waited_for_only_where_it_may_meet_what_is_required(
+    requires: Requirements, starts: bool
+) -> None:
+    assert refused(view("a", state="starting"), need=Need([DEMO], requires)).starts == starts
 
 
 def test_what_no_worker_has_is_said_to_be_required() -> None:

@@ -16,7 +16,7 @@ from tests.controller.values import DEMO, models, report
 MAC = WorkerId("mac")
 
 
-def said(kind: EventType, worker: str = "mac", boot: str = "b1", **fields: int) -> WorkerEvent:
+def said(kind: EventType, worker: str = "mac", boot: str = "b1", **fields: Any) -> WorkerEvent:
     return WorkerEvent(type=kind, worker=report(worker, boot=boot, **fields))
 
 
@@ -90,6 +90,28 @@ def test_who_is_gone_is_remembered_for_ten_seconds_as_it_was(registry: Registry,
     (view,) = registry.gone_lately(14.9)
     assert (view.report.boot_id, view.load) == ("b1", 3)
     assert registry.gone_lately(15) == []
+
+
+def test_only_a_worker_that_was_not_up_a_moment_ago_starts_for_the_first_time(
+    registry: Registry,
+) -> None:
+    """Who was asks `waiting_room.max_wait_ms` of its clients, not a minute."""
+
+    def was_up() -> bool:
+        known = registry.worker(MAC)
+        assert known is not None
+        return known.was_up
+
+    registry.on_worker_event(said("joined", state="starting"), now=0)
+    assert not was_up()
+    registry.on_worker_event(said("joined", boot="b2", state="starting"), now=1)
+    assert not was_up(), "it failed to start and tries again"
+    registry.on_worker_event(said("heartbeat", boot="b2"), now=2)
+    registry.on_worker_event(said("joined", boot="b3", state="starting"), now=3)
+    assert was_up()
+    registry.on_worker_event(said("left", boot="b3"), now=4)
+    registry.on_worker_event(said("joined", boot="b4", state="starting"), now=20)
+    assert not was_up()
 
 
 def test_the_leaving_of_an_old_boot_does_not_remove_the_new_one(registry: Registry) -> None:

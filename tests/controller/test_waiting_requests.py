@@ -18,7 +18,7 @@ from shared.messages.stream import Done, Status
 from shared.settings.tree import Nats
 from tests.controller.running import CONTROLLER, Inbox, Running, running_controller, running_state
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, refuse
-from tests.controller.values import report
+from tests.controller.values import models, report
 
 pytestmark = pytest.mark.anyio
 
@@ -179,6 +179,26 @@ async def test_a_worker_whose_machine_sleeps_is_asked_again_when_it_has_woken(
     await worker.say("state_changed", state="ready")
     assert (await worker.next_dispatch()).attempt == 1
     await runs(cluster, attempt=1)
+
+
+async def test_the_first_worker_is_waited_for_before_it_is_heard_of_and_while_it_starts(
+    start: Start,
+) -> None:
+    async with start(waiting_room={"max_wait_ms": 500}) as cluster:
+        await ask_and_wait(cluster)
+        worker = await cluster.worker("w1", state="starting")
+        await cluster.until(lambda: room(cluster).came == 2)  # its half second is over
+        await worker.say("state_changed", state="warming")
+        await worker.next_dispatch()
+
+
+async def test_nobody_waits_longer_for_a_worker_that_turns_out_not_to_serve_it(
+    cluster: Running,
+) -> None:
+    worker = await cluster.worker("w1", state="starting")
+    inbox = await ask_and_wait(cluster)
+    await worker.say("state_changed", state="ready", models=models(demo="failed"))
+    assert (await inbox.end()).error.code == "model_unavailable"
 
 
 async def test_who_does_not_come_back_in_time_is_not_waited_for_longer(start: Start) -> None:

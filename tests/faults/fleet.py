@@ -77,6 +77,7 @@ class Fleet:
             "CLUSTER__SKILLS": json.dumps({"chat": ["tiny"]}),
             "CLUSTER__MODELS": json.dumps({"tiny": {"path": str(model.absolute())}}),
             "CLUSTER__WORKER__MODELS": json.dumps(["tiny"]),
+            "CLUSTER__WORKER__ENGINES__COUNT": "1",
             "CLUSTER__WORKER__ENGINES__THREADS": "1",
             "CLUSTER__WORKER__ENGINES__MAX_RESTARTS": "1000",
             "CLUSTER__WORKER__ENGINES__RESTART_DELAY_MS": "200",

@@ -59,7 +59,7 @@ class EngineOwner:
         self.process = EngineProcess(
             0,
             Engines(**engines),
-            ["--settings", worker.model_dump_json()],
+            ["--settings", worker.model_dump_json(), "--engines", "1"],
             2,
             retry_after_failure_s=retry_after_failure_s,
             on_fact=self._on_fact,

@@ -52,10 +52,14 @@ class RecordingEngine(EngineProcess):
         limits: dict[ModelId, int] | None = None,
         step_ms: float = 0.0,
         prefill_tokens_per_s: float = 0.0,
+        line: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """`limits` are those of the batches, by model; they are all as fast."""
+        """`limits` are those of the batches, by model; they are all as fast. `line`: milliseconds
+        of a step, and for each row."""
         batches = [
-            BatchMeasured(model, 0, 0, limit, step_ms, 1.0, [], step_ms, prefill_tokens_per_s)
+            BatchMeasured(
+                model, 0, 0, limit, step_ms, 1.0, [], step_ms, prefill_tokens_per_s, *line
+            )
             for model, limit in (limits or {}).items()
         ]
         self.measured = EngineMeasured(0, active_bytes, spare_bytes, kv_bytes, 0, 0, 0.0, batches)

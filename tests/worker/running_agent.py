@@ -263,7 +263,7 @@ async def running_agent(
     """
     worker = WorkerId(next(_names))
     controller = settings.pop("controller", {})
-    engines = {"threads": 1, **settings.pop("engines", {})}
+    engines = {"count": 1, "threads": 1, **settings.pop("engines", {})}
     tree = ClusterSettings.model_validate(
         {
             "nats": as_role("worker", worker, nats_url),

@@ -5,14 +5,18 @@ from typing import Any
 
 import pytest
 
-from shared.ids import ModelId
+from shared.ids import BootId, ModelId
 from shared.messages.request import PRIORITIES, Priority
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
+from tests.worker.sessions.books import new_book
 from tests.worker.values import MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
 from worker.active_request import ActiveRequest
 from worker.admission import Admission
+from worker.engine_costs import EngineCosts
+from worker.kept_prefixes import KeptLinks
+from worker.model_speeds import ModelSpeeds
 from worker.models.catalogue import ModelCatalogue
 
 _DEMO = ModelId("demo")
@@ -36,7 +40,9 @@ class Admitting:
         self.catalogue = ModelCatalogue(settings)
         for model in self.catalogue:
             model.engines.update(range(engines))
-        self.admission = Admission(settings.worker, self.catalogue, self.engines)
+        kept = KeptLinks(MAC, BootId("b"), new_book())
+        costs = EngineCosts(self.engines, ModelSpeeds(self.engines), kept, cores=None)
+        self.admission = Admission(settings.worker, self.catalogue, self.engines, costs)
         self._numbers = itertools.count(1)
 
     def push(
@@ -144,6 +150,22 @@ def test_one_that_rose_in_the_queue_is_not_urgent() -> None:
     urgent = worker.push("high")
     assert worker.admit() == [urgent]
     assert list(worker.admission.queued_by_model().elements()) == [TINY]
+
+
+def test_who_has_waited_long_goes_to_an_engine_all_of_whose_rows_are_taken() -> None:
+    worker = Admitting()
+    running = [worker.push() for _ in range(_MOST)]
+    assert worker.admit() == running
+    waiting = [worker.push() for _ in range(20)]
+    assert worker.admit() == []
+    for request in waiting[:12]:
+        request.received_at -= 11
+    assert worker.admit() == waiting[:8], "a quarter more than it has rows"
+    worker.end(running[0])
+    assert worker.admit() == [waiting[8]]
+    for request in running[1:]:
+        worker.end(request)
+    assert worker.admit() == waiting[9:]
 
 
 def test_a_limit_that_fell_lets_nobody_in_until_enough_have_left() -> None:

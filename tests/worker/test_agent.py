@@ -52,13 +52,17 @@ def _model(report: WorkerReport, model: str) -> str:
 # Joining, and what is told.
 
 
-async def test_a_worker_joins_while_warming_and_then_is_ready(agent: RunningAgent) -> None:
+async def test_a_worker_joins_as_it_starts_and_then_is_warming_and_ready(
+    agent: RunningAgent,
+) -> None:
     events = agent.reports()
     assert [kind for kind, _ in events].count("joined") == 1
     kind, first = events[0]
-    assert (kind, first.state, first.id) == ("joined", "warming", agent.id)
+    assert (kind, first.state, first.id) == ("joined", "starting", agent.id)
     states = [report.state for _, report in events]
-    assert set(states) == {"warming", "ready"} and states == sorted(states, reverse=True)
+    assert list(dict.fromkeys(states)) == ["starting", "warming", "ready"]
+    order = ["starting", "warming", "ready"]
+    assert states == sorted(states, key=order.index)
 
 
 async def test_a_worker_that_registers_when_complete_is_not_heard_of_before(
@@ -227,7 +231,7 @@ async def test_of_two_engines_only_the_dead_ones_streams_go_back(
         )
         warm = agent.agent._scheduler.models.catalogue[ModelId("tiny")]
         await agent.wire.wait(lambda: warm.engines == {0, 1})
-        streams = [await agent.start(max_tokens=_LONG) for _ in range(2)]
+        streams = [await agent.start(prompt=text, max_tokens=_LONG) for text in ("Hello", "Bye")]
         for stream in streams:
             await stream.started()
         _kill_engine(agent, 0)

@@ -10,6 +10,7 @@ from shared.messages.events import RequestFailed
 from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner
+from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
@@ -38,11 +39,13 @@ class Scheduled:
         self.outgoing: list[Outgoing] = []
         self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
         self.engine.state = "running"
+        self.engines = [self.engine]
         book = new_book()
         kept = KeptLinks(MAC, BootId("b"), book)
-        self.scheduler = Scheduler(MAC, settings, [self.engine], self.outgoing.append, book, kept)
+        self.scheduler = Scheduler(MAC, settings, self.engines, self.outgoing.append, book, kept)
         model = self.scheduler.models.catalogue[TINY]
-        model.state, model.requested, model.folder = "warm", True, folder
+        model.state, model.folder = "warm", folder
+        model.placed.add(self.engine.index)
         model.engines.add(self.engine.index)
 
     def accept(self, *request_ids: str, **fields: object) -> None:
@@ -125,6 +128,19 @@ def test_what_waits_goes_on_waiting_for_the_next_engine(tiny_model: Path) -> Non
 
 def test_what_waits_goes_back_when_no_engine_will_come(tiny_model: Path) -> None:
     worker = Scheduled(tiny_model, batch=1)
+    worker.accept("admitted", "waiting")
+    worker.generate("admitted")
+    worker.die(for_good=True)
+    assert worker.given_back == {"admitted": True, "waiting": False}
+    assert worker.scheduler.idle
+
+
+def test_what_waits_goes_back_when_no_engine_will_come_that_holds_its_model(
+    tiny_model: Path,
+) -> None:
+    """Another one runs, and was never told to load it."""
+    worker = Scheduled(tiny_model, batch=1)
+    worker.engines.append(RecordingEngine(1))
     worker.accept("admitted", "waiting")
     worker.generate("admitted")
     worker.die(for_good=True)

@@ -41,10 +41,11 @@ def test_check_shows_what_mlx_runs_on_as_json(scripts: Path) -> None:
     assert set(found) == {
         *("device", "accelerator", "blas", "threads", "mlx", "mlx_lm", "python"),
         *("memory_bytes", "available_memory_bytes", "memory_limit_bytes"),
-        *("float32_gflops", "slow"),
+        *("float32_gflops", "slow", "engines", "engines_why"),
     }
     assert found["accelerator"] in ("cpu", "metal", "cuda")
     assert (found["threads"], found["slow"]) == (1, False)
+    assert found["engines"] >= 1 and found["engines_why"]
     assert found["memory_bytes"] >= found["available_memory_bytes"] > 0
     assert found["float32_gflops"] > 0
 
@@ -54,6 +55,7 @@ def test_check_for_people_names_the_blas_and_the_threads(scripts: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert re.search(r"^\s*blas  \S+", ran.stdout, re.MULTILINE)
     assert re.search(r"^\s*threads  1$", ran.stdout, re.MULTILINE)
+    assert re.search(r"^\s*engines  \d+: \S+", ran.stdout, re.MULTILINE)
     assert re.search(r"^\s*memory  [\d.]+ GiB$", ran.stdout, re.MULTILINE)
     assert "warning" not in ran.stderr
 

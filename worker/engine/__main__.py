@@ -16,6 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="worker.engine")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--settings", required=True, help="the section `worker` as JSON")
+    parser.add_argument("--engines", type=int, required=True, help="of this worker")
     parser.add_argument("--kv-folder", type=Path, help="for the KV cache on disk")
     arguments = parser.parse_args()
     settings = Worker.model_validate_json(arguments.settings)
@@ -53,10 +54,12 @@ def main() -> None:
         max_chunk_tokens=batching.max_chunk_tokens,
         max_decode_stall_s=batching.max_decode_stall_ms / 1000,
         kv_budget_bytes=batching.kv_memory_mb and batching.kv_memory_mb * 1_000_000,
-        engines=settings.engines.count,
+        engines=arguments.engines,
         adaptive=settings.adaptive_batching if adapts else None,
         min_batch_size=batching.min_batch_size,
-        kv_memory=kv_memory_settings(settings, arguments.kv_folder, memory_limit_bytes()),
+        kv_memory=kv_memory_settings(
+            settings, arguments.kv_folder, memory_limit_bytes(), engines=arguments.engines
+        ),
     )
     keep_freed_memory()
     raise_wired_limit()

@@ -3,34 +3,31 @@
 Sequences join and leave between any two steps.
 """
 
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import mlx.core as mx
 
 from shared.ids import ModelId
-from worker.engine.adaptive_batch_size import AdaptiveBatchSize
+from worker.engine.adaptive_batch_size import AdaptiveBatchSize, UsualRequest
+from worker.engine.decode_groups import DecodeGroups
 from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.ledger import Claim, KVLedger
 from worker.engine.model import LoadedModel
-from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cost
+from worker.engine.places import Placed, Waiting, gives_way
 from worker.engine.prefill import PrefillJob, PrefillRow, Progress
 from worker.engine.prefilling import Prefilling
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
+from worker.engine.step_cost import StepCost
 from worker.engine.turns import Turns
 from worker.link.messages import BatchMeasured
-
-_SPARE_SLOTS = 1.5
-"""A group that needs more slots gets so many times those it has, so that few joins copy it."""
 
 
 class Batch:
     """All sequences of one model. Every method belongs to the engine thread.
 
     Attributes:
-        groups: the rows that decode.
         turns: whose step is next among them.
         turn: of this model among those of the engine.
         preempted: sequences that gave way since somebody looked.
@@ -47,6 +44,7 @@ class Batch:
         max_chunk_tokens: int,
         adaptive: AdaptiveBatchSize | None = None,
         prefix_cache: PrefixCache | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without a `prefix_cache` nothing is kept."""
         self._model = model
@@ -54,15 +52,24 @@ class Batch:
         self._ledger = ledger
         self._max_size = max_size
         self.adaptive = adaptive
+        self._clock = clock
         self._prompts = Prefilling(
-            model, ledger, prefix_cache, max_chunk_tokens=max_chunk_tokens, room=self._room
-        )
-        self.groups: list[DecodeGroup] = []
+            model, ledger, prefix_cache, max_chunk_tokens=max_chunk_tokens, room=self._room,
+            clock=clock,
+        )  # fmt: skip
+        self._cost = adaptive.cost if adaptive else StepCost()
+        self._usual = adaptive.usual if adaptive else UsualRequest()
+        self._decoding = DecodeGroups(model, ledger, max_size)
         self.turns = Turns()
         self.turn = 0.0
         self.preempted: list[int] = []
         self._leaving: list[DecodingRow] = []
         ledger.open(self)
+
+    @property
+    def groups(self) -> list[DecodeGroup]:
+        """The rows that decode."""
+        return self._decoding.groups
 
     def close(self) -> None:
         self._ledger.close(self)
@@ -79,57 +86,63 @@ class Batch:
     def remove(self, sequence: int) -> None:
         """Generate no more of a sequence; unknown ones are ignored."""
         self._prompts.remove(sequence)
-        for row in [*self._rows, *self._leaving]:
+        for row in [*self._decoding.all_rows, *self._leaving]:
             row.gone = row.gone or row.id == sequence
 
     def retire(self) -> None:
         """Drop the rows that ended, or have all their tokens drawn."""
-        for group in self.groups:
+        for group in self._decoding.all:
             leaving = [row for row in group.rows if row.gone or row.left == 0]
             if leaving:
+                for row in leaving:
+                    if not row.pending.prepared.order.is_trial:
+                        self._usual.answered(row.pending.prefill_s, len(row.answer_ids))
                 group.keep_rest(leaving)
                 group.drop(leaving)
                 self._leaving += leaving
-        self.groups = [group for group in self.groups if group.rows]
+        self._decoding.drop_empty()
         if self._leaving:
             self._ledger.lend_rest()
             self._leaving = [row for row in self._leaving if not row.settle()]
 
-    def took(self, group: DecodeGroup, seconds: float) -> None:
-        """A step of a group took so long; a token of each row takes as long as a step of every
-        group."""
+    def took(self, group: DecodeGroup, rows: int, seconds: float) -> None:
+        """A step of a group took so long, of so many rows: some may have left since. A token of
+        each row takes as long as a step of every group."""
         group.took(seconds)
         self.turns.took(group, group.step_s)
-        if self.adaptive is not None:
-            others_s = sum(other.step_s for other in self.groups if other is not group)
-            now = time.monotonic()
-            waiting = len(self._prompts.pending)
-            self.adaptive.stepped(seconds + others_s, len(self._rows), waiting, now)
+        others = [other for other in self.groups if other is not group]
+        seconds += sum(other.step_s for other in others)
+        rows += sum(len(other) for other in others)
+        if self.adaptive is None:
+            self._cost.stepped(rows, seconds)
+        else:
+            ready = self._prompts.ready_rows + len(self._decoding.parked)
+            waiting = len(self._prompts.pending) + ready
+            self.adaptive.stepped(seconds, rows, waiting, self._clock())
 
     def __len__(self) -> int:
-        """Sequences that use the device."""
-        return len(self._rows) + len(self._prompts)
+        """Sequences that have memory."""
+        return len(self._decoding.all_rows) + len(self._prompts)
 
     def measured(self, model: ModelId, now: float) -> BatchMeasured:
         """The present state, for people."""
         steps_s = sum(group.step_s for group in self.groups)
-        adaptive, rows = self.adaptive, len(self._rows)
+        adaptive, rows = self.adaptive, len(self._decoding.rows)
         next_s = adaptive.step_s(min(rows + 1, adaptive.limit)) if adaptive else 0.0
+        line = self._cost.hopeful(max(1, rows))
         return BatchMeasured(
             model,
             rows=rows,
-            waiting=len(self._prompts.pending) + len(self._prompts),
+            waiting=len(self._prompts.pending) + len(self._prompts) + len(self._decoding.parked),
             limit=adaptive.limit if adaptive else self._max_size,
             step_ms=round(1000 * ((adaptive and adaptive.latency_s) or steps_s), 1),
             stability=round(adaptive.stability, 3) if adaptive else 1.0,
             changes=[change.as_json(now) for change in adaptive.changes] if adaptive else [],
             next_step_ms=round(1000 * (next_s or steps_s), 1),
             prefill_tokens_per_s=round(self._model.prefill_speed.tokens_per_s, 1),
+            step_fixed_ms=round(1000 * line.fixed_s, 3),
+            step_row_ms=round(1000 * max(0.0, line.each_s), 3),
         )
-
-    @property
-    def _rows(self) -> list[DecodingRow]:
-        return [row for group in self.groups for row in group.rows]
 
     # Prefill.
 
@@ -140,10 +153,9 @@ class Batch:
 
     def prefill(self, seconds: float) -> list[Progress]:
         """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
-        that are complete begin to decode."""
+        that are complete begin to decode, if there is a place."""
         job = self._prompts.advance(seconds)
-        if job.complete:
-            self._join(job)
+        self.join()
         return job.progress()
 
     def prefill_pays(self, seconds: float) -> bool:
@@ -156,83 +168,80 @@ class Batch:
         return restored
 
     def _room(self, urgent: bool) -> int:
-        """How many more may decode; high priority does not wait for steps to become faster."""
-        limit = self._max_size if self.adaptive is None or urgent else self.adaptive.limit
-        return limit - len(self)
+        """How many more prompts may begin: a place is taken by what decodes, or could."""
+        return self._places(urgent) - len(self._decoding.rows) - self._prompts.ready_rows
 
-    # Groups.
+    # Places among the rows that decode.
 
-    def _join(self, job: PrefillJob) -> None:
-        rows = [self._row(row) for row in job.rows]
-        inputs = mx.array(job.inputs, dtype=mx.uint32)
-        self.groups.append(DecodeGroup(self._model.network, rows, job.hand_over(), inputs))
-        self._regroup()
+    def _places(self, urgent: bool) -> int:
+        """High priority does not wait for steps to become faster."""
+        return self._max_size if self.adaptive is None or urgent else self.adaptive.limit
+
+    @property
+    def can_join(self) -> bool:
+        """Whether there is a place for somebody who is ready to decode."""
+        return self._next_to_join() is not None
+
+    def join(self) -> None:
+        """Let those decode who are ready, as far as there are places, or others give theirs up;
+        all tokens that were drawn must have been read."""
+        while (found := self._next_to_join()) is not None:
+            ready, row = found
+            if row is not None:
+                self._decoding.park(row)
+            if isinstance(ready, PrefillJob):
+                self._prompts.jobs.remove(ready)
+                ready.keep_rest()  # where the last one to be prefilled was cancelled
+                rows = [self._row(each) for each in ready.rows]
+                inputs = mx.array(ready.inputs, dtype=mx.uint32)
+                ready = DecodeGroup(self._model.network, rows, ready.hand_over(), inputs)
+            for each in ready.rows:
+                each.since = self._clock()
+            self._decoding.join(ready)
+
+    def _next_to_join(self) -> tuple[PrefillJob | DecodeGroup, DecodingRow | None] | None:
+        """Who is due first of those that can have a place, and who gives it up for that. Of
+        several at once only the first needs one: they were as many as there were when they
+        began."""
+        ready: list[PrefillJob | DecodeGroup] = [*self._prompts.complete, *self._decoding.parked]
+        if not ready:
+            return None
+        step_s = self._cost.line.seconds(max(1, len(self._decoding.rows)))
+        parkable = self._decoding.parkable
+        placed = [Placed(row.priority, row.since, row.left * step_s) for row in parkable]
+        for each in sorted(ready, key=_due_at):
+            waiting = self._waiting(each, step_s)
+            if self._places(waiting.priority == 0) > len(self._decoding.rows):
+                return each, None
+            if (index := gives_way(waiting, placed, self._clock())) is not None:
+                return each, parkable[index]
+        return None
+
+    def _waiting(self, ready: PrefillJob | DecodeGroup, step_s: float) -> Waiting:
+        """How it looks to those that decode. A row that was parked has had its turn: all that it
+        may still generate counts."""
+        if isinstance(ready, DecodeGroup):
+            (row,) = ready.rows
+            return Waiting(row.pending.overdue_at, row.priority, row.left * step_s)
+        pending = ready.pending
+        order = pending[0].prepared.order
+        left = pending[0].prepared.max_tokens - len(order.answer_ids)
+        return Waiting(
+            min(each.overdue_at for each in pending),
+            min(each.prepared.order.priority for each in pending),
+            sum(each.prefill_s for each in pending) + min(left, self._usual.answer_tokens) * step_s,
+        )
 
     def _row(self, row: PrefillRow) -> DecodingRow:
-        stop_token_ids = row.pending.prepared.order.stop_token_ids
-        return DecodingRow(row.pending, self._model.end_ids | set(stop_token_ids), row.trail)
-
-    def _regroup(self) -> None:
-        """Let rows decode together in the cheapest way, where moving them pays soon."""
-        if not self._model.layout.allows_batching:
-            return
-        pass_cost, token_cost = self._model.memory_bytes, self._model.layout.token_bytes
-        placed = [(group, row) for group in self.groups for row in group.rows]
-        lengths = [length for group in self.groups for length in group.lengths]
-        parts = best_partition(lengths, pass_cost, token_cost)
-        now = total_cost([group.lengths for group in self.groups], pass_cost, token_cost)
-        best = total_cost([[lengths[i] for i in part] for part in parts], pass_cost, token_cost)
-        homes = _homes([[(placed[i][0], lengths[i]) for i in part] for part in parts])
-        moved = sum(
-            lengths[i]
-            for part, home in zip(parts, homes, strict=True)
-            for i in part
-            if placed[i][0] is not home
-        )
-        if (now - best) * STEPS_TO_PAY_BACK > 2 * moved * token_cost:
-            for part, home in zip(parts, homes, strict=True):
-                self._gather([placed[i][1] for i in part], home)
-            self.groups = [group for group in self.groups if group.rows]
-
-    def _gather(self, rows: Sequence[DecodingRow], home: DecodeGroup | None) -> None:
-        """Bring rows together in their new home, as far as there is room for copies."""
-        for group in [group for group in self.groups if group is not home]:
-            moving = [row for row in group.rows if row in rows]
-            if not moving:
-                continue
-            if len(moving) == len(group.rows):
-                leaving = group
-            elif self._ledger.fits(group.bytes_of(moving)):
-                leaving = group.take(moving)
-                self.groups.append(leaving)
-            else:
-                continue
-            if home is None:
-                home = leaving
-            elif self._widen(home, leaving):
-                home.absorb(leaving)
-                self.groups.remove(leaving)
-
-    def _widen(self, home: DecodeGroup, coming: DecodeGroup) -> bool:
-        """Have room in a group for another; with some to spare where memory allows."""
-        cache = home.cache
-        count = len(home) + len(coming)
-        width = max(cache.width, coming.fitting[1])
-        spare = min(self._max_size, math.ceil(cache.slots * _SPARE_SLOTS))
-        for slots in (cache.slots,) if count <= cache.slots else (max(count, spare), count):
-            grown = cache.bytes_at(slots, width) - cache.nbytes
-            if grown <= 0 or self._ledger.fits(grown + cache.layer_bytes):
-                cache.resize(slots, width)
-                return True
-        return False
+        order = row.pending.prepared.order
+        own_ends = frozenset() if order.ignore_eos else self._model.end_ids
+        return DecodingRow(row.pending, own_ends | set(order.stop_token_ids), row.trail)
 
     # Memory.
 
     @property
     def held_bytes(self) -> int:
-        return sum(group.cache.nbytes for group in self.groups) + sum(
-            job.reserved_bytes for job in self._prompts.jobs
-        )
+        return self._decoding.held_bytes + sum(job.reserved_bytes for job in self._prompts.jobs)
 
     @property
     def growth_bytes(self) -> int:
@@ -240,7 +249,7 @@ class Batch:
 
     @property
     def claims(self) -> list[Claim]:
-        pending = [row.pending for row in self._rows]
+        pending = [row.pending for row in self._decoding.all_rows]
         pending += [each for job in self._prompts.jobs for each in job.pending]
         return [Claim(each.prepared.order.priority, each.arrived_at, each.id) for each in pending]
 
@@ -256,7 +265,7 @@ class Batch:
         return bool(group.rows)
 
     def give_back_slack(self) -> None:
-        for group in self.groups:
+        for group in self._decoding.all:
             group.fit()
 
     def preempt(self, sequence: int) -> None:
@@ -264,7 +273,7 @@ class Batch:
         if (pending := self._prompts.take_back(sequence)) is not None:
             self._prompts.add_again(pending, pending.prepared)
             self.preempted.append(sequence)
-        for group in self.groups:
+        for group in self._decoding.all:
             for row in [row for row in group.rows if row.id == sequence]:
                 row.gone = True
                 group.keep_rest([row])
@@ -275,25 +284,17 @@ class Batch:
                 row.settle()
                 self._prompts.add_again(row.pending, row.pending.prepared.resumed(row.answer_ids))
                 self.preempted.append(sequence)
-        self.groups = [group for group in self.groups if group.rows]
+        self._decoding.drop_empty()
+
+
+def _due_at(ready: PrefillJob | DecodeGroup) -> float:
+    """Of one that was parked as it was before: so it is the next to get a place."""
+    if isinstance(ready, DecodeGroup):
+        return ready.rows[0].pending.due_at
+    return ready.due_at
 
 
 def _growth_needed(group: DecodeGroup) -> int:
     if not group.rows or group.has_room:
         return 0
     return group.growth_bytes
-
-
-def _homes(
-    parts: Sequence[Sequence[tuple[DecodeGroup, int]]],
-) -> list[DecodeGroup | None]:
-    """For each part, rows by their group and length, the group that most of it is in already,
-    unless that is another part's home."""
-    homes: list[DecodeGroup | None] = []
-    for part in parts:
-        held: dict[DecodeGroup, int] = {}
-        for group, length in part:
-            if group not in homes:
-                held[group] = held.get(group, 0) + length
-        homes.append(max(held, key=held.__getitem__, default=None))
-    return homes

@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 _WHEELS = ("ngsolve-openblas", "cmeel-openblas")
+_loaded: list[ctypes.CDLL] = []
 
 
 def load_fast_blas() -> str:
@@ -40,6 +41,12 @@ def load_fast_blas() -> str:
     return "reference"
 
 
+def use_threads(count: int) -> None:
+    """Have matrix products use so many threads from now on; only where OpenBLAS was loaded."""
+    for library in _loaded:
+        library.openblas_set_num_threads(count)
+
+
 def _load(file: Path) -> str | None:
     """Load one OpenBLAS globally; its description, or None where it does not work here."""
     if not _is_dynamic(file) and not _survives_trial(file):
@@ -50,6 +57,7 @@ def _load(file: Path) -> str | None:
         return None
     library.openblas_get_config.restype = ctypes.c_char_p
     config: bytes = library.openblas_get_config()
+    _loaded.append(library)
     return config.decode()
 
 

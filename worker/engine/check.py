@@ -19,6 +19,8 @@ _REPEATS = 5
 def main() -> None:
     parser = argparse.ArgumentParser(prog="worker --check")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--engines", type=int, required=True)
+    parser.add_argument("--why", required=True)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     # Set before OpenBLAS loads, as for an engine.
@@ -35,6 +37,8 @@ def main() -> None:
         "accelerator": accelerator,
         "blas": blas,
         "threads": arguments.threads,
+        "engines": arguments.engines,
+        "engines_why": arguments.why,
         "memory_bytes": memory.total,
         "available_memory_bytes": memory.available,
         "memory_limit_bytes": memory_limit_bytes(),
@@ -68,6 +72,7 @@ def _print(found: dict[str, object]) -> None:
     for key in ("memory_bytes", "available_memory_bytes", "memory_limit_bytes"):
         found[key.removesuffix("_bytes")] = f"{int(str(found.pop(key))) / 2**30:.1f} GiB"
     slow = found.pop("slow")
+    found["engines"] = f"{found['engines']}: {found.pop('engines_why')}"
     for key, value in found.items():
         print(f"{key.replace('_', ' '):>18}  {value}")
     if slow:

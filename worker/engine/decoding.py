@@ -47,6 +47,7 @@ class DecodingRow:
         left: tokens that may still be drawn.
         fresh: nothing was drawn yet.
         gone: it ended or was removed; what was drawn for it ahead is of no use.
+        since: when it got its place among those that decode, or lost it.
         trail: how far its text is kept; None where nothing is.
     """
 
@@ -59,6 +60,7 @@ class DecodingRow:
     sampled: SampledRow = field(init=False)
     fresh: bool = field(default=True, init=False)
     gone: bool = field(default=False, init=False)
+    since: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         prepared = self.pending.prepared
@@ -71,6 +73,10 @@ class DecodingRow:
     @property
     def id(self) -> int:
         return self.pending.id
+
+    @property
+    def priority(self) -> int:
+        return self.pending.prepared.order.priority
 
     @property
     def text_ids(self) -> list[int]:
@@ -100,6 +106,10 @@ class Drawn:
         self.has_fresh = any(row.fresh for row in rows)
         for row in rows:
             row.fresh = False
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self._rows)
 
     def read(self) -> list[Token]:
         """Wait for the device; rows that ended are marked as gone."""

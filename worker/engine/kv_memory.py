@@ -45,14 +45,17 @@ _MB = 1_000_000
 _TEXTS_AT_ONCE = 64
 
 
-def kv_memory_settings(worker: Worker, path: Path | None, memory_limit: int) -> KVMemorySettings:
+def kv_memory_settings(
+    worker: Worker, path: Path | None, memory_limit: int, *, engines: int
+) -> KVMemorySettings:
     """What the settings say for one of a worker's engines.
 
     Args:
         path: of the folder for files.
         memory_limit: bytes that the device allows; by default blocks may take a quarter.
+        engines: of this worker, which share all of it.
     """
-    settings, engines = worker.kv_cache, worker.engines.count
+    settings = worker.kv_cache
     hard = worker.resource_limits.critical_memory_mb
     ceiling = memory_limit if hard is None else min(memory_limit, hard * _MB)
     memory = ceiling // _DEFAULT_SHARE if settings.memory_mb is None else settings.memory_mb * _MB

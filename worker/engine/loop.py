@@ -11,6 +11,7 @@ from shared.ids import ModelId
 from shared.settings.tree import AdaptiveBatching
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
+from worker.engine.blas import use_threads
 from worker.engine.device import give_back_memory, on_gpu
 from worker.engine.foreseen import ForeseenPrompts
 from worker.engine.kv_memory import NOTHING_KEPT, KVMemory, KVMemorySettings
@@ -43,6 +44,7 @@ from worker.link.messages import (
     Submit,
     TextsMeasured,
     UnloadModel,
+    UseThreads,
 )
 
 _MEASURE_INTERVAL_S = 1.0
@@ -198,6 +200,8 @@ class Engine:
                     self._kv_memory.drop_text(block_key_of(item.end))
                 case LimitMemory():
                     self._limit_memory(item)
+                case UseThreads():
+                    use_threads(item.threads)
                 case Stop():
                     return False
                 case Submit() | Foresee():  # `give` sends these to their own thread

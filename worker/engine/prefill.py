@@ -1,7 +1,6 @@
 """Prompts on their way into the KV cache, a chunk at a time, and no output layer for them."""
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +29,10 @@ class Pending:
     Attributes:
         arrived_at: when it first came, on the monotonic clock.
         due_at: who is due first is prefilled first.
+        overdue_at: when it need not wait for a place any more, but may take one.
         recall: what is kept of its text.
         again: it had begun before.
+        prefill_s: what its prefill took until now, its share of passes with others.
         awaits: a job with a sequence that has so many first tokens in common with this one: once
             they are there, they are not computed again.
     """
@@ -39,7 +40,9 @@ class Pending:
     prepared: PreparedSequence
     arrived_at: float
     due_at: float
+    overdue_at: float
     again: bool = False
+    prefill_s: float = 0.0
     recall: Recall | None = None
     awaits: "tuple[PrefillJob, int, int] | None" = None
     ids_to_prefill: TokenIds = field(init=False)
@@ -110,6 +113,7 @@ class PrefillJob:
         self._layout = layout
         self.done = done
         self.wanted_at = math.inf
+        self._kept_rest = False
 
     @property
     def pending(self) -> list[Pending]:
@@ -145,9 +149,8 @@ class PrefillJob:
         """Tokens of each row that are still to be prefilled."""
         return max(0, self._longest - 1 - self.done)
 
-    def advance(self, count: int) -> float:
-        """Put the next `count` tokens of each into the cache; the seconds it took."""
-        started = time.perf_counter()
+    def advance(self, count: int) -> None:
+        """Put the next `count` tokens of each into the cache."""
         until = self.done + min(count, self.left)
         if until > self.done:
             chunk = [_slice(row.ids[:-1], self.done, until) for row in self.rows]
@@ -155,7 +158,6 @@ class PrefillJob:
             evaluate(self.cache)
             mx.clear_cache()
             self.done = until
-        return time.perf_counter() - started
 
     def keep(self) -> None:
         """File the blocks that became full."""
@@ -165,7 +167,10 @@ class PrefillJob:
                 row.trail.cut(self.cache, place, length, row.ids)
 
     def keep_rest(self) -> None:
-        """File all that is complete."""
+        """File all that is complete, once."""
+        if self._kept_rest:
+            return
+        self._kept_rest = True
         for place, row in enumerate(self.rows):
             if row.trail is not None:
                 length = len(row.ids) - 1

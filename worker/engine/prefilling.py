@@ -1,7 +1,7 @@
 """The prompts of one model: those that wait, those on their way into the KV cache, who is next."""
 
-import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel
@@ -18,6 +18,8 @@ _HEAD_START_S = 10.0
 """And so much later for each priority below high: such a prompt goes before what comes later."""
 
 _MIN_CHUNK_TOKENS = 8
+_SMALL_REST = 0.5
+"""A rest that takes this share of the fixed part of a pass goes with what comes before it."""
 _WORTH_SHARING = 4
 """Prompts of up to so many times the tokens that the fixed part of a pass is worth go together."""
 
@@ -26,12 +28,13 @@ class Prefilling:
     """Belongs to the engine thread.
 
     Args:
-        room: how many more sequences may begin; of high priority, or of any.
+        room: how many more sequences may begin; of high priority, or of any. One that is overdue
+            may begin without: it will take the place of another.
         kept: what is kept of texts; None where nothing is.
 
     Attributes:
         pending: prompts that wait.
-        jobs: those on their way.
+        jobs: those on their way, and those that are complete and wait for a place among the rows.
         restored: sequences and how many of their tokens were there already, since somebody
             looked.
     """
@@ -44,12 +47,14 @@ class Prefilling:
         *,
         max_chunk_tokens: int,
         room: Callable[[bool], int],
+        clock: Callable[[], float],
     ) -> None:
         self._model = model
         self._ledger = ledger
         self._kept = kept
         self._max_chunk_tokens = max_chunk_tokens
         self._room = room
+        self._clock = clock
         self.pending: list[Pending] = []
         self.jobs: list[PrefillJob] = []
         self.restored: list[tuple[int, int]] = []
@@ -60,21 +65,31 @@ class Prefilling:
         self._room = lambda _: 0
 
     def __len__(self) -> int:
-        """Sequences on their way."""
+        """Sequences on their way, or complete."""
         return sum(len(job.rows) for job in self.jobs)
+
+    @property
+    def complete(self) -> list[PrefillJob]:
+        """Those that wait for a place."""
+        return [job for job in self.jobs if job.complete]
+
+    @property
+    def ready_rows(self) -> int:
+        """Rows that wait for a place."""
+        return sum(len(job.rows) for job in self.complete)
 
     def add(self, prepared: PreparedSequence) -> None:
         """Queue a sequence."""
-        now = time.monotonic()
-        pending = Pending(prepared, now, now)
+        now = self._clock()
+        pending = Pending(prepared, now, now, now)
         self._recall(pending)
-        alone_s = self._model.prefill_speed.seconds(pending.left + 1)
-        pending.due_at += _STRETCH * alone_s + _HEAD_START_S * prepared.order.priority
+        pending.overdue_at += _STRETCH * self._model.prefill_speed.seconds(pending.left + 1)
+        pending.due_at = pending.overdue_at + _HEAD_START_S * prepared.order.priority
         self.pending.append(pending)
 
     def add_again(self, pending: Pending, prepared: PreparedSequence) -> None:
         """Queue one that gave way, with what it has generated."""
-        again = Pending(prepared, pending.arrived_at, pending.due_at, again=True)
+        again = replace(pending, prepared=prepared, again=True, recall=None, awaits=None)
         self._recall(again)
         self.pending.append(again)
 
@@ -120,30 +135,35 @@ class Prefilling:
         return speed.tokens_in(seconds, context) // rows >= min(left, worth)
 
     def advance(self, seconds: float) -> PrefillJob:
-        """Prefill a chunk that takes about so long, and never nothing, of what is due first; who
-        is complete is no more among the jobs then."""
+        """Prefill a chunk that takes about so long, and never nothing, of what is due first."""
         first = self._next()
         assert first is not None
         job = self._open(first, seconds) if isinstance(first, Pending) else first
         rows, speed = len(job.rows), self._model.prefill_speed
         wanted = speed.tokens_in(seconds, job.done) // rows
+        if (job.left - wanted) * rows <= _SMALL_REST * speed.floor_tokens:
+            wanted = job.left
         count = min(max(wanted, _MIN_CHUNK_TOKENS), self._max_chunk_tokens // rows, job.left)
         if self._kept is not None:
             count = min(count, self._kept.until_snapshot(job.done))
         context, tokens = job.done, count * rows
-        took_s = job.advance(count)
+        began_at = self._clock()
+        job.advance(count)
+        took_s = self._clock() - began_at
+        for row in job.rows:
+            row.pending.prefill_s += took_s / rows
         if tokens >= _MIN_CHUNK_TOKENS:
             speed.measured(tokens, context, took_s)
         if job.complete:
             job.keep_rest()
-            self.jobs.remove(job)
         else:
             job.keep()
         return job
 
     def _next(self) -> PrefillJob | Pending | None:
         """What is due first: a job that has begun, or a prompt that may begin."""
-        job = min(self.jobs, key=lambda job: job.due_at, default=None)
+        unfinished = (job for job in self.jobs if not job.complete)
+        job = min(unfinished, key=lambda job: job.due_at, default=None)
         pending = self._admissible()
         if job is None or (pending is not None and pending.due_at < job.due_at):
             return pending
@@ -153,7 +173,10 @@ class Prefilling:
         """The one that is due first of those that may begin, if there is room for it."""
         ready = [each for each in self.pending if self._may_begin(each)]
         first = min(ready, key=lambda each: each.due_at, default=None)
-        if first is None or self._room(first.urgent) < 1:
+        if first is None:
+            return None
+        may_take_a_place = first.overdue_at <= self._clock()
+        if self._room(first.urgent) < 1 and not may_take_a_place:
             return None
         return first if self._ledger.admits(self._bytes(1, first.tokens)) else None
 
@@ -172,11 +195,12 @@ class Prefilling:
     def _open(self, first: Pending, seconds: float) -> PrefillJob:
         """The first, and others as far as they share a pass with profit."""
         speed, layout = self._model.prefill_speed, self._model.layout
-        most_tokens = min(speed.tokens_in(seconds, 0), self._max_chunk_tokens)
         padding = speed.floor_tokens if layout.allows_padding else 0
         chosen = {first: self._found(first)}
         longest, done = first.tokens, chosen[first].tokens
+        most_tokens = min(speed.tokens_in(seconds, done), self._max_chunk_tokens)
         others = self.pending if layout.allows_batching else []
+        unfinished = len(self) - self.ready_rows
         for each in sorted(others, key=lambda each: each.due_at):
             if longest - done > _WORTH_SHARING * speed.floor_tokens:
                 break
@@ -189,9 +213,8 @@ class Prefilling:
                 continue
             longest_then, done_then = max(longest, each.tokens), min(done, found.tokens)
             rows = len(chosen) + 1
-            fits = (
-                rows <= self._room(each.urgent) and rows * (longest_then - done_then) <= most_tokens
-            )
+            room = self._room(each.urgent) - unfinished
+            fits = rows <= room and rows * (longest_then - done_then) <= most_tokens
             if fits and self._ledger.has_room(self._bytes(rows, longest_then)):
                 chosen[each] = found
                 longest, done = longest_then, done_then

@@ -70,7 +70,8 @@ class Rounds:
     def can_step(self) -> bool:
         """Whether `step` has something to do now: not while all wait for files to be read."""
         prefills = (batch.next_due is not None for batch in self._batches.values())
-        return bool(self._ahead or self._groups() or any(prefills))
+        joins = (batch.can_join for batch in self._batches.values())
+        return bool(self._ahead or self._groups() or any(prefills) or any(joins))
 
     @property
     def step_times(self) -> list[float]:
@@ -108,13 +109,16 @@ class Rounds:
         steps = [each for each in (self._ahead, step) if each is not None]
         self._ahead = None
         prefill_next = self._may_prefill()
-        if self._overlaps and step is not None and not step.drawn.has_fresh and not prefill_next:
+        changes = prefill_next or any(batch.can_join for batch in self._batches.values())
+        if self._overlaps and step is not None and not step.drawn.has_fresh and not changes:
             self._ahead = steps.pop()  # read while the next step is computed
         self._read(steps)
-        if prefill_next:
-            self._prefill()
         for batch in self._batches.values():
             batch.retire()
+            if self._ahead is None:
+                batch.join()
+        if prefill_next:
+            self._prefill()
         if not self._sequences:
             self._ahead = None
 
@@ -161,7 +165,7 @@ class Rounds:
             now = time.perf_counter()
             seconds = now - max(step.began_at, self._free_at)
             self._free_at = now
-            step.batch.took(step.group, seconds)
+            step.batch.took(step.group, len(step.drawn), seconds)
             self._turns.took(step.batch, step.group.step_s)
             outputs = [
                 self._sequences[token.sequence].advance(token)

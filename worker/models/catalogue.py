@@ -24,8 +24,8 @@ class Model:
         size_bytes: of its weights; 0 while nobody knows.
         folder: where its files are, once that is known.
         fetched: whether its files are being, or were, downloaded for the present load.
-        requested: the engines were told to load it.
-        engines: those that hold it.
+        placed: the engines that were told to load it, by index.
+        engines: those of them that hold it.
         load_ms: what an engine took from the order to load it to its first token, the last time.
         deaths: how often an engine died while it loaded this.
         warm_at: when it last became warm, on the monotonic clock.
@@ -43,7 +43,7 @@ class Model:
     max_context_tokens: int | None = None
     folder: Path | None = None
     fetched: bool = False
-    requested: bool = False
+    placed: set[int] = field(default_factory=set)
     engines: set[int] = field(default_factory=set)
     load_ms: float = 0.0
     deaths: int = 0
@@ -51,6 +51,11 @@ class Model:
     used_at: float = -math.inf
     failed_at: float = -math.inf
     transient: bool = False
+
+    @property
+    def held_bytes(self) -> int:
+        """What its weights take in all engines that hold it, or are to."""
+        return self.size_bytes * max(1, len(self.placed))
 
     @property
     def overall_progress(self) -> float | None:

@@ -31,7 +31,7 @@ def victims(idle: Sequence[Model], missing_bytes: int, newcomer: Priority) -> li
         if _rank(model.source.priority) < _rank(newcomer):
             continue
         chosen.append(model)
-        missing_bytes -= model.size_bytes
+        missing_bytes -= model.held_bytes
         if missing_bytes <= 0:
             return _needed(chosen, -missing_bytes)
     return []
@@ -50,8 +50,8 @@ def _needed(chosen: list[Model], spare_bytes: int) -> list[Model]:
     """Without those that a larger one made needless; of these the last to go stay first."""
     needed: list[Model] = []
     for model in reversed(chosen):
-        if model.size_bytes <= spare_bytes:
-            spare_bytes -= model.size_bytes
+        if model.held_bytes <= spare_bytes:
+            spare_bytes -= model.held_bytes
         else:
             needed.insert(0, model)
     return needed

@@ -43,7 +43,8 @@ class ModelKeeper:
         self.on_use: list[Callable[[ModelId], None]] = []
         self._room = ModelRoom(
             guard,
-            copies=settings.worker.engines.count,
+            engines=engines,
+            may_be_fewer=settings.worker.engines.count == "auto",
             eviction=self._settings.eviction,
             idle=self._idle,
             unload=self._unload,

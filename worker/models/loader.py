@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_LOADING_DEATHS = 2
 _TRY_AGAIN_S = 30.0
+_TRIAL_TOKENS = 3
+"""The first step of a model is not like others: that shall not be all that is known of its speed
+before it has served anybody."""
 _GREEDY = Sampling(0.0, 1.0, 0, 0.0, 1.0, 0.0, 0.0, {}, 0, None)
 
 
@@ -71,6 +75,7 @@ class ModelLoader:
         self._on_failed = on_failed
         self._ordered: asyncio.Queue[Model] = asyncio.Queue()
         self._told_at: dict[tuple[int, ModelId], float] = {}  # when an engine was to load a model
+        self._loaded: defaultdict[ModelId, set[int]] = defaultdict(set)  # by which engines
         self._reading: dict[int, tuple[ModelId, float]] = {}  # by engine: what, and how far
         self._trials: dict[int, tuple[EngineProcess, Model]] = {}  # by sequence
         self._trial_numbers = itertools.count(-1, -1)  # requests count upwards
@@ -85,7 +90,7 @@ class ModelLoader:
     # Orders.
 
     def load(self, model: Model) -> None:
-        """Have all engines load a model; its state tells how that goes."""
+        """Have engines load a model; its state tells how that goes."""
         if model.state in ("loading", "warm"):
             return
         model.state, model.phase, model.progress, model.error = "loading", "loading", 0.0, None
@@ -96,7 +101,7 @@ class ModelLoader:
         """Have all engines forget a model that nobody uses."""
         logger.info("model %s is unloaded", model.id, extra={"model": model.id})
         model.state, model.phase, model.progress = "available", None, None
-        model.requested = False
+        model.placed.clear()
         self._room.taken(model)
         model.engines.clear()
         for engine in self._engines:
@@ -132,7 +137,7 @@ class ModelLoader:
             if folder is None:
                 folder = await self._download(model)
             await self._inspect(model, folder)
-            await self._room.make_for(model)
+            copies = await self._room.make_for(model)
         except Unavailable as error:
             self._give_up(model, error.message, "available")
             self._on_failed(model, error)
@@ -144,8 +149,16 @@ class ModelLoader:
         if model.state != "loading":  # it was unloaded meanwhile
             self._room.taken(model)
         else:
-            model.phase, model.progress, model.requested = "loading", 0.0, True
-            self._order(model, self._engines)
+            model.phase, model.progress = "loading", 0.0
+            chosen = sorted(self._engines, key=self._fitness)[:copies]
+            model.placed = {engine.index for engine in chosen}
+            self._loaded[model.id].clear()
+            self._order(model, chosen)
+
+    def _fitness(self, engine: EngineProcess) -> tuple[bool, int]:
+        """To hold one more model: those that run first, then those that hold least."""
+        held = sum(model.size_bytes for model in self._models if engine.index in model.placed)
+        return engine.state == "failed", held
 
     async def _download(self, model: Model) -> Path:
         model.fetched = True
@@ -178,7 +191,7 @@ class ModelLoader:
     def on_engine_started(self, engine: EngineProcess) -> None:
         """Load on a restarted engine what was loaded before."""
         for model in self._models:
-            if model.requested and model.state != "failed":
+            if engine.index in model.placed and model.state != "failed":
                 self._order(model, [engine])
 
     def on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
@@ -195,7 +208,7 @@ class ModelLoader:
             model = self._models[blamed[0]]
             model.deaths += 1
             if model.deaths >= _MAX_LOADING_DEATHS:
-                self._fail(model, f"loading it ended the engine twice: {reason}")
+                self._fail_in(engine, model, f"loading it ended the engine twice: {reason}")
 
     def on_fact(self, engine: EngineProcess, fact: Fact) -> None:
         """Take in what an engine reports of a model; other facts are ignored."""
@@ -209,14 +222,14 @@ class ModelLoader:
                 self._on_loaded(engine, self._models[fact.model], fact)
             case ModelFailed():
                 self._reading.pop(engine.index, None)
-                self._fail(self._models[fact.model], fact.message)
+                self._fail_in(engine, self._models[fact.model], fact.message)
             case StepCompleted() if self._trials:
                 for output in fact.outputs:
                     if output.finish_reason and (trial := self._trials.pop(output.sequence, None)):
                         self._on_first_token(*trial)
             case SequenceRefused():
                 trial = self._trials.pop(fact.sequence, None)
-                if trial is not None and trial[1].requested:
+                if trial is not None and engine.index in trial[1].placed:
                     self._fail(trial[1], f"it generates nothing: {fact.message}")
             case _:
                 pass
@@ -227,8 +240,10 @@ class ModelLoader:
             self._told_at[engine.index, model.id] = time.monotonic()
 
     def _on_loaded(self, engine: EngineProcess, model: Model, fact: ModelLoaded) -> None:
-        """The weights are there: have it generate a token, as requests will."""
-        self._room.taken(model)
+        """The weights are there: have it generate a few tokens, as requests will."""
+        self._loaded[model.id].add(engine.index)
+        if self._loaded[model.id] >= model.placed:
+            self._room.taken(model)
         model.max_context_tokens = fact.max_context_tokens
         if model.state == "loading":
             model.phase, model.progress = "warming", 0.0
@@ -238,7 +253,7 @@ class ModelLoader:
 
     def _on_first_token(self, engine: EngineProcess, model: Model) -> None:
         self._reading.pop(engine.index, None)
-        if not model.requested:  # unloaded meanwhile
+        if engine.index not in model.placed:  # unloaded meanwhile
             return
         model.engines.add(engine.index)
         model.state, model.phase, model.progress, model.error = "warm", None, None, None
@@ -247,8 +262,22 @@ class ModelLoader:
         model.used_at = max(model.used_at, model.warm_at)
         logger.info("model %s is warm", model.id, extra={"model": model.id})
 
+    def _fail_in(self, engine: EngineProcess, model: Model, message: str) -> None:
+        """A model could not be loaded into an engine: where others are to hold it, that one goes
+        without."""
+        if not model.placed - {engine.index}:
+            self._fail(model, message)
+            return
+        logger.error(
+            "model %s: engine %d goes without it: %s", model.id, engine.index, message,
+            extra={"model": model.id},
+        )  # fmt: skip
+        model.placed.discard(engine.index)
+        model.engines.discard(engine.index)
+        engine.send(UnloadModel(model.id))
+
     def _fail(self, model: Model, message: str) -> None:
-        if model.requested:
+        if model.placed:
             for engine in self._engines:
                 engine.send(UnloadModel(model.id))
         self._give_up(model, message, "failed")
@@ -256,7 +285,8 @@ class ModelLoader:
 
     def _give_up(self, model: Model, message: str, state: ModelState) -> None:
         model.state, model.phase, model.progress, model.error = state, None, None, message
-        model.requested, model.failed_at = False, time.monotonic()
+        model.failed_at = time.monotonic()
+        model.placed.clear()
         self._room.taken(model)
         model.engines.clear()
         logger.error("model %s: %s", model.id, message, extra={"model": model.id})
@@ -270,7 +300,7 @@ def _trial(sequence: int, model: ModelId) -> Submit:
         messages=None,
         text="Hello",
         token_ids=None,
-        max_tokens=1,
+        max_tokens=_TRIAL_TOKENS,
         stop=[],
         stop_token_ids=[],
         sampling=_GREEDY,

@@ -1,11 +1,12 @@
 """Room in memory for a model's weights: is there enough, and which idle models go for it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 
 from shared.errors import ModelError, Unavailable
 from shared.messages.events import MEMORY_RETRY_AFTER_MS
 from worker.memory_guard import MemoryGuard
+from worker.memory_limits import affordable_copies
 from worker.models.catalogue import Model
 from worker.models.eviction import victims
 
@@ -16,7 +17,8 @@ _LOOK_AGAIN_S = 0.1
 
 class ModelRoom:
     """Args:
-    copies: how many engines hold each model.
+    engines: all of this worker, each of which holds each model; the list may still grow.
+    may_be_fewer: whether fewer engines may hold a model that has no room in all of them.
     idle: models that may go, the first one first.
     unload: has the engines forget one of them.
     """
@@ -25,13 +27,15 @@ class ModelRoom:
         self,
         guard: MemoryGuard,
         *,
-        copies: int,
+        engines: Sized,
+        may_be_fewer: bool,
         eviction: bool,
         idle: Callable[[], Sequence[Model]],
         unload: Callable[[Model], None],
     ) -> None:
         self._guard = guard
-        self._copies = copies
+        self._engines = engines
+        self._may_be_fewer = may_be_fewer
         self.eviction = eviction
         self._idle = idle
         self._unload = unload
@@ -72,8 +76,9 @@ class ModelRoom:
             retry_after_ms=MEMORY_RETRY_AFTER_MS,
         )
 
-    async def make_for(self, model: Model) -> None:
-        """Have idle models go, as far as needed, and keep the room until `taken`.
+    async def make_for(self, model: Model) -> int:
+        """Have idle models go, as far as needed, and keep the room until `taken`. Returns how many
+        engines are to hold the model.
 
         Raises:
             Unavailable: that does not suffice.
@@ -81,12 +86,17 @@ class ModelRoom:
         self._guard.check()
         self.check(model)
         missing = self._missing(model)
-        self._promised[model.id] = self._needed(model.size_bytes)
+        copies = self._least_copies
+        if self._may_be_fewer:
+            one = self._needed(model.size_bytes)
+            copies = affordable_copies(self._free(model), one, len(self._engines))
+        self._promised[model.id] = self._needed(model.size_bytes, copies)
         if missing > 0:
             for victim in self._victims(model, missing):
                 self._unload(victim)
                 self._guard.evicted()
             await self._wait_for_room(model)
+        return copies
 
     def taken(self, model: Model) -> None:
         """The model is loaded, or will not be."""
@@ -103,10 +113,7 @@ class ModelRoom:
             return  # the allocator keeps some of it, which the model will be given
 
     def _victims(self, model: Model, missing_bytes: int) -> list[Model]:
-        if not self.eviction:
-            return []
-        per_copy = -(-missing_bytes // self._copies)
-        return victims(self._idle(), per_copy, model.source.priority)
+        return victims(self._idle(), missing_bytes, model.source.priority) if self.eviction else []
 
     def _missing(self, model: Model) -> int:
         return self._needed(model.size_bytes) - self._free(model)
@@ -117,11 +124,17 @@ class ModelRoom:
         )
         return self._guard.free_bytes - promised
 
-    def _needed(self, size_bytes: int) -> int:
-        return int(_MARGIN * size_bytes * self._copies)
+    @property
+    def _least_copies(self) -> int:
+        return 1 if self._may_be_fewer else len(self._engines)
+
+    def _needed(self, size_bytes: int, copies: int | None = None) -> int:
+        """In so many engines, or in as many as have to hold it."""
+        return int(_MARGIN * size_bytes * (self._least_copies if copies is None else copies))
 
     def _each(self) -> str:
-        return f" in {self._copies} engines" if self._copies > 1 else ""
+        copies = self._least_copies
+        return f" in {copies} engines" if copies > 1 else ""
 
 
 def _gb(size_bytes: int) -> str:

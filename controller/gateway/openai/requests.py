@@ -118,6 +118,7 @@ class _Common(Edge):
     min_p: Share | None = None
     repetition_penalty: RepetitionPenalty | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = None
+    ignore_eos: bool | None = None
     priority: PriorityName | None = None
     session_id: _SHORT | None = None
     timeout_ms: TimeoutMs | None = None
@@ -135,7 +136,7 @@ class _Common(Edge):
         names = (
             "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty",
             "logit_bias", "stop", "seed", "n", "top_k", "min_p", "repetition_penalty",
-            "stop_token_ids", "timeout_ms",
+            "stop_token_ids", "ignore_eos", "timeout_ms",
         )  # fmt: skip
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 

@@ -159,16 +159,24 @@ class LocalCluster:
 
     def _environment(self) -> dict[str, str]:
         """Settings that this command changes for its children."""
-        engines = self._settings.worker.engines
-        shared_by = self._plan.workers * engines.count
-        threads = engines.threads or max(1, (os.cpu_count() or 1) // shared_by)
-        environment = {
-            "CLUSTER__LOGGING__FORMAT": "json",
-            "CLUSTER__WORKER__ENGINES__THREADS": str(threads),
-        }
+        environment = {"CLUSTER__LOGGING__FORMAT": "json"}
+        if self._plan.workers > 1:
+            environment |= self._engines_environment()
         if self._plan.model is not None:
             environment |= self._model_environment(self._plan.model)
         return {**environment, **self._plan.environment}
+
+    def _engines_environment(self) -> dict[str, str]:
+        """Of several workers, none of which knows of the others that it shares the cores with:
+        one engine each where nobody says otherwise."""
+        engines = self._settings.worker.engines
+        count = 1 if engines.count == "auto" else engines.count
+        share = max(1, (os.cpu_count() or 1) // (self._plan.workers * count))
+        threads = engines.fixed_threads or share
+        return {
+            "CLUSTER__WORKER__ENGINES__COUNT": str(count),
+            "CLUSTER__WORKER__ENGINES__THREADS": str(threads),
+        }
 
     def _model_environment(self, model: str) -> dict[str, str]:
         path = Path(model).expanduser()

@@ -63,7 +63,8 @@ class VirtualWorker:
         )
         self.engine.tell(self.scheduler)
         for model in self.scheduler.models.catalogue:
-            model.state, model.requested, model.used_at = "warm", True, 0.0
+            model.state, model.used_at = "warm", 0.0
+            model.placed.add(self.engine.index)
             model.engines.add(self.engine.index)
         self._entrance = Entrance(
             self.bus,

@@ -25,7 +25,7 @@ def test_defaults_are_openais_and_the_clusters() -> None:
     assert given_ == {
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
-        "logit_bias": {}, "stop_token_ids": [], "n": 1, "count_only": False,
+        "logit_bias": {}, "stop_token_ids": [], "ignore_eos": False, "n": 1, "count_only": False,
         "stream": True, "multiplex": False, "priority": "medium", "timeout_ms": 120_000,
             "debug": False,
     }  # fmt: skip

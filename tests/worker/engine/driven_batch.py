@@ -1,7 +1,8 @@
 """A batch that is stepped by hand, in the order in which the engine's loop does it."""
 
+import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shared.ids import ModelId
@@ -14,12 +15,12 @@ from worker.engine.prefill import Progress
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
-from worker.engine.turns import Turns
 
 TOKEN_S = 0.001
 ENOUGH_S = 1e6
 """A time for prefill that only `max_chunk_tokens` cuts short."""
 _LIMIT = 20_000
+_TICK_S = 1e-6
 
 
 class SteadySpeed(PrefillSpeed):
@@ -54,8 +55,10 @@ class DrivenBatch:
         max_chunk_tokens: int = 64,
         budget_bytes: int = 2**40,
         kv_memory: KVMemory | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        """Without a `kv_memory` nothing is kept."""
+        """Without a `kv_memory` nothing is kept; without a `clock` every step takes as
+        long, and nobody waits for long."""
         self.ledger = KVLedger(budget_bytes, kv_memory.limit if kv_memory else lambda _: None)
         kept = PrefixCache(kv_memory, model.layout, model.fingerprint) if kv_memory else None
         self.batch = Batch(
@@ -64,12 +67,13 @@ class DrivenBatch:
             max_size=max_size,
             max_chunk_tokens=max_chunk_tokens,
             prefix_cache=kept,
+            clock=clock or itertools.count(step=_TICK_S).__next__,
         )
+        self._clock = clock
         self.restored: dict[int, int] = {}
         self.tokens: dict[int, list[Token]] = defaultdict(list)
         self.progress: list[Progress] = []
         self.preempted: list[int] = []
-        self._turns = Turns()
         self._ahead: Drawn | None = None
 
     @property
@@ -78,7 +82,8 @@ class DrivenBatch:
 
     @property
     def busy(self) -> bool:
-        return bool(self.groups or self._ahead or self.batch.next_due is not None)
+        prefills = self.batch.next_due is not None
+        return bool(self.groups or self._ahead or prefills or self.batch.can_join)
 
     @property
     def waits(self) -> bool:
@@ -106,10 +111,12 @@ class DrivenBatch:
         may_prefill = chunks > 0 and all(group.stepped for group in self.groups)
         if may_prefill and self.batch.next_due is not None:
             self._prefill(unread, chunks, seconds)
-        elif drawn is not None and not drawn.has_fresh:
+        elif drawn is not None and not drawn.has_fresh and not self.batch.can_join:
             self._ahead = unread.pop()
         self._read(unread)
         self.batch.retire()
+        if self._ahead is None:
+            self.batch.join()
         self._check()
 
     def read_ahead(self) -> None:
@@ -136,7 +143,7 @@ class DrivenBatch:
 
     def _draw(self) -> Drawn | None:
         while self.groups:
-            group = self._turns.next(self.groups)
+            group = self.batch.turns.next(self.groups)
             if self._ahead is not None and not self.batch.has_room(group):
                 self.read_ahead()
                 continue
@@ -144,8 +151,10 @@ class DrivenBatch:
             self.preempted += self.batch.preempted
             self.batch.preempted.clear()
             if has_rows:
+                began_at = self._clock() if self._clock else 0.0
                 drawn = group.draw()
-                self._turns.took(group, TOKEN_S)
+                seconds = self._clock() - began_at if self._clock else TOKEN_S
+                self.batch.took(group, len(drawn), seconds)
                 return drawn
         return None
 

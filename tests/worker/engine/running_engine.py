@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shared.ids import ModelId
+from shared.settings.tree import AdaptiveBatching
 from tests.worker.engine.samplings import GREEDY
 from worker.engine.kv_memory import NOTHING_KEPT, KVMemorySettings
 from worker.engine.loop import Engine
@@ -70,6 +71,7 @@ class RunningEngine:
             max_chunk_tokens=prefill_chunk_tokens,
             max_decode_stall_s=0.5,
             kv_budget_bytes=kv_budget_bytes,
+            adaptive=AdaptiveBatching(),
             overlaps=overlaps,
             kv_memory=kv_memory,
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from tests.worker.engine.watched_network import (
     prepared,
     random_ids,
 )
-from worker.engine import prefilling
 from worker.engine.caches import BatchCache
 from worker.engine.decoding import Token
 from worker.engine.model import LoadedModel
@@ -137,6 +135,17 @@ def test_a_chunk_takes_as_much_as_the_time_holds_but_always_something(
     assert network.shapes == [(1, 100), (1, 8), (1, 8), (1, 8), (1, 30)]
 
 
+@pytest.mark.parametrize(("tokens", "first"), [(110, 109), (111, 110), (112, 100)])
+def test_a_rest_that_is_not_worth_a_pass_goes_with_what_comes_before_it(
+    make_batch: MakeBatch, network: WatchedNetwork, model: LoadedModel, tokens: int, first: int
+) -> None:
+    """The time holds 100 tokens, and a pass costs as much as 20."""
+    batch = make_batch(model=steady(model, floor_tokens=20), max_chunk_tokens=1000)
+    batch.add(prepared(1, random_ids(tokens, 1)))
+    batch.prefill(seconds=0.0205 + 0.001 * 100.5)
+    assert network.shapes == [(1, first)]
+
+
 @pytest.mark.parametrize(
     ("tokens", "seconds", "pays"),
     [(200, 0.041, True), (200, 0.040, False), (6, 0.026, True), (6, 0.025, False), (200, 0, False)],
@@ -171,11 +180,10 @@ def test_a_short_prompt_goes_before_a_long_one_also_when_that_has_begun(
 
 
 def test_short_prompts_do_not_go_before_a_long_one_for_ever(
-    make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+    make_batch: MakeBatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(prefilling, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    batch = make_batch(max_size=100)
+    batch = make_batch(max_size=100, clock=lambda: now[0])
     batch.add(prepared(0, random_ids(900, 0), max_tokens=1))
     due_long = batch.batch.next_due
     assert due_long is not None and due_long > now[0]
@@ -288,11 +296,15 @@ def test_the_models_and_the_requests_end_tokens_end_a_sequence(
     batch = make_batch(model=replace(model, end_ids=frozenset([whole[4]])))
     for i, stop_token_ids in own.items():
         batch.add(prepared(i, ids, stop_token_ids=stop_token_ids))
+        batch.add(prepared(10 * i, ids, stop_token_ids=stop_token_ids, ignore_eos=True))
     batch.finish()
-    assert {i: batch.ids(i) for i in own} == {
+    assert {i: batch.ids(i) for i in sorted(batch.tokens)} == {
         1: [*whole[:2], None],
         2: [*whole[:4], None],
         3: [*whole[:4], None],
+        10: [*whole[:2], None],
+        20: whole,
+        30: [*whole[:5], None],
     }
 
 
@@ -482,7 +494,7 @@ def test_all_moves_of_rows_that_a_batch_can_make_leave_their_tokens_alone(
         rows = [row for group in batch.groups for row in group.rows]
         chosen = [row for row in rows if chance.random() < 0.4]
         homes = [None, *batch.groups]
-        batch.batch._gather(chosen, homes[int(chance.integers(len(homes)))])
+        batch.batch._decoding._gather(chosen, homes[int(chance.integers(len(homes)))])
     batch.finish()
     _assert_as_alone(batch, model, work)
 
@@ -705,7 +717,7 @@ def test_rows_of_models_of_every_kind_move_between_groups_and_give_way(
         chosen = [row for row in rows if chance.random() < 0.4]
         homes = [None, *batch.groups]
         if served.layout.allows_batching:
-            batch.batch._gather(chosen, homes[int(chance.integers(len(homes)))])
+            batch.batch._decoding._gather(chosen, homes[int(chance.integers(len(homes)))])
         if count % 5 == 4:
             batch.batch.preempt(count // 5)
     batch.finish()

@@ -32,7 +32,7 @@ def _row(
     how: Sampling = GREEDY,
 ) -> DecodingRow:
     one = prepared(sequence, ids, max_tokens=left, how=how)
-    return DecodingRow(Pending(one, 0.0, 0.0), frozenset(ends))
+    return DecodingRow(Pending(one, 0.0, 0.0, 0.0), frozenset(ends))
 
 
 def _group(model: LoadedModel, rows: Sequence[DecodingRow]) -> DecodeGroup:

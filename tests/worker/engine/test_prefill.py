@@ -29,7 +29,7 @@ class _WideNetwork(WatchedNetwork):
 def _job_of(
     model: LoadedModel, sequences: Sequence[PreparedSequence], network: object = None
 ) -> PrefillJob:
-    rows = [PrefillRow(Pending(each, 0.0, 10.0 - each.order.sequence)) for each in sequences]
+    rows = [PrefillRow(Pending(each, 0.0, 10.0 - each.order.sequence, 0.0)) for each in sequences]
     return PrefillJob(network or model.network, model.layout, rows)
 
 
@@ -38,7 +38,7 @@ def _job(model: LoadedModel, *lengths: int) -> PrefillJob:
 
 
 def _chunk(job: PrefillJob, count: int) -> list[Progress]:
-    assert job.advance(count) >= 0
+    job.advance(count)
     return job.progress()
 
 

@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
-from tests.worker.engine.driven_batch import ids_of, tokens_alone
+from tests.worker.engine.driven_batch import TOKEN_S, ids_of, steady, tokens_alone
 from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import KINDS
 from tests.worker.engine.samplings import GREEDY
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
 from worker.engine.model import LoadedModel
+from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.prompt import PreparedSequence
 from worker.link.messages import Sampling
 
@@ -237,4 +238,23 @@ def test_texts_of_another_model_are_none_of_this_one(
     kept.restart(models["attention"])
     kept.answers(prepared(2, ids))
     assert kept.batch.restored == {2: 96}
+    kept.close()
+
+
+def test_as_many_go_together_as_the_time_holds_behind_what_is_kept(
+    model: LoadedModel, network: WatchedNetwork
+) -> None:
+    """There a token takes twice as long."""
+    slower_later = steady(model, floor_tokens=20)
+    for _ in range(30):
+        PrefillSpeed.measured(
+            slower_later.prefill_speed, tokens=100, context=300, seconds=220.5 * TOKEN_S
+        )
+    kept = KeptTexts(slower_later, block_tokens=16)
+    begin = random_ids(320, 1)
+    kept.answers(prepared(0, begin), compare=False)
+    network.shapes.clear()
+    kept.batch.add(*(prepared(1 + each, begin + random_ids(20, each)) for each in range(6)))
+    kept.batch.prefill(seconds=(20.5 + 2 * 45) * TOKEN_S)
+    assert [rows for rows, _ in network.shapes] == [2]
     kept.close()

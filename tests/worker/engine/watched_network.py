@@ -64,6 +64,7 @@ def prepared(
     how: Sampling = GREEDY,
     resumed_ids: Sequence[int] = (),
     stop_token_ids: Sequence[int] = (),
+    ignore_eos: bool = False,
 ) -> PreparedSequence:
     """A sequence that is ready for prefill."""
     order = Submit(
@@ -77,5 +78,6 @@ def prepared(
         stop_token_ids=list(stop_token_ids),
         sampling=how,
         resumed_ids=list(resumed_ids),
+        ignore_eos=ignore_eos,
     )
     return PreparedSequence(order, ids, max_tokens)

@@ -1,0 +1,75 @@
+"""What may stand as `model`, and whether the gateway is ready, by what workers there are."""
+
+from typing import Any, cast
+
+import pytest
+
+from controller.gateway.directory import Directory
+from shared.client import Cluster
+from shared.errors import Unavailable
+from shared.ids import ModelId, SkillName
+from shared.messages.events import WorkerReport
+from shared.messages.health import ClusterHealth
+from tests.controller.values import models, report
+
+pytestmark = pytest.mark.anyio
+
+CHAT, CODE = SkillName("chat"), SkillName("code")
+DEMO, CODER = ModelId("demo"), ModelId("coder")
+
+
+class Told:
+    """A cluster of which only the health is known."""
+
+    def __init__(self, *workers: WorkerReport) -> None:
+        skills = {CHAT: [DEMO, CODER], CODE: [CODER]}
+        self._health = ClusterHealth(
+            status="ready", skills=skills, controllers=[], workers=list(workers)
+        )
+
+    async def health(self) -> ClusterHealth:
+        return self._health
+
+
+async def directory(*workers: WorkerReport) -> Directory:
+    told = Directory(cast(Cluster, Told(*workers)), {ModelId("gpt"): "chat", ModelId("c"): "coder"})
+    await told.names()
+    return told
+
+
+def worker(state: str, **states: Any) -> WorkerReport:
+    return report("w", state=state, models=models(**states))
+
+
+@pytest.mark.parametrize("state", ["starting", "warming", "ready"])
+async def test_what_a_worker_has_that_takes_requests_or_starts_may_be_asked_for(
+    state: str,
+) -> None:
+    told = await directory(worker(state, demo="available"))
+    assert await told.names() == {"demo": [CHAT], "chat": [CHAT], "gpt": [CHAT]}
+    assert told.obstacle is None
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        [],
+        [worker("draining", demo="warm")],
+        [worker("unhealthy", demo="warm")],
+        [worker("ready", demo="failed")],
+        [worker("ready", other="warm")],
+    ],
+    ids=["nobody", "draining", "unhealthy", "failed", "of no skill"],
+)
+async def test_where_nothing_may_be_asked_for_it_is_not_ready(workers: list[WorkerReport]) -> None:
+    told = await directory(*workers)
+    assert await told.names() == {}
+    assert isinstance(told.obstacle, Unavailable) and told.obstacle.code == "no_worker"
+
+
+async def test_what_a_model_means_is_known_also_while_nobody_has_it() -> None:
+    """So that who asks for it waits for a worker, and hears of no unknown model."""
+    told = await directory(worker("ready", demo="warm"))
+    assert await told.resolve("coder") == (CHAT, CODER)
+    assert await told.resolve("code") == (CODE, None)
+    assert await told.preferred() == "chat"

@@ -1,0 +1,152 @@
+"""The rows of one model that decode, in groups that step together; and rows that were parked: they
+keep their memory, and decode on when they have a place again."""
+
+import math
+from collections.abc import Sequence
+
+from worker.engine.decoding import DecodeGroup, DecodingRow
+from worker.engine.ledger import KVLedger
+from worker.engine.model import LoadedModel
+from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cost
+
+_SPARE_SLOTS = 1.5
+"""A group that needs more slots gets so many times those it has, so that few joins copy it."""
+
+
+class DecodeGroups:
+    """Belongs to the engine thread.
+
+    Args:
+        max_size: the most rows there will be.
+
+    Attributes:
+        groups: the rows that decode.
+        parked: each with one row.
+    """
+
+    def __init__(self, model: LoadedModel, ledger: KVLedger, max_size: int) -> None:
+        self._model = model
+        self._ledger = ledger
+        self._max_size = max_size
+        self.groups: list[DecodeGroup] = []
+        self.parked: list[DecodeGroup] = []
+
+    @property
+    def rows(self) -> list[DecodingRow]:
+        """Those that decode."""
+        return [row for group in self.groups for row in group.rows]
+
+    @property
+    def all_rows(self) -> list[DecodingRow]:
+        """Those that are parked, too."""
+        return [row for group in self.all for row in group.rows]
+
+    @property
+    def all(self) -> list[DecodeGroup]:
+        return [*self.groups, *self.parked]
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(group.cache.nbytes for group in self.all)
+
+    def drop_empty(self) -> None:
+        """Forget groups all of whose rows have left."""
+        self.groups = [group for group in self.groups if group.rows]
+        self.parked = [group for group in self.parked if group.rows]
+
+    def join(self, group: DecodeGroup) -> None:
+        """Have a group decode, one that was parked too."""
+        if group in self.parked:
+            self.parked.remove(group)
+        self.groups.append(group)
+        self._regroup()
+
+    @property
+    def parkable(self) -> list[DecodingRow]:
+        """Those that decode and can be moved out of their group: there is room for a copy."""
+        return [
+            row
+            for group in self.groups
+            for row in group.rows
+            if len(group.rows) == 1 or self._ledger.fits(group.bytes_of([row]))
+        ]
+
+    def park(self, row: DecodingRow) -> None:
+        """Have a parkable row decode no further for now."""
+        group = next(group for group in self.groups if row in group.rows)
+        if len(group.rows) == 1:
+            self.groups.remove(group)
+        else:
+            group = group.take([row])
+        self.parked.append(group)
+
+    # Which rows decode together.
+
+    def _regroup(self) -> None:
+        """Let rows decode together in the cheapest way, where moving them pays soon."""
+        if not self._model.layout.allows_batching:
+            return
+        pass_cost, token_cost = self._model.memory_bytes, self._model.layout.token_bytes
+        placed = [(group, row) for group in self.groups for row in group.rows]
+        lengths = [length for group in self.groups for length in group.lengths]
+        parts = best_partition(lengths, pass_cost, token_cost)
+        now = total_cost([group.lengths for group in self.groups], pass_cost, token_cost)
+        best = total_cost([[lengths[i] for i in part] for part in parts], pass_cost, token_cost)
+        homes = _homes([[(placed[i][0], lengths[i]) for i in part] for part in parts])
+        moved = sum(
+            lengths[i]
+            for part, home in zip(parts, homes, strict=True)
+            for i in part
+            if placed[i][0] is not home
+        )
+        if (now - best) * STEPS_TO_PAY_BACK > 2 * moved * token_cost:
+            for part, home in zip(parts, homes, strict=True):
+                self._gather([placed[i][1] for i in part], home)
+            self.groups = [group for group in self.groups if group.rows]
+
+    def _gather(self, rows: Sequence[DecodingRow], home: DecodeGroup | None) -> None:
+        """Bring rows together in their new home, as far as there is room for copies."""
+        for group in [group for group in self.groups if group is not home]:
+            moving = [row for row in group.rows if row in rows]
+            if not moving:
+                continue
+            if len(moving) == len(group.rows):
+                leaving = group
+            elif self._ledger.fits(group.bytes_of(moving)):
+                leaving = group.take(moving)
+                self.groups.append(leaving)
+            else:
+                continue
+            if home is None:
+                home = leaving
+            elif self._widen(home, leaving):
+                home.absorb(leaving)
+                self.groups.remove(leaving)
+
+    def _widen(self, home: DecodeGroup, coming: DecodeGroup) -> bool:
+        """Have room in a group for another; with some to spare where memory allows."""
+        cache = home.cache
+        count = len(home) + len(coming)
+        width = max(cache.width, coming.fitting[1])
+        spare = min(self._max_size, math.ceil(cache.slots * _SPARE_SLOTS))
+        for slots in (cache.slots,) if count <= cache.slots else (max(count, spare), count):
+            grown = cache.bytes_at(slots, width) - cache.nbytes
+            if grown <= 0 or self._ledger.fits(grown + cache.layer_bytes):
+                cache.resize(slots, width)
+                return True
+        return False
+
+
+def _homes(
+    parts: Sequence[Sequence[tuple[DecodeGroup, int]]],
+) -> list[DecodeGroup | None]:
+    """For each part, rows by their group and length, the group that most of it is in already,
+    unless that is another part's home."""
+    homes: list[DecodeGroup | None] = []
+    for part in parts:
+        held: dict[DecodeGroup, int] = {}
+        for group, length in part:
+            if group not in homes:
+                held[group] = held.get(group, 0) + length
+        homes.append(max(held, key=held.__getitem__, default=None))
+    return homes
