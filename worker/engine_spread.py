@@ -3,7 +3,7 @@
 Without a GPU a part of each pass keeps one core busy only (MLX), so that two engines prefill more
 than one with all cores. But each of them reads the weights for every step, and waits longer for
 them with fewer threads: so few rows belong together in one engine. Amdahl's law, with serial parts
-measured with MLX 0.30 and OpenBLAS on two x86-64 cores (docs/decisions.md, 2026-11-26).
+measured with MLX 0.32.4 and OpenBLAS on two x86-64 cores (docs/decisions.md, 2026-11-26).
 """
 
 from dataclasses import dataclass

@@ -95,7 +95,7 @@ def test_who_is_gone_is_remembered_for_ten_seconds_as_it_was(registry: Registry,
 def test_only_a_worker_that_was_not_up_a_moment_ago_starts_for_the_first_time(
     registry: Registry,
 ) -> None:
-    """Who was asks `waiting_room.max_wait_ms` of its clients, not a minute."""
+    """For one that was, requests wait `waiting_room.max_wait_ms`, not a minute."""
 
     def was_up() -> bool:
         known = registry.worker(MAC)

@@ -200,9 +200,9 @@ class Batch:
             self._decoding.join(ready)
 
     def _next_to_join(self) -> tuple[PrefillJob | DecodeGroup, DecodingRow | None] | None:
-        """Who is due first of those that can have a place, and who gives it up for that. Of
-        several at once only the first needs one: they were as many as there were when they
-        began."""
+        """The sequence that is due first of those that can have a slot, and the row that is
+        preempted for it, if any. Of a job with several sequences only the first needs a free slot:
+        when the job began, there were slots for all."""
         ready: list[PrefillJob | DecodeGroup] = [*self._prompts.complete, *self._decoding.parked]
         if not ready:
             return None

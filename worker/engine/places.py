@@ -1,27 +1,28 @@
-"""Who gets a place among the rows that decode where all are taken. Decides only.
+"""Preemption of slots in a full batch, as a pure decision.
 
-Some time after it came (`Prefilling`) a prompt is overdue. From then on it may take the place of
-the row that has had its own longest, once that is some times what the newcomer's work takes, as far
-as can be said; not of one that will have ended before the newcomer would. That row is parked: it
-keeps its memory, and is the next to get a place. So whoever is overdue waits for a few times its
-own work at most, and a long answer loses a fifth of its time to short ones at most.
+A prompt becomes overdue some time after its arrival (`Prefilling`). An overdue sequence may take
+the slot of the row that has held its slot longest, once that row has held it for a multiple of the
+estimated work of the newcomer; never the slot of a row that will end sooner than the newcomer
+would. The preempted row is parked: it keeps its KV cache, and gets the next free slot. So an
+overdue sequence waits for at most a few times its own work, and a long answer loses at most a fifth
+of its time to short ones.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _TURN = 4.0
-"""A row keeps its place for so many times the work of who wants it."""
+"""A row keeps its slot for this multiple of the work of the sequence that wants it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Who is ready to decode.
+    """A sequence that is ready to decode and has no slot.
 
     Attributes:
-        overdue_at: when it may take the place of another.
+        overdue_at: when it may take the slot of another row.
         priority: 0 is the most urgent.
-        work_s: what it takes from its start to its end, as far as can be said.
+        work_s: estimated seconds from its start to its end.
     """
 
     overdue_at: float
@@ -31,7 +32,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Who decodes, `since` a time on the same clock; and for `left_s` at most."""
+    """A row that decodes: `since` when, on the same clock, and for at most `left_s` more."""
 
     priority: int
     since: float
@@ -39,7 +40,7 @@ class Placed:
 
 
 def gives_way(waiting: Waiting, placed: Sequence[Placed], now: float) -> int | None:
-    """Which of those that decode gives its place up; None where nobody has to yet."""
+    """The index of the row that loses its slot; None if no row has to yet."""
     if waiting.overdue_at > now:
         return None
     candidates = [

@@ -1,5 +1,5 @@
-"""Who gets a place among the rows that decode: decided alone, then by a batch on a device whose
-costs are simulated: the passes are real, what they take is said by a clock."""
+"""Preemption of slots in a full batch: first the decision alone, then a batch whose forward passes
+are real and whose durations come from a simulated clock."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
