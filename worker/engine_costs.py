@@ -2,6 +2,7 @@
 keep the beginning or compute it now for another one, an answer among those it has, and what others
 lose where one engine more has work."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from statistics import fmean
@@ -12,8 +13,6 @@ from worker.engine_process import EngineProcess
 from worker.engine_spread import Work, opening_ms, staying_ms
 from worker.kept_prefixes import KeptLinks
 from worker.model_speeds import ModelSpeeds
-
-_UNKNOWN_ANSWER_TOKENS = 100.0
 
 Cost = Callable[[EngineProcess, int], float]
 """Of a request on an engine that has so many sequences."""
@@ -70,7 +69,8 @@ class EngineCosts:
         step_ms = max(0.0, fmean(batch.step_fixed_ms for _, batch in measured))
         threads = fmean(threads for threads, _ in measured)
         speed = self._speeds.seen(request.model)
-        answer_tokens = speed.answer_tokens or _UNKNOWN_ANSWER_TOKENS
+        most = request.dispatch.request.max_tokens or math.inf
+        answer_tokens = min(speed.answer_tokens, most)
         tokens = request.prompts[0].expected_tokens(speed)
         links = request.prompt_links
         kept = self._kept.shares(links)

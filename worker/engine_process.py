@@ -28,8 +28,9 @@ _CRASH = "Fatal Python error"
 _STDERR_LINE_BYTES = 1024 * 1024
 _WATCH_S = 0.5
 _NOTHING = EngineMeasured(0, 0, 0, 0, 0, 0, 0.0)
-_OFFLINE = {"HF_HUB_OFFLINE": "1"}
-"""An engine gets models as folders; no library in it has a reason to ask anybody."""
+_LIBRARIES = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"}
+"""An engine gets models as folders; no library in it has a reason to ask anybody, or to advise
+people to install PyTorch."""
 
 
 class EngineProcess:
@@ -137,7 +138,7 @@ class EngineProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
                 limit=_STDERR_LINE_BYTES,
-                env={**environment_with_threads(self.threads), **_OFFLINE},
+                env={**environment_with_threads(self.threads), **_LIBRARIES},
             )
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._hung = None

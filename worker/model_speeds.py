@@ -10,6 +10,8 @@ from shared.messages.events import ModelSpeed
 from worker.engine_process import EngineProcess
 from worker.models.catalogue import Model
 
+_GUESSED_ANSWER_TOKENS, _WORTH_OF_GUESS = 100.0, 4.0
+"""The guess counts as so many answers: a first short one does not tell what others will be like."""
 _WEIGHT_OF_OLDER = 0.9
 """Of what was seen before, beside what is seen now."""
 
@@ -35,7 +37,9 @@ class _Seen:
 
     bytes_per_token: _Ratio = field(default_factory=_Ratio)
     prefill_share: _Ratio = field(default_factory=_Ratio)
-    answer_tokens: _Ratio = field(default_factory=_Ratio)
+    answer_tokens: _Ratio = field(
+        default_factory=lambda: _Ratio(_WORTH_OF_GUESS * _GUESSED_ANSWER_TOKENS, _WORTH_OF_GUESS)
+    )
     prefill_tokens_per_s: float = 0.0
 
 

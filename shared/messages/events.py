@@ -42,7 +42,7 @@ class ModelSpeed(Part):
         rows: that may decode at once, in all engines that hold the model.
         bytes_per_token: of prompts that came as text, in UTF-8.
         prefill_share: of the tokens of prompts, those that were not kept from before, 0 to 1.
-        answer_tokens: of an answer, on average.
+        answer_tokens: of an answer, on average; a guess among the first ones.
         load_ms: what loading it took.
     """
 

@@ -50,7 +50,8 @@ class Engines:
         self.links.on_text_kept(engine, kept, request)
 
     def answers_have(self, tokens: int) -> None:
-        self.speeds.answered(TINY, tokens)
+        for _ in range(100):
+            self.speeds.answered(TINY, tokens)
 
     def runs(self, *engines: int) -> None:
         """Requests that have nothing in common, one on each of these."""
@@ -100,6 +101,14 @@ def test_long_answers_spread_over_engines_whatever_is_kept() -> None:
     two.answers_have(1000)
     two.keeps(1, LONG, USER)
     assert two.best(two.request(LONG, USER), sequences=(0, 1)) == 0
+
+
+def test_an_answer_is_no_longer_than_its_request_allows() -> None:
+    two = Engines()
+    two.answers_have(1000)
+    two.keeps(1, LONG, USER)
+    short = two.request(LONG, USER, max_tokens=10)
+    assert two.best(short, sequences=(0, 1)) == 1
 
 
 def test_before_anything_was_measured_nobody_can_say() -> None:

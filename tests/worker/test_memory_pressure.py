@@ -13,7 +13,7 @@ from tests.worker.running_agent import RunningAgent, running_agent
 
 pytestmark = pytest.mark.anyio
 
-_LONG = 300
+_LONG = 900
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ class Serving:
 
 
 def test_of_what_was_never_measured_nothing_is_known() -> None:
-    assert Serving().now == ModelSpeed()
+    assert Serving().now == ModelSpeed(answer_tokens=100)
 
 
 # What engines measured.
@@ -111,10 +111,9 @@ def test_what_was_long_ago_is_forgotten() -> None:
 
 def test_an_answer_is_as_long_as_the_last_ones() -> None:
     worker = Serving()
-    worker.speeds.answered(TINY, 100)
-    assert worker.now.answer_tokens == 100
-    worker.speeds.answered(TINY, 200)
-    assert worker.now.answer_tokens == round((0.9 * 100 + 200) / 1.9, 1)
+    assert worker.now.answer_tokens == 100  # a guess
+    worker.speeds.answered(TINY, 4)
+    assert 75 < worker.now.answer_tokens < 85
     for _ in range(100):
         worker.speeds.answered(TINY, 10)
     assert worker.now.answer_tokens == 10
@@ -125,4 +124,4 @@ def test_models_are_told_apart() -> None:
     worker.prompts((400, 100, 50))
     worker.speeds.answered(TINY, 100)
     other = Model(_DEMO, ModelSource(path="/models/demo"))
-    assert worker.speeds.of(other) == ModelSpeed()
+    assert worker.speeds.of(other) == ModelSpeed(answer_tokens=100)

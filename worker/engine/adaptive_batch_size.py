@@ -34,6 +34,8 @@ the bounds even if each cost more than is likely."""
 _MOST_TAKEN = 1 / 2
 _TOLERANCE = 0.1
 _GUESSED_ANSWER_TOKENS = 100.0
+_WORTH_OF_GUESS = 4
+"""It counts as so many answers."""
 _WEIGHT_OF_NEW = 0.005
 _KEPT_CHANGES = 16
 _KEPT_JUDGEMENTS = 60
@@ -65,7 +67,7 @@ class UsualRequest:
 
     Attributes:
         prompt_s: what prefilling its prompt takes.
-        answer_tokens: of its answer; a guess before the first.
+        answer_tokens: of its answer; a guess among the first.
     """
 
     def __init__(self) -> None:
@@ -76,9 +78,13 @@ class UsualRequest:
     def answered(self, prompt_s: float, tokens: int) -> None:
         """A request ended: its prompt took so long, its answer has so many tokens."""
         self._count += 1
-        weight = max(1 / self._count, _WEIGHT_OF_NEW)
-        self.prompt_s += weight * (prompt_s - self.prompt_s)
-        self.answer_tokens += weight * (max(1, tokens) - self.answer_tokens)
+        self.prompt_s += self._weight(self._count) * (prompt_s - self.prompt_s)
+        more = max(1, tokens) - self.answer_tokens
+        self.answer_tokens += self._weight(self._count + _WORTH_OF_GUESS) * more
+
+    @staticmethod
+    def _weight(count: int) -> float:
+        return max(1 / count, _WEIGHT_OF_NEW)
 
 
 class AdaptiveBatchSize:

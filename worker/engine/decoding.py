@@ -13,6 +13,8 @@ from worker.engine.row_cache import BLOCK_TOKENS
 from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
 
 _WEIGHT_OF_NEW = 0.3
+_PATIENT_STEPS = 64
+"""So many steps long a group keeps room that it does not need: others often come soon."""
 _LONGEST_OF_USUAL = 4.0
 """A step of more than so many times the usual tells of the machine, not of the group."""
 
@@ -155,6 +157,7 @@ class DecodeGroup:
         self.step_s = 0.0
         self.turn = 0.0
         self.stepped = False
+        self._roomy_steps = 0
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -168,6 +171,9 @@ class DecodeGroup:
 
     def draw(self) -> Drawn:
         """Ask the device for the next token of every row."""
+        self._roomy_steps = self._roomy_steps + 1 if self._is_roomy else 0
+        if self._roomy_steps > _PATIENT_STEPS:
+            self.fit()
         logits = self._network(self._inputs[:, None], cache=self.cache.layers)[:, -1]
         self.cache.rows.advance()
         tokens, logprobs = self._sampler.sample(logits, self._inputs)
@@ -200,7 +206,7 @@ class DecodeGroup:
                 row.trail.cut_rest(self.cache.layers, place, length)
 
     def drop(self, rows: Collection[DecodingRow]) -> None:
-        """Rows leave between two steps; where half the room is left over, it is given back."""
+        """Rows leave between two steps; their room stays for a while."""
         if not rows:
             return
         places = [place for place, row in enumerate(self.rows) if row in rows]
@@ -208,9 +214,6 @@ class DecodeGroup:
         self.rows = [self.rows[place] for place in order]
         self._sampler.keep(order)
         self._inputs = self._inputs[mx.array(order, dtype=mx.uint32)]
-        slots, width = self.fitting
-        if self.rows and (2 * slots <= self.cache.slots or 2 * width <= self.cache.width):
-            self.fit()
 
     def take(self, rows: Collection[DecodingRow]) -> "DecodeGroup":
         """Rows leave as a group of their own; copies their cache."""
@@ -237,6 +240,12 @@ class DecodeGroup:
     def fitting(self) -> tuple[int, int]:
         """Slots and width that the next step needs, and no more."""
         return len(self.rows), blocks_for(self.cache.rows.longest + 1)
+
+    @property
+    def _is_roomy(self) -> bool:
+        """Whether half the room or less would do."""
+        slots, width = self.fitting
+        return 2 * slots <= self.cache.slots or 2 * width <= self.cache.width
 
     @property
     def has_room(self) -> bool:

@@ -65,7 +65,10 @@ class KVLedger:
         return sum(holder.held_bytes for holder in self._holders)
 
     def admits(self, size: int) -> bool:
-        """Whether a sequence of so many bytes may come: where nothing is held, always."""
+        """Whether a sequence of so many bytes may come: where nothing is held, always. Others give
+        back their slack for it."""
+        if not self.has_room(size):
+            self._give_back_slack()
         return self.has_room(size) or self.held_bytes == 0
 
     def has_room(self, size: int) -> bool:
@@ -90,8 +93,7 @@ class KVLedger:
     def _make_room(self, needed: Callable[[], int]) -> None:
         if self.fits(needed()):
             return
-        for holder in self._holders:
-            holder.give_back_slack()
+        self._give_back_slack()
         while not self.fits(needed()):
             claims = [(claim, holder) for holder in self._holders for claim in holder.claims]
             if len(claims) < 2:
@@ -99,6 +101,10 @@ class KVLedger:
             claim, holder = max(claims, key=lambda pair: pair[0])
             holder.preempt(claim.sequence)
             self.preemptions += 1
+
+    def _give_back_slack(self) -> None:
+        for holder in self._holders:
+            holder.give_back_slack()
 
     def max_tokens(self, layout: CacheLayout) -> int:
         """The longest text of one sequence that fits: growing, it holds one layer twice."""

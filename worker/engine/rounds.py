@@ -19,9 +19,10 @@ from worker.link.messages import (
     StepCompleted,
 )
 
-_LEAST_SHARE = 0.8
-"""Prefill gets so much of the stall that is allowed, however long decoding itself takes: else
-prompts would starve where steps are slow."""
+_STEPS_OF_PREFILL = 7
+_LONGEST_OF_STALL = 1.3
+"""Where steps are slow, prefill gets as long as so many of them, but not longer than so many times
+the stall that is allowed: each step holds up all who wait, and brings tokens to few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,13 @@ class _Step:
 
 class Rounds:
     """In each round every group of rows steps at least once, then prompts are prefilled for a
-    while. Belongs to the engine thread.
+    while: whoever calls `step` calls `prefill` then. Belongs to the engine thread.
 
     Args:
         batches: of the models, as they come and go.
         send: takes what was generated, and how far prompts are.
-        max_decode_stall_s: how long those who decode may wait for their next token.
+        max_decode_stall_s: how long those who decode may wait for their next token; a step and
+            1.3 times as long where steps are slow.
         overlaps: ask the device for the next step before this one's tokens are read.
     """
 
@@ -60,6 +62,7 @@ class Rounds:
         self._turns = Turns(longest_debt_s=max_decode_stall_s)
         self._sequences: dict[int, Sequence] = {}
         self._ahead: _Step | None = None
+        self._prefill_next = False
         self._free_at = 0.0  # when the device had nothing more to do, as far as is known
 
     def __len__(self) -> int:
@@ -103,13 +106,13 @@ class Rounds:
     # Steps.
 
     def step(self) -> None:
-        """A step of the group whose turn it is, and some prefill if that may be now. While a GPU
-        computes, the tokens it has brought before are sent."""
+        """A step of the group whose turn it is; `prefill` comes next. While a GPU computes, the
+        tokens it has brought before are sent."""
         step = self._draw()
         steps = [each for each in (self._ahead, step) if each is not None]
         self._ahead = None
-        prefill_next = self._may_prefill()
-        changes = prefill_next or any(batch.can_join for batch in self._batches.values())
+        self._prefill_next = self._may_prefill()
+        changes = self._prefill_next or any(batch.can_join for batch in self._batches.values())
         if self._overlaps and step is not None and not step.drawn.has_fresh and not changes:
             self._ahead = steps.pop()  # read while the next step is computed
         self._read(steps)
@@ -117,8 +120,6 @@ class Rounds:
             batch.retire()
             if self._ahead is None:
                 batch.join()
-        if prefill_next:
-            self._prefill()
         if not self._sequences:
             self._ahead = None
 
@@ -194,13 +195,17 @@ class Rounds:
         batches = [batch for batch in self._batches.values() if batch.next_due is not None]
         return self._turns.next(batches) if batches else None
 
-    def _prefill(self) -> None:
-        """Prefill for as long as those who decode may wait."""
+    def prefill(self) -> None:
+        """Prefill for as long as those who decode may wait, if it is time for that."""
+        if not self._prefill_next:
+            return
+        self._prefill_next = False
         groups = self._groups()
         stall_s = self._max_decode_stall_s
-        allowed_s = max(stall_s - sum(self.step_times), _LEAST_SHARE * stall_s)
+        step_s = sum(self.step_times)
+        slow_s = min(_STEPS_OF_PREFILL * step_s, _LONGEST_OF_STALL * stall_s)
         began_at = time.perf_counter()
-        until = began_at + allowed_s
+        until = began_at + max(stall_s - step_s, slow_s)
         batch = self._next_to_prefill()
         while batch is not None:
             self._report(batch.prefill(until - began_at))

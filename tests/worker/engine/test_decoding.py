@@ -258,6 +258,8 @@ def test_a_group_grows_by_blocks_and_gives_back_what_is_left_over(model: LoadedM
     assert (group.cache.slots, group.cache.width) == (4, 768)
     assert group.fitting == (4, 768)
     group.drop([group.rows[3]])
+    assert (group.cache.slots, group.cache.width) == (4, 768)
+    group.fit()
     assert (group.cache.slots, group.cache.width) == (3, 256)
     before = group.cache.nbytes
     assert group.growth_bytes == before + before // 2  # as much again, and a layer meanwhile
@@ -266,15 +268,19 @@ def test_a_group_grows_by_blocks_and_gives_back_what_is_left_over(model: LoadedM
     assert max(group.lengths) == 256
     group.grow()
     assert (group.cache.slots, group.cache.width) == (3, 512)
-    group.drop(group.rows[:1])
-    assert (group.cache.slots, group.cache.width) == (2, 256)
 
 
-def test_a_few_free_slots_are_kept_for_those_who_come(model: LoadedModel) -> None:
-    group = _group(model, [_row(i, random_ids(9, i)) for i in range(5)])
+def test_half_the_room_or_more_is_kept_for_a_while_for_those_who_come(model: LoadedModel) -> None:
+    group = _group(model, [_row(i, random_ids(9, i), left=200) for i in range(5)])
     group.drop(group.rows[3:])
-    assert group.cache.slots == 5
+    for _ in range(80):
+        group.draw()
+    assert group.cache.slots == 5  # more than half is in use
     group.drop(group.rows[2:])
+    for _ in range(64):
+        group.draw()
+        assert group.cache.slots == 5
+    group.draw()
     assert group.cache.slots == 2
 
 

@@ -87,6 +87,16 @@ def test_a_holder_that_is_closed_counts_no_more() -> None:
     assert ledger.admits(90)
 
 
+def test_who_comes_gets_the_slack_of_others() -> None:
+    holder = _holder(1, slack=50)
+    ledger = _ledger(70, holder)
+    assert ledger.admits(10)
+    assert holder.asked_for_slack == 0
+    assert ledger.admits(60)
+    assert holder.slack == 0
+    assert not ledger.admits(61)
+
+
 # Who gives way.
 
 

@@ -19,6 +19,8 @@ from tests.worker.engine.running_engine import (
 )
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.engine.decoding import DecodeGroup, Drawn
+from worker.engine.kv_memory import KVMemorySettings
+from worker.engine.rounds import Rounds
 from worker.link.messages import (
     EngineMeasured,
     Fact,
@@ -27,6 +29,7 @@ from worker.link.messages import (
     PrefixRestored,
     SequenceStarted,
     StepCompleted,
+    TextKept,
     UnloadModel,
 )
 
@@ -328,6 +331,54 @@ def test_an_idle_engine_measures_itself(engine: RunningEngine) -> None:
     )
     assert measured.active_sequences == 0
     assert measured.active_memory_bytes > 0
+
+
+def test_when_the_last_sequence_ends_the_engine_measures_itself_at_once(
+    engine: RunningEngine,
+) -> None:
+    for _ in range(3):
+        sequence = engine.submit("Hello", max_tokens=2)
+        engine.answer(sequence)
+
+        def next_fact(facts: list[Fact], sequence: int = sequence) -> Fact | None:
+            after = facts[_end_of(sequence, facts) + 1 :]
+            return after[0] if after else None
+
+        assert isinstance(engine.wait(next_fact), EngineMeasured)
+
+
+def test_what_is_kept_is_told_before_other_prompts_are_prefilled(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[Fact]] = []
+    prefill = Rounds.prefill
+    settings = KVMemorySettings(block_tokens=16, path=tmp_path / "kv", disk_bytes=2**30)
+    with running_engine(tiny_model, kv_memory=settings) as running:
+
+        def watched(rounds: Rounds) -> None:
+            told.append(running.facts())
+            prefill(rounds)
+
+        monkeypatch.setattr(Rounds, "prefill", watched)
+        running.answer(running.submit("a short one, but of more than a block", max_tokens=4))
+        running.answer(running.submit("another one", max_tokens=1))
+    kept = [sum(isinstance(fact, TextKept) for fact in facts) for facts in told]
+    ended = [sum(map(_has_ended, facts)) for facts in told]
+    assert kept == ended
+    assert {1, 2} <= set(kept)
+
+
+def _has_ended(fact: Fact) -> bool:
+    return isinstance(fact, StepCompleted) and fact.outputs[0].finish_reason is not None
+
+
+def _end_of(sequence: int, facts: list[Fact]) -> int:
+    """The index of its last output."""
+    return max(
+        number
+        for number, fact in enumerate(facts)
+        if isinstance(fact, StepCompleted) and fact.outputs[0].sequence == sequence
+    )
 
 
 def test_the_time_of_a_step_counts_from_when_it_is_asked_for(
