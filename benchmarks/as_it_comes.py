@@ -42,6 +42,7 @@ from worker import demo_model
 
 _SHORTEST, _LONGEST = 50, 400
 _STAGGER_S = 0.1
+_FEWEST_REQUESTS = 8
 _SHARED_TOKENS, _SHARERS, _OWN_TOKENS, _SHARER_ANSWER = 350, 8, 20, 16
 _TURNS, _TURN_TOKENS, _TURN_ANSWER = 4, 60, 32
 _OURS = "cluster"
@@ -66,7 +67,7 @@ class Answer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", default="1,8,32", help="of the closed loop; empty for none")
-    parser.add_argument("--requests", type=int, default=3, help="of each of them")
+    parser.add_argument("--requests", type=int, default=3, help="of each of them, 8 in all at least")
     parser.add_argument("--max-tokens", type=int, default=48, help="of an answer to them")
     parser.add_argument("--sharers", type=int, default=_SHARERS, help="of a prefix; 0 for none")
     parser.add_argument("--conversations", default="1,4", help="at once; empty for none")
@@ -187,7 +188,8 @@ async def _figures(url: str, model: str, seed: int, arguments: argparse.Namespac
     async with Caller.connect(url, model) as caller:
         await caller.complete("Hello", 4, StreamClock(Run()))
         for count in _numbers(arguments.clients):
-            prompts = mixed_prompts(count * arguments.requests, _SHORTEST, _LONGEST, seed)
+            requests = max(_FEWEST_REQUESTS, count * arguments.requests)
+            prompts = mixed_prompts(requests, _SHORTEST, _LONGEST, seed)
             loop = _closed_loop(
                 caller, [_text(ids) for ids in prompts], count, arguments.max_tokens
             )
