@@ -67,7 +67,7 @@ class Answer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", default="1,8,32", help="of the closed loop; empty for none")
-    parser.add_argument("--requests", type=int, default=3, help="of each of them, 8 in all at least")
+    parser.add_argument("--requests", type=int, default=3, help="of each, 8 in all at least")
     parser.add_argument("--max-tokens", type=int, default=48, help="of an answer to them")
     parser.add_argument("--sharers", type=int, default=_SHARERS, help="of a prefix; 0 for none")
     parser.add_argument("--conversations", default="1,4", help="at once; empty for none")
