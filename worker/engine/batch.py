@@ -185,7 +185,9 @@ class Batch:
     def join(self) -> None:
         """Let those decode who are ready, as far as there are places, or others give theirs up;
         all tokens that were drawn must have been read."""
+        joined = False
         while (found := self._next_to_join()) is not None:
+            joined = True
             ready, row = found
             if row is not None:
                 self._decoding.park(row)
@@ -198,6 +200,8 @@ class Batch:
             for each in ready.rows:
                 each.since = self._clock()
             self._decoding.join(ready)
+        if joined:
+            self._ledger.lend_rest()
 
     def _next_to_join(self) -> tuple[PrefillJob | DecodeGroup, DecodingRow | None] | None:
         """The sequence that is due first of those that can have a slot, and the row that is
@@ -259,9 +263,10 @@ class Batch:
 
     def make_room(self, group: DecodeGroup) -> bool:
         """Have room for the next step of a group; False where none of its rows is left."""
-        self._ledger.make_room(lambda: _growth_needed(group))
-        if group.rows and not group.has_room:
-            group.grow()
+        if not group.has_room:
+            self._ledger.make_room(lambda: _growth_needed(group))
+            if group.rows and not group.has_room:
+                group.grow()
         return bool(group.rows)
 
     def give_back_slack(self) -> None:
