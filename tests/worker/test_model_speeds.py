@@ -113,7 +113,9 @@ def test_an_answer_is_as_long_as_the_last_ones() -> None:
     worker = Serving()
     assert worker.now.answer_tokens == 100  # a guess
     worker.speeds.answered(TINY, 4)
-    assert 75 < worker.now.answer_tokens < 85
+    assert worker.now.answer_tokens == round((0.9 * 400 + 4) / 4.6, 1)  # the guess counts as four
+    worker.speeds.answered(TINY, 200)
+    assert worker.now.answer_tokens == round((0.81 * 400 + 0.9 * 4 + 200) / 5.14, 1)
     for _ in range(100):
         worker.speeds.answered(TINY, 10)
     assert worker.now.answer_tokens == 10

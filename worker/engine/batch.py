@@ -185,9 +185,7 @@ class Batch:
     def join(self) -> None:
         """Let those decode who are ready, as far as there are places, or others give theirs up;
         all tokens that were drawn must have been read."""
-        joined = False
         while (found := self._next_to_join()) is not None:
-            joined = True
             ready, row = found
             if row is not None:
                 self._decoding.park(row)
@@ -200,8 +198,6 @@ class Batch:
             for each in ready.rows:
                 each.since = self._clock()
             self._decoding.join(ready)
-        if joined:
-            self._ledger.lend_rest()
 
     def _next_to_join(self) -> tuple[PrefillJob | DecodeGroup, DecodingRow | None] | None:
         """The sequence that is due first of those that can have a slot, and the row that is

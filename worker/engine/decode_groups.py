@@ -60,6 +60,7 @@ class DecodeGroups:
             self.parked.remove(group)
         self.groups.append(group)
         self._regroup()
+        self._ledger.lend_rest()
 
     @property
     def parkable(self) -> list[DecodingRow]:

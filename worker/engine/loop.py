@@ -155,13 +155,13 @@ class Engine:
                 self._wait_for_room()
                 self._turned_at = time.monotonic()
                 self._rounds.step()
-                self._tell_kept()  # before a pass: the next turn may be on its way
-                self._rounds.prefill()
                 if not len(self._rounds):
                     self._measured_at = 0.0  # what the last ones showed is told at once
+            for kept in self._kv_memory.take_kept():
+                self._send(kept)  # before a pass: the next turn may be on its way
+            self._rounds.prefill()
             if self._kv_memory.can_write:
                 self._kv_memory.write_one()
-            self._tell_kept()
             self._measure()
             self._turned_at = None
         self._foreseen.forget_all_of()
@@ -277,10 +277,6 @@ class Engine:
         if order.give_back:
             give_back_memory()
         self._measured_at = 0.0
-
-    def _tell_kept(self) -> None:
-        for kept in self._kv_memory.take_kept():
-            self._send(kept)
 
     def _measure(self) -> None:
         now = time.monotonic()

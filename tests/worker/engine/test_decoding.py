@@ -268,6 +268,9 @@ def test_a_group_grows_by_blocks_and_gives_back_what_is_left_over(model: LoadedM
     assert max(group.lengths) == 256
     group.grow()
     assert (group.cache.slots, group.cache.width) == (3, 512)
+    group.drop(group.rows[:1])
+    group.fit()
+    assert (group.cache.slots, group.cache.width) == (2, 256)
 
 
 def test_half_the_room_or_more_is_kept_for_a_while_for_those_who_come(model: LoadedModel) -> None:
