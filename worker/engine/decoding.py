@@ -97,7 +97,7 @@ class DecodingRow:
 
 
 class Drawn:
-    """Tokens that the device was asked for and nobody has read: one for each row."""
+    """Tokens that nobody has read: one for each row."""
 
     def __init__(
         self, rows: Sequence[DecodingRow], tokens: mx.array, logprobs: Logprobs | None
@@ -112,6 +112,15 @@ class Drawn:
     def __len__(self) -> int:
         """Rows."""
         return len(self._rows)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any of its rows has not ended since."""
+        return not all(row.gone for row in self._rows)
+
+    def ask(self) -> None:
+        """Have the device compute them; on a CPU that takes most of a step."""
+        mx.async_eval(self._tokens, *(self._logprobs.arrays if self._logprobs else ()))
 
     def read(self) -> list[Token]:
         """Wait for the device; rows that ended are marked as gone."""
@@ -170,14 +179,13 @@ class DecodeGroup:
     # Steps.
 
     def draw(self) -> Drawn:
-        """Ask the device for the next token of every row."""
+        """The next token of every row, for which the device is to be asked."""
         self._roomy_steps = self._roomy_steps + 1 if self._is_roomy else 0
         if self._roomy_steps > _PATIENT_STEPS:
             self.fit()
         logits = self._network(self._inputs[:, None], cache=self.cache.layers)[:, -1]
         self.cache.rows.advance()
         tokens, logprobs = self._sampler.sample(logits, self._inputs)
-        mx.async_eval(tokens, *(logprobs.arrays if logprobs else ()))
         self._inputs = tokens
         for row in self.rows:
             row.left -= 1

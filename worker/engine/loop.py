@@ -74,7 +74,7 @@ class Engine:
         engines: int = 1,
         adaptive: AdaptiveBatching | None = None,
         min_batch_size: int = 1,
-        overlaps: bool | None = None,
+        asks_first: bool | None = None,
         kv_memory: KVMemorySettings = NOTHING_KEPT,
     ) -> None:
         """
@@ -83,8 +83,8 @@ class Engine:
             engines: among how many engines of this machine that is shared.
             adaptive: how the batch size of each model follows its latency, between
                 `min_batch_size` and `max_batch_size`; None keeps it.
-            overlaps: ask the device for the next step before this one's tokens are read; by
-                default on a GPU. On a CPU to ask is to wait, and the tokens come later.
+            asks_first: ask the device for a step before the tokens of the last one are read; by
+                default on a GPU. To ask a CPU is to wait for most of the step.
             kv_memory: what is kept of texts, and where.
         """
         self._send = send
@@ -104,7 +104,7 @@ class Engine:
             self._models.batches,
             send,
             max_decode_stall_s=max_decode_stall_s,
-            overlaps=on_gpu() if overlaps is None else overlaps,
+            asks_first=on_gpu() if asks_first is None else asks_first,
         )
         self._measured_at = 0.0
         self._turned_at: float | None = None  # None while there is nothing to do

@@ -27,7 +27,7 @@ the stall that is allowed: each step holds up all who wait, and brings tokens to
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step that the device was asked for."""
+    """A step whose tokens are not read."""
 
     batch: Batch
     group: DecodeGroup
@@ -44,7 +44,7 @@ class Rounds:
         send: takes what was generated, and how far prompts are.
         max_decode_stall_s: how long those who decode may wait for their next token; a step and
             1.3 times as long where steps are slow.
-        overlaps: ask the device for the next step before this one's tokens are read.
+        asks_first: ask the device for a step before the tokens of the last one are read.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Rounds:
         send: Callable[[Fact], None],
         *,
         max_decode_stall_s: float,
-        overlaps: bool,
+        asks_first: bool,
     ) -> None:
         self._batches = batches
         self._send = send
         self._max_decode_stall_s = max_decode_stall_s
-        self._overlaps = overlaps
+        self._asks_first = asks_first
         self._turns = Turns(longest_debt_s=max_decode_stall_s)
         self._sequences: dict[int, Sequence] = {}
         self._ahead: _Step | None = None
@@ -106,16 +106,22 @@ class Rounds:
     # Steps.
 
     def step(self) -> None:
-        """A step of the group whose turn it is; `prefill` comes next. While a GPU computes, the
-        tokens it has brought before are sent."""
+        """A step of the group whose turn it is; `prefill` comes next. Its tokens are read when the
+        step after it is prepared, unless somebody waits for more than the next token."""
         step = self._draw()
-        steps = [each for each in (self._ahead, step) if each is not None]
-        self._ahead = None
         self._prefill_next = self._may_prefill()
         changes = self._prefill_next or any(batch.can_join for batch in self._batches.values())
-        if self._overlaps and step is not None and not step.drawn.has_fresh and not changes:
-            self._ahead = steps.pop()  # read while the next step is computed
-        self._read(steps)
+        if step is not None and self._asks_first:
+            step.drawn.ask()
+        self._read_ahead()
+        if step is not None and not step.drawn.is_wanted:
+            step = None  # a device that was asked has done it for nothing
+        if step is not None and not self._asks_first:
+            step.drawn.ask()
+        if step is None or step.drawn.has_fresh or changes:
+            self._read(step)
+        else:
+            self._ahead = step
         for batch in self._batches.values():
             batch.retire()
             if self._ahead is None:
@@ -126,9 +132,7 @@ class Rounds:
     def read_ahead(self) -> None:
         """Read the step that the device was asked for before its turn, so that of every row all
         tokens are known but the last."""
-        if self._ahead is not None:
-            steps, self._ahead = [self._ahead], None
-            self._read(steps)
+        if self._read_ahead():
             for batch in self._batches.values():
                 batch.retire()
 
@@ -158,27 +162,33 @@ class Rounds:
                 return _Step(batch, group, group.draw(), began_at)
         return None
 
-    def _read(self, steps: list[_Step]) -> None:
-        """Wait for the tokens of steps and send them."""
-        while steps:
-            step = steps.pop(0)
-            tokens = step.drawn.read()
-            now = time.perf_counter()
-            seconds = now - max(step.began_at, self._free_at)
-            self._free_at = now
-            step.batch.took(step.group, len(step.drawn), seconds)
-            self._turns.took(step.batch, step.group.step_s)
-            outputs = [
-                self._sequences[token.sequence].advance(token)
-                for token in tokens
-                if token.sequence in self._sequences  # else cancelled, its last one on its way
-            ]
-            if outputs:
-                self._send(StepCompleted(outputs))
-            for output in outputs:
-                if output.finish_reason is not None:
-                    sequence = self._sequences.pop(output.sequence)
-                    self._batches[sequence.model].remove(sequence.id)
+    def _read_ahead(self) -> bool:
+        """Whether there was a step to read."""
+        step, self._ahead = self._ahead, None
+        self._read(step)
+        return step is not None
+
+    def _read(self, step: _Step | None) -> None:
+        """Wait for the tokens of a step, if there is one, and send them."""
+        if step is None:
+            return
+        tokens = step.drawn.read()
+        now = time.perf_counter()
+        seconds = now - max(step.began_at, self._free_at)
+        self._free_at = now
+        step.batch.took(step.group, len(step.drawn), seconds)
+        self._turns.took(step.batch, step.group.step_s)
+        outputs = [
+            self._sequences[token.sequence].advance(token)
+            for token in tokens
+            if token.sequence in self._sequences  # else cancelled, its last one on its way
+        ]
+        if outputs:
+            self._send(StepCompleted(outputs))
+        for output in outputs:
+            if output.finish_reason is not None:
+                sequence = self._sequences.pop(output.sequence)
+                self._batches[sequence.model].remove(sequence.id)
 
     def _groups(self) -> list[DecodeGroup]:
         return [group for batch in self._batches.values() for group in batch.groups]

@@ -61,7 +61,7 @@ class RunningEngine:
         *,
         prefill_chunk_tokens: int,
         kv_budget_bytes: int | None = None,
-        overlaps: bool | None = None,
+        asks_first: bool | None = None,
         kv_memory: KVMemorySettings = NOTHING_KEPT,
     ) -> None:
         self._engine = Engine(
@@ -72,7 +72,7 @@ class RunningEngine:
             max_decode_stall_s=0.5,
             kv_budget_bytes=kv_budget_bytes,
             adaptive=AdaptiveBatching(),
-            overlaps=overlaps,
+            asks_first=asks_first,
             kv_memory=kv_memory,
         )
         self._changed = threading.Condition()

@@ -50,9 +50,9 @@ ENDLESS = {"256": -100.0, "257": -100.0}
 """A bias that keeps the tiny model from ending its answer."""
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["in step", "a step ahead"])
+@pytest.fixture(scope="module", params=[False, True], ids=["reads first", "asks first"])
 def engine(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningEngine]:
-    with running_engine(tiny_model, overlaps=request.param) as running:
+    with running_engine(tiny_model, asks_first=request.param) as running:
         yield running
 
 
@@ -364,7 +364,7 @@ def test_what_is_kept_is_told_before_other_prompts_are_prefilled(
         running.answer(running.submit("another one", max_tokens=1))
     kept = [sum(isinstance(fact, TextKept) for fact in facts) for facts in told]
     ended = [sum(map(_has_ended, facts)) for facts in told]
-    assert kept == ended
+    assert all(texts >= answers for texts, answers in zip(kept, ended, strict=True))
     assert {1, 2} <= set(kept)
 
 

@@ -31,11 +31,11 @@ def roomy(tiny_model: Path) -> Iterator[RunningEngine]:
         yield running
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["in step", "a step ahead"])
+@pytest.fixture(scope="module", params=[False, True], ids=["reads first", "asks first"])
 def narrow(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningEngine]:
     """With room for a context of 1024 and hardly more."""
     with running_engine(
-        tiny_model, kv_budget_bytes=6 * BLOCK_BYTES, overlaps=request.param
+        tiny_model, kv_budget_bytes=6 * BLOCK_BYTES, asks_first=request.param
     ) as running:
         yield running
 
