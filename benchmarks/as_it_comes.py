@@ -36,7 +36,7 @@ import httpx
 
 from benchmarks.children import started
 from benchmarks.loads import mixed_prompts, tokenizer
-from benchmarks.measures import Run, StreamClock, print_table, save, spread
+from benchmarks.measures import Run, StreamClock, print_table, save, shown, spread
 from benchmarks.threads import as_many_threads
 from worker import demo_model
 
@@ -296,9 +296,7 @@ def _report(runs: Mapping[str, Sequence[Figures]], repeats: int) -> None:
 
 
 def _shown(figure: Mapping[str, float]) -> str:
-    digits = 1 if figure["median"] < 1000 else 0
-    median, low, high = (f"{figure[key]:.{digits}f}" for key in ("median", "min", "max"))
-    return f"{median} ({low}-{high})"
+    return shown(figure, digits=1 if figure["median"] < 1000 else 0)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from benchmarks.engine_alone import EngineAlone, sampling
 from benchmarks.interleaved import interleave
 from benchmarks.loads import story_prompts
 from benchmarks.local_cluster import LocalCluster, generate, local_cluster
-from benchmarks.measures import Run, print_table, save, spread
+from benchmarks.measures import Run, print_table, ratios, save, shown, spread
 from benchmarks.plain_mlx_lm import PlainProcess
 from shared.client import connect
 from worker import demo_model
@@ -153,14 +153,14 @@ def _report(
             medians[way][count] = {}
             for side, values in figures.items():
                 speed = spread(values)
-                limit = _ratio(values, figures["forward"])
-                peer = _ratio(values, figures["BatchGenerator"])
+                limit = ratios(values, figures["forward"])
+                peer = ratios(values, figures["BatchGenerator"])
                 medians[way][count][side] = {
                     "tokens_per_s": speed, "of_forward": limit, "of_plain": peer,
                 }  # fmt: skip
                 step_ms = count / speed["median"] * 1000
-                shown = map(_shown, (speed, limit, peer))
-                rows.append((f"{count} rows, {side}", f"{step_ms:.1f}", *shown))
+                cells = map(shown, (speed, limit, peer))
+                rows.append((f"{count} rows, {side}", f"{step_ms:.1f}", *cells))
         print_table(
             f"{way}, float32, medians of {repeats} (minimum-maximum)",
             ("", "step ms", "tokens/s", "of the forward pass", "of BatchGenerator"),
@@ -177,14 +177,6 @@ def _report(
     )
     path = save("decode", {"repeats": repeats, "medians": medians, "runs": runs, "shares": shares})
     print(f"written to {path}")
-
-
-def _shown(figures: dict[str, float]) -> str:
-    return f"{figures['median']:.2f} ({figures['min']:.2f}-{figures['max']:.2f})"
-
-
-def _ratio(values: list[float], others: list[float]) -> dict[str, float]:
-    return spread(value / other for value, other in zip(values, others, strict=True))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from worker.link.messages import (
     LoadModel,
     ModelLoaded,
     Sampling,
+    SequenceRefused,
     StepCompleted,
     Submit,
 )
@@ -55,7 +56,7 @@ class EngineAlone:
     def __enter__(self) -> "EngineAlone":
         self._socket, theirs = socket.socketpair()
         command = [sys.executable, "-m", "worker.engine", "--fd", str(theirs.fileno())]
-        command += ["--settings", self._settings.model_dump_json()]
+        command += ["--settings", self._settings.model_dump_json(), "--engines", "1"]
         with contextlib.ExitStack() as stack:
             with theirs:
                 engine = started(command, as_many_threads(), pass_fds=[theirs.fileno()])
@@ -127,6 +128,8 @@ class EngineAlone:
             self.received_at = time.perf_counter()
             if isinstance(fact, EngineMeasured):
                 self.measured = fact
+            if isinstance(fact, SequenceRefused):
+                raise SystemExit(f"the engine refused a sequence: {fact.message}")
             if isinstance(fact, kind):
                 return fact
 

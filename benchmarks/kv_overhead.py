@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.loads import mixed_prompts
 from benchmarks.local_cluster import LocalCluster, generate, kept_on_disk, local_cluster
-from benchmarks.measures import cpu_seconds, print_table, save, spread
+from benchmarks.measures import cpu_seconds, print_table, save, shown, spread
 from shared.client import Cluster, connect
 
 _BOTH = {"CLUSTER__WORKER__CONTINUOUS_BATCHING__MAX_DECODE_STALL_MS": "5000"}
@@ -97,7 +97,7 @@ def _error(ratio: dict[str, float | None]) -> str:
 
 
 def _shown(figure: dict[str, float]) -> str:
-    return f"{figure['median']:.1f} ({figure['min']:.1f}-{figure['max']:.1f})"
+    return shown(figure, digits=1)
 
 
 async def _compare(

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.children import stopped
 from benchmarks.engine_alone import EngineAlone, sampling
 from benchmarks.loads import mixed_prompts, tokenizer
-from benchmarks.measures import print_table, save, spread
+from benchmarks.measures import print_table, ratios, save, shown, spread
 from benchmarks.plain_mlx_lm import PlainProcess
 from worker import demo_model
 from worker.link.messages import EngineMeasured, Sampling, StepCompleted
@@ -138,13 +138,13 @@ def _report(
     ratio = spread(run["beside_ms"] / run["alone_ms"] for run in runs)
     plain_alone = spread(seconds * 1000 for seconds in theirs["alone_s"])
     plain_beside = spread(seconds * 1000 for seconds in theirs["beside_s"])
-    plain_ratio = spread(b / a for a, b in zip(theirs["alone_s"], theirs["beside_s"], strict=True))
+    plain_ratio = ratios(theirs["beside_s"], theirs["alone_s"])
     print_table(
         f"mean time between two tokens of a short row, medians of {len(runs)} (minimum-maximum)",
         ("", "alone, ms", "beside the long row, ms", "of alone"),
         [
-            ("engine", *map(_shown, (alone, beside, ratio))),
-            ("BatchGenerator", *map(_shown, (plain_alone, plain_beside, plain_ratio))),
+            ("engine", *map(shown, (alone, beside, ratio))),
+            ("BatchGenerator", *map(shown, (plain_alone, plain_beside, plain_ratio))),
         ],
     )
     rows = []
@@ -170,10 +170,6 @@ def _report(
         print(f"ledger of MLX, {name}: {kinds['ledger'][name] / kinds['mlx'][name]:.3f}")
     result = {"runs": runs, "memory": kinds, "ratio": ratio, "plain": theirs}
     print(f"written to {save('long_context', result)}")
-
-
-def _shown(figures: dict[str, float]) -> str:
-    return f"{figures['median']:.2f} ({figures['min']:.2f}-{figures['max']:.2f})"
 
 
 def _megabytes(size: float) -> str:

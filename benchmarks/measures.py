@@ -113,6 +113,17 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     }
 
 
+def ratios(values: Iterable[float], others: Iterable[float]) -> dict[str, float]:
+    """Median, minimum and maximum of each run's value over the other's."""
+    return spread(value / other for value, other in zip(values, others, strict=True))
+
+
+def shown(figure: Mapping[str, float], digits: int = 2) -> str:
+    """What `spread` gives, for people."""
+    median, low, high = (f"{figure[key]:.{digits}f}" for key in ("median", "min", "max"))
+    return f"{median} ({low}-{high})"
+
+
 def cpu_seconds(processes: Mapping[str, int]) -> dict[str, float]:
     """The processor time that each named process has used so far."""
     used = {}

@@ -5,13 +5,19 @@ from typing import NamedTuple
 
 from controller.routing.need import Links, Need
 from controller.worker_view import WorkerView
-from shared.messages.events import TYPICAL_BYTES_PER_TOKEN, ModelSpeed, ModelStatus, Tier
+from shared.messages.events import (
+    TYPICAL_ANSWER_TOKENS,
+    TYPICAL_BYTES_PER_TOKEN,
+    ModelSpeed,
+    ModelStatus,
+    Tier,
+)
 
 _UNKNOWN = ModelSpeed(
     prefill_tokens_per_s=500,
     step_ms=30,
     bytes_per_token=TYPICAL_BYTES_PER_TOKEN,
-    answer_tokens=128,
+    answer_tokens=TYPICAL_ANSWER_TOKENS,
     load_ms=10_000,
 )
 """Of a worker that has not measured: middling, so that it is neither flooded nor left out."""

@@ -135,6 +135,10 @@ SHORT_FORMS = {
             "figures.*.*.seconds",
         ),
     ),
+    "step": ShortForm(
+        "--rows 2 --repeats 1 --max-tokens 12",
+        ("medians.*.*.step_ms.median", "medians.*.engine.of_plain.median"),
+    ),
     "stall": ShortForm(
         "--tokens 200 --streams 2 --repeats 1",
         ("medians.*.median",),

@@ -19,6 +19,8 @@ from tests.benchmarks.short_forms import SHORT_FORMS
 
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 240
+_SHORTEST = {"step"}
+"""Runs with every `make test`: what starts an engine or mlx-lm alone is the same in others."""
 
 
 def benchmarks() -> set[str]:
@@ -42,8 +44,13 @@ def test_every_benchmark_has_a_short_form_and_a_line_in_the_documentation() -> N
     assert {line.replace("-", "_") for line in lines} | {"throughput"} == benchmarks()
 
 
-@pytest.mark.long_form
-@pytest.mark.parametrize("name", SHORT_FORMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in _SHORTEST else pytest.mark.long_form)
+        for name in SHORT_FORMS
+    ],
+)
 def test_a_benchmark_runs_and_saves_its_figures(
     name: str, demo_folder: Path, tmp_path: Path
 ) -> None:

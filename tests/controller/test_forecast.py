@@ -105,7 +105,7 @@ def test_a_worker_that_has_not_measured_is_taken_for_a_middling_one() -> None:
     forecast = foretold(worker(ModelSpeed(), "available"), Need([DEMO], text_bytes=2000))
     assert (forecast.prefill_ms, forecast.step_ms, forecast.load_ms) == (1000, 30, 10_000)
     full = foretold(worker(ModelSpeed(), active_requests=8))
-    assert full.wait_ms == 128 * 30 / 8
+    assert full.wait_ms == 100 * 30 / 8
 
 
 speeds = st.builds(
