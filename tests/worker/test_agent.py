@@ -104,7 +104,7 @@ async def test_after_a_request_the_worker_tells_how_fast_it_serves_its_model(
 
     def has_learned(report: WorkerReport) -> bool:
         speed = report.models[0].speed
-        return report.active_requests == 0 and min(speed.step_ms, speed.answer_tokens) > 0
+        return report.active_requests == 0 and min(speed.step_ms, speed.bytes_per_token) > 0
 
     await agent.until_reported(has_learned)
     report = next(report for _, report in reversed(agent.reports()) if has_learned(report))
