@@ -19,6 +19,8 @@ from worker.link.messages import (
     StepCompleted,
 )
 
+_SHORT_S = 0.005
+"""A step of a CPU that is shorter is mostly not matrix products, which take all cores."""
 _STEPS_OF_PREFILL = 7
 _LONGEST_OF_STALL = 1.3
 """Where steps are slow, prefill gets as long as so many of them, but not longer than so many times
@@ -106,8 +108,8 @@ class Rounds:
     # Steps.
 
     def step(self) -> None:
-        """A step of the group whose turn it is; `prefill` comes next. Its tokens are read when the
-        step after it is prepared, unless somebody waits for more than the next token."""
+        """A step of the group whose turn it is; `prefill` comes next. Where that pays, its tokens
+        are read when the step after it is prepared, unless somebody waits for more than those."""
         step = self._draw()
         self._prefill_next = self._may_prefill()
         changes = self._prefill_next or any(batch.can_join for batch in self._batches.values())
@@ -118,7 +120,7 @@ class Rounds:
             step = None  # a device that was asked has done it for nothing
         if step is not None and not self._asks_first:
             step.drawn.ask()
-        if step is None or step.drawn.has_fresh or changes:
+        if step is None or step.drawn.has_fresh or changes or not self._pays_ahead(step):
             self._read(step)
         else:
             self._ahead = step
@@ -128,6 +130,10 @@ class Rounds:
                 batch.join()
         if not self._sequences:
             self._ahead = None
+
+    def _pays_ahead(self, step: _Step) -> bool:
+        """Whether to prepare the next step meanwhile: on a CPU that takes a core from this one."""
+        return self._asks_first or step.group.step_s < _SHORT_S
 
     def read_ahead(self) -> None:
         """Read the step that the device was asked for before its turn, so that of every row all
