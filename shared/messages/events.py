@@ -32,7 +32,7 @@ class Hardware(Part):
 TYPICAL_BYTES_PER_TOKEN = 4.0
 """Of English, while nobody knows what a model's tokens have."""
 TYPICAL_ANSWER_TOKENS = 100.0
-"""While nobody knows how long a model's answers are."""
+"""Assumed until a model's own answers have been measured."""
 
 
 class ModelSpeed(Part):

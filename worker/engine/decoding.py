@@ -115,7 +115,7 @@ class Drawn:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether any of its rows has not ended since."""
+        """Whether any of its rows is still generating."""
         return not all(row.gone for row in self._rows)
 
     def ask(self) -> None:

@@ -65,8 +65,8 @@ class KVLedger:
         return sum(holder.held_bytes for holder in self._holders)
 
     def admits(self, size: int) -> bool:
-        """Whether a sequence of so many bytes may begin; always while nothing is held. Where it
-        does not fit, the batches release their unused room first."""
+        """Whether a sequence of this many bytes may start. If it does not fit, the batches release
+        their unused capacity first. A sequence of any size may start in an empty ledger."""
         if not self.has_room(size):
             self._give_back_slack()
         return self.has_room(size) or self.held_bytes == 0

@@ -20,7 +20,7 @@ from worker.link.messages import (
 )
 
 _SHORT_S = 0.005
-"""A step of a CPU that is shorter is mostly not matrix products, which take all cores."""
+"""On a CPU, shorter steps spend little of their time in matrix products, which use every core."""
 _STEPS_OF_PREFILL = 7
 _LONGEST_OF_STALL = 1.3
 """Where steps are slow, prefill gets as long as so many of them, but not longer than so many times
@@ -108,22 +108,21 @@ class Rounds:
     # Steps.
 
     def step(self) -> None:
-        """A step of the group whose turn it is; `prefill` comes next. Where that pays, its tokens
-        are read when the step after it is prepared, unless somebody waits for more than those."""
+        """Run a step of the group whose turn it is; call `prefill` next. Where it pays, the tokens
+        are read only when the next step is prepared, unless a row or a prompt is about to join."""
         step = self._draw()
         self._prefill_next = self._may_prefill()
         changes = self._prefill_next or any(batch.can_join for batch in self._batches.values())
         if step is not None and self._asks_first:
             step.drawn.ask()
         self._read_ahead()
-        if step is not None and not step.drawn.is_wanted:
-            step = None  # a device that was asked has done it for nothing
-        if step is not None and not self._asks_first:
-            step.drawn.ask()
-        if step is None or step.drawn.has_fresh or changes or not self._pays_ahead(step):
-            self._read(step)
-        else:
-            self._ahead = step
+        if step is not None and step.drawn.is_wanted:
+            if not self._asks_first:
+                step.drawn.ask()
+            if step.drawn.has_fresh or changes or not self._pays_ahead(step):
+                self._read(step)
+            else:
+                self._ahead = step
         for batch in self._batches.values():
             batch.retire()
             if self._ahead is None:
@@ -132,7 +131,8 @@ class Rounds:
             self._ahead = None
 
     def _pays_ahead(self, step: _Step) -> bool:
-        """Whether to prepare the next step meanwhile: on a CPU that takes a core from this one."""
+        """Whether to prepare the next step before this one is read. On a CPU that takes a core
+        from the matrix products of this one."""
         return self._asks_first or step.group.step_s < _SHORT_S
 
     def read_ahead(self) -> None:
@@ -171,13 +171,13 @@ class Rounds:
     def _read_ahead(self) -> bool:
         """Whether there was a step to read."""
         step, self._ahead = self._ahead, None
-        self._read(step)
-        return step is not None
-
-    def _read(self, step: _Step | None) -> None:
-        """Wait for the tokens of a step, if there is one, and send them."""
         if step is None:
-            return
+            return False
+        self._read(step)
+        return True
+
+    def _read(self, step: _Step) -> None:
+        """Wait for the tokens of a step and send them."""
         tokens = step.drawn.read()
         now = time.perf_counter()
         seconds = now - max(step.began_at, self._free_at)

@@ -347,29 +347,46 @@ def test_when_the_last_sequence_ends_the_engine_measures_itself_at_once(
         assert isinstance(engine.wait(next_fact), EngineMeasured)
 
 
+@pytest.mark.parametrize(
+    ("asks_first", "tokens_read"), [(False, 4), (True, 3)], ids=["reads first", "asks first"]
+)
 def test_what_is_kept_is_told_before_other_prompts_are_prefilled(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asks_first: bool,
+    tokens_read: int,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """At the last token where steps are read at once, and one earlier where they are not: that
+    token is in no cache."""
+    monkeypatch.setattr("worker.engine.rounds._SHORT_S", 0.0)
     told: list[list[Fact]] = []
     prefill = Rounds.prefill
     settings = KVMemorySettings(block_tokens=16, path=tmp_path / "kv", disk_bytes=2**30)
-    with running_engine(tiny_model, kv_memory=settings) as running:
+    with running_engine(tiny_model, kv_memory=settings, asks_first=asks_first) as running:
 
         def watched(rounds: Rounds) -> None:
             told.append(running.facts())
             prefill(rounds)
 
         monkeypatch.setattr(Rounds, "prefill", watched)
-        running.answer(running.submit("a short one, but of more than a block", max_tokens=4))
-        running.answer(running.submit("another one", max_tokens=1))
+        endless = sampling(logit_bias=ENDLESS)
+        one = running.submit("a short one, more than a block", max_tokens=4, sampling=endless)
+        running.answer(one)
+        other = running.submit("another one", max_tokens=1, sampling=endless)
+        running.answer(other)
     kept = [sum(isinstance(fact, TextKept) for fact in facts) for facts in told]
-    ended = [sum(map(_has_ended, facts)) for facts in told]
-    assert all(texts >= answers for texts, answers in zip(kept, ended, strict=True))
+    due = [
+        (_tokens_read(one, facts) >= tokens_read) + (_tokens_read(other, facts) >= 1)
+        for facts in told
+    ]
+    assert kept == due
     assert {1, 2} <= set(kept)
 
 
-def _has_ended(fact: Fact) -> bool:
-    return isinstance(fact, StepCompleted) and fact.outputs[0].finish_reason is not None
+def _tokens_read(sequence: int, facts: list[Fact]) -> int:
+    steps = (fact.outputs for fact in facts if isinstance(fact, StepCompleted))
+    return sum(output.sequence == sequence for outputs in steps for output in outputs)
 
 
 def _end_of(sequence: int, facts: list[Fact]) -> int:
