@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from shared.ids import ModelId
-from shared.messages.events import TYPICAL_ANSWER_TOKENS, ModelSpeed
+from shared.messages.events import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT, ModelSpeed
 from worker.engine_process import EngineProcess
 from worker.models.catalogue import Model
 
-_WORTH_OF_TYPICAL = 4.0
-"""So many answers: a first short one does not tell what others will be like."""
 _WEIGHT_OF_OLDER = 0.9
 """Of what was seen before, beside what is seen now."""
 
@@ -38,7 +36,9 @@ class _Seen:
     bytes_per_token: _Ratio = field(default_factory=_Ratio)
     prefill_share: _Ratio = field(default_factory=_Ratio)
     answer_tokens: _Ratio = field(
-        default_factory=lambda: _Ratio(_WORTH_OF_TYPICAL * TYPICAL_ANSWER_TOKENS, _WORTH_OF_TYPICAL)
+        default_factory=lambda: _Ratio(
+            TYPICAL_ANSWER_WEIGHT * TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT
+        )
     )
     prefill_tokens_per_s: float = 0.0
 

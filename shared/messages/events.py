@@ -33,6 +33,8 @@ TYPICAL_BYTES_PER_TOKEN = 4.0
 """Of English, while nobody knows what a model's tokens have."""
 TYPICAL_ANSWER_TOKENS = 100.0
 """Assumed until a model's own answers have been measured."""
+TYPICAL_ANSWER_WEIGHT = 4
+"""The assumption counts as this many answers, so that a short first one does not stand for all."""
 
 
 class ModelSpeed(Part):

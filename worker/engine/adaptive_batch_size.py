@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shared.messages.events import TYPICAL_ANSWER_TOKENS
+from shared.messages.events import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT
 from shared.settings.tree import AdaptiveBatching
 from worker.engine.step_cost import Line, StepCost
 
@@ -34,8 +34,6 @@ _TRIED = 1 / 4
 the bounds even if each cost more than is likely."""
 _MOST_TAKEN = 1 / 2
 _TOLERANCE = 0.1
-_WORTH_OF_TYPICAL = 4
-"""The typical length of an answer counts as so many answers."""
 _WEIGHT_OF_NEW = 0.005
 _KEPT_CHANGES = 16
 _KEPT_JUDGEMENTS = 60
@@ -80,7 +78,7 @@ class UsualRequest:
         self._count += 1
         self.prompt_s += self._weight(self._count) * (prompt_s - self.prompt_s)
         more = max(1, tokens) - self.answer_tokens
-        self.answer_tokens += self._weight(self._count + _WORTH_OF_TYPICAL) * more
+        self.answer_tokens += self._weight(self._count + TYPICAL_ANSWER_WEIGHT) * more
 
     @staticmethod
     def _weight(count: int) -> float:
