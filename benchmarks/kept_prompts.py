@@ -45,6 +45,7 @@ class KeptPrompts:
         )
         self._memory = KVMemory(settings, self._results.put)
         self._cache = PrefixCache(self._memory, model.layout, model.fingerprint)
+        self._model = model
         self.memory_bytes = 0
 
     def __enter__(self) -> "KeptPrompts":
@@ -63,11 +64,13 @@ class KeptPrompts:
     def keep(self, job: PrefillJob) -> None:
         """Have a prompt that is prefilled on disk, and no more in memory."""
         files = self._memory.files
-        (row,) = job.rows
-        row.trail = self._cache.trail(row.pending.id, NOTHING, on_disk=True)
-        assert files is not None and row.trail is not None
-        job.keep_rest()
-        row.trail.close()
+        (pending,) = job.pending
+        trail = self._cache.trail(pending.id, NOTHING, on_disk=True)
+        assert files is not None and trail is not None
+        network, layout, row = self._model.network, self._model.layout, PrefillRow(pending, trail)
+        own = PrefillJob(network, layout, [row], job.cache, job.done)  # a job files itself once
+        own.keep_rest()
+        trail.close()
         self.memory_bytes += self._memory.memory.held_bytes
         while self._memory.unwritten or files.busy:
             if self._memory.can_write:

@@ -19,8 +19,9 @@ from tests.benchmarks.short_forms import SHORT_FORMS
 
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 240
-_SHORTEST = {"step"}
-"""Runs with every `make test`: what starts an engine or mlx-lm alone is the same in others."""
+_SHORTEST = {"step", "kv_bits", "kv_gather"}
+"""Run with every `make test`: they use the engine's own classes, as other benchmarks do, and take
+seconds."""
 
 
 def benchmarks() -> set[str]:
