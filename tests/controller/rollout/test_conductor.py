@@ -1,6 +1,7 @@
 """Rolling out as people order it: a leader on a real server, and workers played by the test."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -92,10 +93,13 @@ class Leader:
         await self.order(ApplyRollout(text=text, settings=settings, **fields))
 
     async def until(self, phase: str) -> Rollout:
+        """Once it is there. A controller that was stopped for a moment, as on a busy machine, loses
+        the lease for as long."""
         while True:
-            rollout = (await self.state()).rollout
-            if rollout is not None and rollout.phase == phase:
-                return rollout
+            with contextlib.suppress(Unavailable):
+                rollout = (await self.state()).rollout
+                if rollout is not None and rollout.phase == phase:
+                    return rollout
 
     async def until_leads(self) -> "Leader":
         await self.cluster.until(lambda: self.cluster.controller.report().leader)
