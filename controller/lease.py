@@ -9,6 +9,7 @@ with its server, nobody knows who held it, and all wait for as long as a lease l
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 
 from shared import subjects
@@ -27,6 +28,9 @@ _RENEWALS = 3
 _BELIEVED_SHARE = 0.9
 """Of its time: clocks differ, and who looks acts a little later."""
 _GIVE_UP_S = 1.0
+_AGAIN_S = 0.05
+"""Between looks for what is being given up: its message can be heard before JetStream has kept it,
+for which the giver waits up to `_GIVE_UP_S`."""
 
 
 class Lease:
@@ -56,6 +60,7 @@ class Lease:
         self._until = 0.0
         self._sequence = 0
         self._leaving = False
+        self._given_up_at = -math.inf  # by another, as was heard
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
         self._changes = Changes()
@@ -100,6 +105,7 @@ class Lease:
                     await self._store.clear(after=self._sequence, timeout_s=_GIVE_UP_S)
 
     async def _on_cleared(self) -> None:
+        self._given_up_at = self._clock()
         self._wake.set()
 
     async def _take_turn(self) -> float:
@@ -128,7 +134,8 @@ class Lease:
         kept = await self._store.look(timeout_s=self._interval_s)
         self._set_problem(None)
         if kept.value not in (b"", self._record):
-            return self._interval_s
+            given_up = self._clock() - self._given_up_at < _GIVE_UP_S
+            return min(_AGAIN_S, self._interval_s) if given_up else self._interval_s
         if (young_s := self._ttl_s - kept.bucket_age_s) > 0:
             return min(young_s, self._interval_s)
         self.term = await self._write(after=kept.sequence)

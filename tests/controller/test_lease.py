@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared import subjects
+from shared.bus.lease_store import Kept
 from shared.clock import awake_or_asleep
 from tests.controller.candidates import WAIT_S, candidates
 from tests.nats_proxy import Disturbance, NatsProxy
@@ -59,6 +60,28 @@ async def test_what_is_given_up_is_taken_over_at_once(server: NatsProcess) -> No
         assert awake_or_asleep() < group.ends_at(first)
         assert second.lease.term > first.lease.term
         await asyncio.wait_for(first.running, 10)  # it does not try again
+
+
+async def test_what_is_given_up_can_be_heard_before_jetstream_has_kept_it(
+    server: NatsProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with candidates(3) as group:
+        first = await group.add(server.url, "c-1")
+        await first.wait()
+        second = await group.add(server.url, "c-2")
+        second.lease._interval_s = 2 * WAIT_S  # it does not come again by itself
+        await first.renewed()
+        await first.renewed()
+        look = second.lease._store.look
+        before = [await look(timeout_s=10)] * 3
+
+        async def late(*, timeout_s: float) -> Kept:
+            return before.pop() if before else await look(timeout_s=timeout_s)
+
+        monkeypatch.setattr(second.lease._store, "look", late)
+        await asyncio.wait_for(first.lease.give_up(), 10)
+        await second.wait()
+        assert awake_or_asleep() < group.ends_at(first) and not before
 
 
 async def test_giving_up_what_is_not_held_leaves_the_holder_alone(server: NatsProcess) -> None:

@@ -45,14 +45,14 @@ class PlayedWorker:
 
     Attributes:
         orders: that it got.
-        refusal: what it says to them, if it does not take them.
+        refusals: what it says to a version that it does not take.
     """
 
     def __init__(self, cluster: Running, name: str) -> None:
         self._cluster = cluster
         self._name = name
         self.orders: list[ConfigureWorker] = []
-        self.refusal: str | None = None
+        self.refusals: dict[int, str] = {}
 
     async def join(self) -> "PlayedWorker":
         self._worker = await self._cluster.worker(self._name)
@@ -63,8 +63,9 @@ class PlayedWorker:
     async def _on_config(self, message: Message) -> None:
         order = decode(ConfigureWorker, message.payload)
         self.orders.append(order)
-        ok = self.refusal is None
-        reply = ControlReply(worker=self._worker.id, ok=ok, code="settings", message=self.refusal)
+        refusal = self.refusals.get(order.version)
+        ok = refusal is None
+        reply = ControlReply(worker=self._worker.id, ok=ok, code="settings", message=refusal)
         await self._cluster.bus.publish(message.reply, encode(reply))
         if ok:
             await self.say(config_version=order.version)
@@ -126,7 +127,7 @@ async def test_all_workers_get_it_one_after_another(leader: Leader) -> None:
 
 async def test_a_refusal_rolls_it_back_and_is_the_reason(leader: Leader) -> None:
     one, two = await leader.worker("w1"), await leader.worker("w2")
-    one.refusal = "no such model here"
+    one.refusals[1] = "no such model here"
     await leader.apply()
     rollout = await leader.until("rolled_back")
     assert rollout.reason == "w1 does not take it: no such model here"
@@ -237,9 +238,9 @@ async def test_who_comes_late_gets_what_all_run(leader: Leader) -> None:
 
 async def test_a_number_is_not_used_again_where_its_text_may_still_run(leader: Leader) -> None:
     one = await leader.worker("w1")
-    one.refusal = "not yet"
+    one.refusals[0] = "not yet"  # that is what all are to run
     await one.say(config_version=7)
-    one.refusal = None
+    await leader.cluster.settle()
     await leader.apply()
     assert (await leader.until("done")).version == 8
 
