@@ -11,7 +11,7 @@ import mlx.core as mx
 from shared.ids import ModelId
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize, UsualRequest
 from worker.engine.decode_groups import DecodeGroups
-from worker.engine.decoding import DecodeGroup, DecodingRow
+from worker.engine.decoding import DecodeGroup, DecodingRow, Token
 from worker.engine.ledger import Claim, KVLedger
 from worker.engine.model import LoadedModel
 from worker.engine.places import Placed, Waiting, gives_way
@@ -31,6 +31,7 @@ class Batch:
         turns: whose step is next among them.
         turn: of this model among those of the engine.
         preempted: sequences that gave way since somebody looked.
+        first: tokens that were drawn where prompts were complete, since somebody looked.
         adaptive: keeps the number of rows below `max_size` where steps take long.
         kept: what is kept of texts; None where nothing is.
     """
@@ -63,6 +64,7 @@ class Batch:
         self.turns = Turns()
         self.turn = 0.0
         self.preempted: list[int] = []
+        self.first: list[Token] = []
         self._leaving: list[DecodingRow] = []
         ledger.open(self)
 
@@ -120,6 +122,12 @@ class Batch:
             waiting = len(self._prompts.pending) + ready
             self.adaptive.stepped(seconds, rows, waiting, self._clock())
 
+    @property
+    def step_s(self) -> float:
+        """What a step of every group takes, or will take as far as is known."""
+        line = self._cost.line
+        return sum(group.step_s or line.seconds(len(group)) for group in self.groups)
+
     def __len__(self) -> int:
         """Sequences that have memory."""
         return len(self._decoding.all_rows) + len(self._prompts)
@@ -150,6 +158,11 @@ class Batch:
     def next_due(self) -> float | None:
         """When the prompt is due that may be prefilled next; None if there is none."""
         return self._prompts.next_due
+
+    @property
+    def waiting_prefill_s(self) -> float:
+        """What the prefill of those that wait will take, if each is alone."""
+        return sum(self._prompts.seconds(each) for each in self._prompts.pending)
 
     def prefill(self, seconds: float) -> list[Progress]:
         """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
@@ -184,7 +197,8 @@ class Batch:
 
     def join(self) -> None:
         """Let those decode who are ready, as far as there are places, or others give theirs up;
-        all tokens that were drawn must have been read."""
+        all tokens that were drawn must have been read. Some may have ended with their `first`
+        token: call `retire`."""
         while (found := self._next_to_join()) is not None:
             ready, row = found
             if row is not None:
@@ -192,12 +206,19 @@ class Batch:
             if isinstance(ready, PrefillJob):
                 self._prompts.jobs.remove(ready)
                 ready.keep_rest()  # where the last one to be prefilled was cancelled
-                rows = [self._row(each) for each in ready.rows]
-                inputs = mx.array(ready.inputs, dtype=mx.uint32)
-                ready = DecodeGroup(self._model.network, rows, ready.hand_over(), inputs)
+                ready = self._decoding_group(ready)
             for each in ready.rows:
                 each.since = self._clock()
-            self._decoding.join(ready)
+            self._decoding.join(ready, self._prompts.coming)
+
+    def _decoding_group(self, job: PrefillJob) -> DecodeGroup:
+        """Of a job that is complete; its first tokens are drawn where their logits are there."""
+        rows, logits = [self._row(each) for each in job.rows], job.logits
+        inputs = mx.array(job.inputs, dtype=mx.uint32)
+        group = DecodeGroup(self._model.network, rows, job.hand_over(), inputs)
+        if logits is not None:
+            self.first += group.draw_from(logits).read()
+        return group
 
     def _next_to_join(self) -> tuple[PrefillJob | DecodeGroup, DecodingRow | None] | None:
         """The sequence that is due first of those that can have a slot, and the row that is

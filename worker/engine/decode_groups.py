@@ -4,6 +4,7 @@ keep their memory, and decode on when they have a place again."""
 import math
 from collections.abc import Sequence
 
+from worker.engine.caches import blocks_for
 from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel
@@ -11,6 +12,7 @@ from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cos
 
 _SPARE_SLOTS = 1.5
 """A group that needs more slots gets so many times those it has, so that few joins copy it."""
+_NO_ROWS = (0, 0)
 
 
 class DecodeGroups:
@@ -22,6 +24,8 @@ class DecodeGroups:
     Attributes:
         groups: the rows that decode.
         parked: each with one row.
+        _most: rows of the largest group since nobody decoded, and its width.
+        _lately: the same, of the time before that: so many often come again.
     """
 
     def __init__(self, model: LoadedModel, ledger: KVLedger, max_size: int) -> None:
@@ -30,6 +34,8 @@ class DecodeGroups:
         self._max_size = max_size
         self.groups: list[DecodeGroup] = []
         self.parked: list[DecodeGroup] = []
+        self._most = _NO_ROWS
+        self._lately = _NO_ROWS
 
     @property
     def rows(self) -> list[DecodingRow]:
@@ -51,15 +57,24 @@ class DecodeGroups:
 
     def drop_empty(self) -> None:
         """Forget groups all of whose rows have left."""
+        had_groups = bool(self.groups)
         self.groups = [group for group in self.groups if group.rows]
         self.parked = [group for group in self.parked if group.rows]
+        if had_groups and not self.groups:
+            self._lately, self._most = self._most, _NO_ROWS
 
-    def join(self, group: DecodeGroup) -> None:
-        """Have a group decode, one that was parked too."""
+    def join(self, group: DecodeGroup, coming: Sequence[int] = ()) -> None:
+        """Have a group decode, one that was parked too.
+
+        Args:
+            coming: tokens of each that will join soon: rather than for each anew, room is made
+                for all at once.
+        """
         if group in self.parked:
             self.parked.remove(group)
         self.groups.append(group)
-        self._regroup()
+        self._regroup(coming)
+        self._most = max(self._most, *((len(each), each.cache.width) for each in self.groups))
         self._ledger.lend_rest()
 
     @property
@@ -83,7 +98,7 @@ class DecodeGroups:
 
     # Which rows decode together.
 
-    def _regroup(self) -> None:
+    def _regroup(self, coming: Sequence[int]) -> None:
         """Let rows decode together in the cheapest way, where moving them pays soon."""
         if not self._model.layout.allows_batching:
             return
@@ -102,10 +117,15 @@ class DecodeGroups:
         )
         if (now - best) * STEPS_TO_PAY_BACK > 2 * moved * token_cost:
             for part, home in zip(parts, homes, strict=True):
-                self._gather([placed[i][1] for i in part], home)
+                self._gather([placed[i][1] for i in part], home, coming)
             self.groups = [group for group in self.groups if group.rows]
 
-    def _gather(self, rows: Sequence[DecodingRow], home: DecodeGroup | None) -> None:
+    def _gather(
+        self,
+        rows: Sequence[DecodingRow],
+        home: DecodeGroup | None,
+        coming: Sequence[int] = (),
+    ) -> None:
         """Bring rows together in their new home, as far as there is room for copies."""
         for group in [group for group in self.groups if group is not home]:
             moving = [row for row in group.rows if row in rows]
@@ -120,17 +140,22 @@ class DecodeGroups:
                 continue
             if home is None:
                 home = leaving
-            elif self._widen(home, leaving):
+            elif self._widen(home, leaving, coming):
                 home.absorb(leaving)
                 self.groups.remove(leaving)
 
-    def _widen(self, home: DecodeGroup, coming: DecodeGroup) -> bool:
+    def _widen(self, home: DecodeGroup, joining: DecodeGroup, coming: Sequence[int]) -> bool:
         """Have room in a group for another; with some to spare where memory allows."""
         cache = home.cache
-        count = len(home) + len(coming)
-        width = max(cache.width, coming.fitting[1])
-        spare = min(self._max_size, math.ceil(cache.slots * _SPARE_SLOTS))
-        for slots in (cache.slots,) if count <= cache.slots else (max(count, spare), count):
+        count = len(home) + len(joining)
+        width = max(cache.width, joining.fitting[1])
+        alike = count + sum(2 * blocks_for(tokens) >= width for tokens in coming)
+        lately, width_then = self._lately
+        if 2 * width_then < width:
+            lately = 0
+        spare = max(alike, lately, math.ceil(cache.slots * _SPARE_SLOTS))
+        most = max(count, min(self._max_size, spare))
+        for slots in (cache.slots,) if count <= cache.slots else (most, count):
             grown = cache.bytes_at(slots, width) - cache.nbytes
             if grown <= 0 or self._ledger.fits(grown + cache.layer_bytes):
                 cache.resize(slots, width)

@@ -185,12 +185,17 @@ class DecodeGroup:
             self.fit()
         logits = self._network(self._inputs[:, None], cache=self.cache.layers)[:, -1]
         self.cache.rows.advance()
+        drawn = self.draw_from(logits)
+        self._keep()
+        self.stepped = True
+        return drawn
+
+    def draw_from(self, logits: mx.array) -> Drawn:
+        """The next token of every row from what is known already: [B, V]."""
         tokens, logprobs = self._sampler.sample(logits, self._inputs)
         self._inputs = tokens
         for row in self.rows:
             row.left -= 1
-        self._keep()
-        self.stepped = True
         return Drawn(self.rows, tokens, logprobs)
 
     def took(self, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """The engine's loop: take orders, load a while, one step."""
 
 import contextlib
+import math
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,10 @@ _MEASURE_INTERVAL_S = 1.0
 _LEAST_LOADING_S = 0.05
 _LAST_WRITES_S = 2.0
 _LAST_WAIT_S = 0.01
+_PATIENCE = 1 / 40
+_LONGEST_PATIENCE_S = 0.006
+"""Whoever comes while nobody is served waits for so much of the time of its prefill: those who come
+at the same time arrive one after the other, and rows that begin together step together."""
 
 Send = Callable[[Fact], None]
 
@@ -213,12 +218,19 @@ class Engine:
 
     def _arrived(self) -> Iterator[Order | Prepared | Result]:
         busy = self._rounds.can_step or self._models.is_loading or self._kv_memory.can_write
-        try:
-            yield self._inbox.get(timeout=0 if busy else _MEASURE_INTERVAL_S)
+        wait_s, until = 0.0 if busy else _MEASURE_INTERVAL_S, math.inf
+        with contextlib.suppress(queue.Empty):
             while True:
-                yield self._inbox.get_nowait()
-        except queue.Empty:
-            return
+                yield self._inbox.get(timeout=wait_s)
+                now = time.monotonic()
+                if not busy:
+                    until = min(until, now + self._patience_s)
+                    wait_s = max(0.0, until - now)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long to wait for others who come at the same time as the first prompts do."""
+        return min(_LONGEST_PATIENCE_S, _PATIENCE * self._rounds.waiting_prefill_s)
 
     def _write_rest(self) -> None:
         """Before the end: what is kept in memory only would be lost."""

@@ -20,6 +20,7 @@ from mlx_lm.utils import load_tokenizer
 
 from shared.errors import ModelError
 from worker.engine.caches import CacheLayout, evaluate
+from worker.engine.output_layer import OutputLayer
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.text import Decode
 from worker.link.messages import LoadModel
@@ -41,6 +42,7 @@ class LoadedModel:
         end_ids: the tokens that end an answer.
         layout: of its KV cache.
         prefill_speed: as measured, first while loading.
+        output: for the logits of single positions; None where they cannot be had, or not be used.
         fingerprint: of its weights; see `worker.models.fingerprint`.
     """
 
@@ -54,6 +56,7 @@ class LoadedModel:
     layout: CacheLayout
     prefill_speed: PrefillSpeed
     fingerprint: str = ""
+    output: OutputLayer | None = None
 
 
 class Loading:
@@ -170,6 +173,7 @@ def _assemble(
         layout=layout,
         prefill_speed=speed,
         fingerprint=fingerprint(Path(order.path)),
+        output=OutputLayer.of(network, layout),
     )
 
 

@@ -1,4 +1,5 @@
-"""Prompts on their way into the KV cache, a chunk at a time, and no output layer for them."""
+"""Prompts on their way into the KV cache, a chunk at a time; of the output layer only what comes
+after each."""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from worker.engine.caches import BatchCache, Cache, CacheLayout, evaluate, keep_rows
+from worker.engine.output_layer import OutputLayer
 from worker.engine.prefix_cache import Recall, Trail
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import TokenIds, token_array
@@ -75,10 +77,16 @@ class Pending:
 
 @dataclass(slots=True)
 class PrefillRow:
-    """A sequence of a job; `trail` is None where nothing is kept."""
+    """A sequence of a job.
+
+    Attributes:
+        trail: how far its text is kept; None where nothing is.
+        logits: [V] of what comes after it; None as long as its last token is not in the cache.
+    """
 
     pending: Pending
     trail: Trail | None = None
+    logits: mx.array | None = field(default=None, init=False)
     ids: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,13 +94,15 @@ class PrefillRow:
 
 
 class PrefillJob:
-    """Sequences that go into one cache together, all their tokens but the last, which is the
-    first input of decoding. Shorter ones are padded at their ends.
+    """Sequences that go into one cache together: all their tokens but the last, which is the
+    first input of decoding; with an output layer the last ones too, in the same pass as what is
+    before them. Shorter ones are padded at their ends.
 
     Belongs to the engine thread.
 
     Args:
         cache: has the first `done` tokens of each already, and room for all.
+        output: of the network; None where it cannot be used alone.
 
     Attributes:
         wanted_at: when somebody is due who waits for it.
@@ -105,8 +115,10 @@ class PrefillJob:
         rows: Sequence[PrefillRow],
         cache: Cache | None = None,
         done: int = 0,
+        output: OutputLayer | None = None,
     ) -> None:
         self._network = network
+        self._output = output
         self.rows = list(rows)
         self._room = self._longest
         self.cache = layout.new_cache(len(rows), self._room) if cache is None else cache
@@ -146,18 +158,44 @@ class PrefillJob:
 
     @property
     def left(self) -> int:
-        """Tokens of each row that are still to be prefilled."""
+        """Tokens of each row that are still to be prefilled, without the last one."""
         return max(0, self._longest - 1 - self.done)
+
+    @property
+    def logits(self) -> mx.array | None:
+        """[B, V] of what comes after each; None where that of any is not known."""
+        logits = [row.logits for row in self.rows if row.logits is not None]
+        return mx.stack(logits) if len(logits) == len(self.rows) else None
 
     def advance(self, count: int) -> None:
         """Put the next `count` tokens of each into the cache."""
         until = self.done + min(count, self.left)
-        if until > self.done:
-            chunk = [_slice(row.ids[:-1], self.done, until) for row in self.rows]
-            self._network(mx.array(chunk), cache=self.cache)  # the logits are never computed
+        if until == self.done:
+            return
+        if self._output is None:
+            tokens = mx.array([_slice(row.ids[:-1], self.done, until) for row in self.rows])
+            self._network(tokens, cache=self.cache)  # the logits are never computed
             evaluate(self.cache)
-            mx.clear_cache()
-            self.done = until
+        else:
+            until += until == self._longest - 1
+            self._advance_with(self._output, until)
+        mx.clear_cache()
+        self.done = until
+
+    def _advance_with(self, output: OutputLayer, until: int) -> None:
+        """Also compute the logits after each that ends before `until`."""
+        tokens = mx.array([_slice(row.ids, self.done, until) for row in self.rows])
+        ending = [n for n, row in enumerate(self.rows) if self.done < len(row.ids) <= until]
+        if not ending:
+            self._network(tokens, cache=self.cache)
+            evaluate(self.cache)
+            return
+        places = [(n, len(self.rows[n].ids) - 1 - self.done) for n in ending]
+        logits = output.logits(self._network, tokens, self.cache, places)
+        mx.async_eval(logits)
+        evaluate(self.cache)
+        for number, place in enumerate(ending):
+            self.rows[place].logits = logits[number]
 
     def keep(self) -> None:
         """File the blocks that became full."""
@@ -197,8 +235,10 @@ class PrefillJob:
         ]
 
     def hand_over(self) -> BatchCache:
-        """The cache of what is complete, for decoding."""
-        lengths = [len(row.ids) - 1 for row in self.rows]
+        """The cache of what is complete, for decoding; without the last tokens where there are no
+        `logits`."""
+        without = self.logits is None
+        lengths = [len(row.ids) - without for row in self.rows]
         return BatchCache.of(self.cache, lengths, self._layout)
 
 

@@ -78,14 +78,26 @@ class Prefilling:
         """Rows that wait for a place."""
         return sum(len(job.rows) for job in self.complete)
 
+    @property
+    def coming(self) -> list[int]:
+        """Tokens of each that may join those that decode before any of them leaves."""
+        pending = sorted(self.pending, key=lambda each: each.due_at)[: max(0, self._room(False))]
+        return [len(row.ids) for job in self.jobs for row in job.rows] + [
+            each.tokens for each in pending
+        ]
+
     def add(self, prepared: PreparedSequence) -> None:
         """Queue a sequence."""
         now = self._clock()
         pending = Pending(prepared, now, now, now)
         self._recall(pending)
-        pending.overdue_at += _STRETCH * self._model.prefill_speed.seconds(pending.left + 1)
+        pending.overdue_at += _STRETCH * self.seconds(pending)
         pending.due_at = pending.overdue_at + _HEAD_START_S * prepared.order.priority
         self.pending.append(pending)
+
+    def seconds(self, pending: Pending) -> float:
+        """What the prefill of one that waits takes alone."""
+        return self._model.prefill_speed.seconds(pending.left + 1)
 
     def add_again(self, pending: Pending, prepared: PreparedSequence) -> None:
         """Queue one that gave way, with what it has generated."""
@@ -233,7 +245,8 @@ class Prefilling:
             for row, match in zip(rows, chosen.values(), strict=True):
                 row.trail = self._kept.trail(row.pending.id, match, on_disk=row.pending.in_session)
             self._kept.note(done, [each.tokens for each in chosen if not each.again])
-        job = PrefillJob(self._model.network, self._model.layout, rows, cache, done)
+        model = self._model
+        job = PrefillJob(model.network, model.layout, rows, cache, done, model.output)
         self.jobs.append(job)
         for each in chosen:
             self._forget(each)

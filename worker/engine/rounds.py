@@ -1,12 +1,12 @@
 """Steps of all models on one device: the groups of rows by turns, and prefill between them."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from shared.ids import ModelId
 from worker.engine.batch import Batch
-from worker.engine.decoding import DecodeGroup, Drawn
+from worker.engine.decoding import DecodeGroup, Drawn, Token
 from worker.engine.prefill import Progress
 from worker.engine.prompt import PreparedSequence
 from worker.engine.sequence import Sequence
@@ -79,6 +79,11 @@ class Rounds:
         return bool(self._ahead or self._groups() or any(prefills) or any(joins))
 
     @property
+    def waiting_prefill_s(self) -> float:
+        """What the prefill of those that wait will take, if each is alone."""
+        return sum(batch.waiting_prefill_s for batch in self._batches.values())
+
+    @property
     def step_times(self) -> list[float]:
         """Of each group of rows, in seconds."""
         return [group.step_s for group in self._groups()]
@@ -127,6 +132,7 @@ class Rounds:
             batch.retire()
             if self._ahead is None:
                 batch.join()
+                self._tell_first(batch)
         if not self._sequences:
             self._ahead = None
 
@@ -184,6 +190,16 @@ class Rounds:
         self._free_at = now
         step.batch.took(step.group, len(step.drawn), seconds)
         self._turns.took(step.batch, step.group.step_s)
+        self._tell(tokens)
+
+    def _tell_first(self, batch: Batch) -> None:
+        """Send the tokens that were drawn where prompts were complete."""
+        if batch.first:
+            first, batch.first = batch.first, []
+            self._tell(first)
+            batch.retire()
+
+    def _tell(self, tokens: Iterable[Token]) -> None:
         outputs = [
             self._sequences[token.sequence].advance(token)
             for token in tokens
@@ -216,27 +232,37 @@ class Rounds:
         if not self._prefill_next:
             return
         self._prefill_next = False
-        groups = self._groups()
-        stall_s = self._max_decode_stall_s
-        step_s = sum(self.step_times)
-        slow_s = min(_STEPS_OF_PREFILL * step_s, _LONGEST_OF_STALL * stall_s)
+        alone = not self._groups()
         began_at = time.perf_counter()
-        until = began_at + max(stall_s - step_s, slow_s)
+        until = began_at + self._longest_prefill_s
         batch = self._next_to_prefill()
         while batch is not None:
             self._report(batch.prefill(until - began_at))
             for sequence, tokens in batch.take_restored():
                 self._send(PrefixRestored(sequence, tokens))
+            self._tell_first(batch)
             now = time.perf_counter()
             self._turns.took(batch, now - began_at)
             self._free_at = began_at = now
+            if not self._groups():
+                break  # who waits for nobody hears between two passes who comes and who leaves
             batch = self._next_to_prefill()
-            if not groups and self._groups():
-                break  # whoever has waited alone gets its first token before the next prompt
+            if alone:
+                if any(row.fresh for group in self._groups() for row in group.rows):
+                    break  # whoever has waited alone gets its first token before the next prompt
+                alone, until = False, now + self._longest_prefill_s
             if batch is not None and not batch.prefill_pays(until - now):
                 break
         for group in self._groups():
             group.stepped = False
+
+    @property
+    def _longest_prefill_s(self) -> float:
+        """How long those who decode may wait before their next step."""
+        step_s = sum(batch.step_s for batch in self._batches.values())
+        stall_s = self._max_decode_stall_s
+        slow_s = min(_STEPS_OF_PREFILL * step_s, _LONGEST_OF_STALL * stall_s)
+        return max(stall_s - step_s, slow_s)
 
     def _report(self, progress: list[Progress]) -> None:
         for prefill in progress:

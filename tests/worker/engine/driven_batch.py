@@ -75,6 +75,7 @@ class DrivenBatch:
         self.progress: list[Progress] = []
         self.preempted: list[int] = []
         self._ahead: Drawn | None = None
+        self._removed: set[int] = set()
 
     @property
     def groups(self) -> list[DecodeGroup]:
@@ -96,6 +97,7 @@ class DrivenBatch:
 
     def remove(self, sequence: int) -> None:
         """As the engine does when a sequence is cancelled."""
+        self._removed.add(sequence)
         self.batch.remove(sequence)
         self.batch.retire()
 
@@ -117,6 +119,7 @@ class DrivenBatch:
         self.batch.retire()
         if self._ahead is None:
             self.batch.join()
+            self._take_first()
         self._check()
 
     def read_ahead(self) -> None:
@@ -166,17 +169,29 @@ class DrivenBatch:
                 break
             self.progress += self.batch.prefill(seconds)
             self.restored.update(self.batch.take_restored())
-            if alone and self.groups:
+            self._take_first()
+            if alone and any(row.fresh for group in self.groups for row in group.rows):
                 break
         for group in self.groups:
             group.stepped = False
 
     def _read(self, unread: list[Drawn]) -> None:
         while unread:
-            for token in unread.pop(0).read():
-                self.tokens[token.sequence].append(token)
-                if token.finish_reason is not None:
-                    self.batch.remove(token.sequence)
+            self._take(unread.pop(0).read())
+
+    def _take_first(self) -> None:
+        first, self.batch.first = self.batch.first, []
+        if first:
+            self._take(first)
+            self.batch.retire()
+
+    def _take(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            if token.sequence in self._removed:
+                continue
+            self.tokens[token.sequence].append(token)
+            if token.finish_reason is not None:
+                self.batch.remove(token.sequence)
 
     def _check(self) -> None:
         """What holds after every turn."""

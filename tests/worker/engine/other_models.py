@@ -20,6 +20,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from worker.engine.caches import CacheLayout
 from worker.engine.model import LoadedModel
+from worker.engine.output_layer import OutputLayer
 from worker.engine.sampling import BatchSampler, SampledRow
 from worker.link.messages import Sampling
 
@@ -252,10 +253,12 @@ def random_network(kind: str) -> Any:
 def serving(model: LoadedModel, network: Any) -> LoadedModel:
     """A loaded model with another network behind it."""
     weights = cast(list[tuple[str, mx.array]], tree_flatten(network.parameters()))
+    layout = CacheLayout(network)
     return replace(
         model,
         network=network,
-        layout=CacheLayout(network),
+        layout=layout,
+        output=OutputLayer.of(network, layout),
         memory_bytes=sum(array.nbytes for _, array in weights),
     )
 

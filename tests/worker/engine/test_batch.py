@@ -83,11 +83,11 @@ def _assert_as_alone(
 @pytest.mark.parametrize(
     ("floor_tokens", "most", "lengths", "passes"),
     [
-        pytest.param(20, 200, [7, 60, 7, 25, 9, 55], [(4, 24), (2, 59)], id="differ by little"),
-        pytest.param(0, 64, [10] * 3, [(1, 9)] * 3, id="weights cost nothing"),
-        pytest.param(20, 1000, [90] * 2, [(1, 89)] * 2, id="many times the fixed part"),
-        pytest.param(20, 30, [10] * 7, [(3, 9), (3, 9), (1, 9)], id="as fit into a chunk"),
-        pytest.param(20, 8, [20] * 2, [(1, 8), (1, 8), (1, 3)] * 2, id="longer than a chunk"),
+        pytest.param(20, 200, [7, 60, 7, 25, 9, 55], [(4, 25), (2, 60)], id="differ by little"),
+        pytest.param(0, 64, [10] * 3, [(1, 10)] * 3, id="weights cost nothing"),
+        pytest.param(20, 1000, [90] * 2, [(1, 90)] * 2, id="many times the fixed part"),
+        pytest.param(20, 30, [10] * 7, [(3, 10), (3, 10), (1, 10)], id="as fit into a chunk"),
+        pytest.param(20, 8, [20] * 2, [(1, 8), (1, 8), (1, 4)] * 2, id="longer than a chunk"),
     ],
 )
 def test_prompts_are_prefilled_together_where_that_costs_less_than_apart(
@@ -111,7 +111,7 @@ def test_a_resumed_sequence_goes_with_those_of_its_whole_length(
     whole = greedy_alone(network, ids, 8)
     batch.add(prepared(1, ids, resumed_ids=whole[:3]), prepared(2, long))
     batch.finish()
-    assert _prefilled(network) == [(2, 7)]
+    assert _prefilled(network) == [(2, 8)]
     assert batch.ids(1) == whole[3:]
     assert batch.ids(2) == greedy_alone(network, long, 8)
 
@@ -122,7 +122,7 @@ def test_as_many_prompts_go_together_as_the_time_allows(
     batch = make_batch(max_chunk_tokens=1000)
     batch.add(*(prepared(i, random_ids(10, i)) for i in range(7)))
     batch.prefill(seconds=0.0205 + 0.001 * 45)
-    assert network.shapes == [(4, 9)]
+    assert network.shapes == [(4, 10)]
 
 
 def test_a_chunk_takes_as_much_as_the_time_holds_but_always_something(
@@ -135,7 +135,7 @@ def test_a_chunk_takes_as_much_as_the_time_holds_but_always_something(
     assert network.shapes == [(1, 100), (1, 8), (1, 8), (1, 8), (1, 30)]
 
 
-@pytest.mark.parametrize(("tokens", "first"), [(110, 109), (111, 110), (112, 100)])
+@pytest.mark.parametrize(("tokens", "first"), [(110, 110), (111, 111), (112, 100)])
 def test_a_rest_that_is_not_worth_a_pass_goes_with_what_comes_before_it(
     make_batch: MakeBatch, network: WatchedNetwork, model: LoadedModel, tokens: int, first: int
 ) -> None:
@@ -254,7 +254,7 @@ def test_one_chunk_at_a_time_there_is_one_step_between_two_chunks(
     network.shapes.clear()
     for _ in range(5):
         batch.turn()
-    assert network.shapes == [(1, 1), (1, 16)] * 3 + [(1, 1), (1, 11), (2, 1)]
+    assert network.shapes == [(1, 1), (1, 16)] * 3 + [(1, 1), (1, 12), (2, 1)]
     assert batch.progress[1:] == [Progress(1, done, 60) for done in (16, 32, 48, 59)]
 
 
@@ -317,7 +317,7 @@ def test_a_resumed_sequence_generates_only_what_is_left(
     batch.add(prepared(1, ids, max_tokens=8, resumed_ids=whole[:7]))
     batch.finish()
     assert batch.tokens == {1: [Token(1, whole[7], "length")]}
-    assert network.shapes == [(1, 12), (1, 1)]
+    assert network.shapes == [(1, 13)]
 
 
 @pytest.mark.parametrize("removed", [[1], [2], [3], [1, 2], [2, 3], [1, 2, 3]], ids=str)
@@ -454,6 +454,29 @@ def test_a_group_is_copied_only_by_who_finds_no_free_slot_in_it(
     (group,) = batch.groups
     assert len(group) == 20
     assert copied == [(1, 2), (2, 3), (3, 5), (5, 8), (8, 12), (12, 18), (18, 27)]
+
+
+def test_room_is_made_at_once_for_all_that_come_and_for_as_many_as_lately(
+    make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = make_batch(max_size=64, max_chunk_tokens=1000)
+    grown: list[int] = []
+    resize = BatchCache.resize
+
+    def watched(self: BatchCache, slots: int, width: int) -> None:
+        if slots > self.slots:
+            grown.append(slots)
+        resize(self, slots, width)
+
+    monkeypatch.setattr(BatchCache, "resize", watched)
+    for i in range(9):  # too different to be prefilled together
+        batch.add(prepared(i, random_ids(30 + 25 * i, i), max_tokens=40))
+    batch.finish()
+    assert grown == [9]
+    for i in range(10, 15):  # they come one by one
+        batch.add(prepared(i, random_ids(30, i), max_tokens=20))
+        batch.turn()
+    assert grown == [9, 9]
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])

@@ -18,6 +18,7 @@ from tests.worker.engine.running_engine import (
     running_engine,
 )
 from tests.worker.engine.samplings import GREEDY, sampling
+from worker.engine import loop
 from worker.engine.decoding import DecodeGroup, Drawn
 from worker.engine.kv_memory import KVMemorySettings
 from worker.engine.rounds import Rounds
@@ -116,7 +117,24 @@ def test_a_sequence_joins_while_another_runs(engine: RunningEngine) -> None:
         for step in steps
         if {first.sequence, second.sequence} <= {output.sequence for output in step.outputs}
     ]
-    assert len(together) == 5
+    assert len(together) == 4, "its first token came with its prompt"
+
+
+def test_who_comes_a_moment_after_the_first_begins_with_it(
+    engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it comes once the first one is on its way to its first pass."""
+    monkeypatch.setattr(loop, "_LONGEST_PATIENCE_S", 0.5)
+    monkeypatch.setattr(loop, "_PATIENCE", 1e6)
+    first, second = (engine.order(text, max_tokens=5) for text in ("one", "two"))
+    engine.on_first(lambda fact: isinstance(fact, SequenceStarted), lambda: engine.give(second))
+    engine.give(first)
+    engine.answer(first.sequence)
+    engine.answer(second.sequence)
+    both = {first.sequence, second.sequence}
+    steps = [fact for fact in engine.facts() if isinstance(fact, StepCompleted)]
+    together = [both & {output.sequence for output in step.outputs} for step in steps]
+    assert next(filter(None, together)) == both
 
 
 @_WAYS

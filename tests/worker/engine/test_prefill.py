@@ -1,6 +1,7 @@
 """Prompts on their way into a cache: chunks, progress, and what is not computed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -12,6 +13,7 @@ from tests.worker.engine.watched_network import (
     prepared,
     random_ids,
 )
+from worker.engine.caches import BatchCache
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import Pending, PrefillJob, PrefillRow, Progress
 from worker.engine.prompt import PreparedSequence
@@ -26,11 +28,17 @@ class _WideNetwork(WatchedNetwork):
         return mx.repeat(super().__call__(tokens, cache=cache), _WIDER, axis=-1)
 
 
+@pytest.fixture(params=[False, True], ids=["without output layer", "with it"])
+def model(model: LoadedModel, request: pytest.FixtureRequest) -> LoadedModel:
+    assert model.output is not None
+    return model if request.param else replace(model, output=None)
+
+
 def _job_of(
     model: LoadedModel, sequences: Sequence[PreparedSequence], network: object = None
 ) -> PrefillJob:
     rows = [PrefillRow(Pending(each, 0.0, 10.0 - each.order.sequence, 0.0)) for each in sequences]
-    return PrefillJob(network or model.network, model.layout, rows)
+    return PrefillJob(network or model.network, model.layout, rows, output=model.output)
 
 
 def _job(model: LoadedModel, *lengths: int) -> PrefillJob:
@@ -43,14 +51,28 @@ def _chunk(job: PrefillJob, count: int) -> list[Progress]:
 
 
 def _assert_ready(network: WatchedNetwork, job: PrefillJob) -> None:
-    """With its cache the last tokens give what all tokens give without one."""
+    """Its logits, or what the last tokens give with its cache, are those of a pass over all tokens
+    without one; and so is what comes next."""
     assert job.complete
-    cache = job.hand_over()
-    assert cache.rows.lengths == [each.tokens - 1 for each in job.pending]
-    tokens = mx.array(job.inputs)[:, None]
-    logits = np.array(network.real(tokens, cache=cache.layers)[:, -1])
+    logits, cache = job.logits, job.hand_over()
+    tokens = [each.tokens for each in job.pending]
+    if logits is None:
+        assert cache.rows.lengths == [count - 1 for count in tokens]
+        logits = _step(network, cache, job.inputs)
+    assert cache.rows.lengths == tokens
     for row, each in zip(logits, job.pending, strict=True):
         np.testing.assert_allclose(row, logits_alone(network, each.prepared.all_ids), atol=1e-3)
+    cache.resize(cache.slots, cache.width + 1)
+    for row, each in zip(_step(network, cache, [7] * len(tokens)), job.pending, strict=True):
+        ids = [*each.prepared.all_ids, 7]
+        np.testing.assert_allclose(row, logits_alone(network, ids), atol=1e-3)
+
+
+def _step(network: WatchedNetwork, cache: BatchCache, inputs: Sequence[int]) -> mx.array:
+    """[B, V] after one more token of each."""
+    logits: mx.array = network.real(mx.array([[each] for each in inputs]), cache=cache.layers)
+    cache.rows.advance()
+    return logits[:, -1]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +89,7 @@ def _assert_ready(network: WatchedNetwork, job: PrefillJob) -> None:
     ],
     ids=str,
 )
-def test_prompts_go_into_their_cache_in_chunks_all_tokens_but_the_last(
+def test_prompts_go_into_their_cache_in_chunks_the_last_token_with_what_is_before_it(
     model: LoadedModel, network: WatchedNetwork, lengths: list[int], most: int, chunks: list[int]
 ) -> None:
     job = _job(model, *lengths)
@@ -78,8 +100,9 @@ def test_prompts_go_into_their_cache_in_chunks_all_tokens_but_the_last(
         done += chunk
         expected = [Progress(i, min(done, length - 1), length) for i, length in enumerate(lengths)]
         assert _chunk(job, most) == expected
-    assert network.shapes == [(len(lengths), chunk) for chunk in chunks]
-    assert job.left == 0
+    last = chunks[-1] + (model.output is not None)
+    assert network.shapes == [(len(lengths), chunk) for chunk in [*chunks[:-1], last]]
+    assert job.left == 0 and (job.logits is None) == (model.output is None)
     _assert_ready(network, job)
 
 
@@ -148,7 +171,9 @@ def test_a_job_reserves_what_its_cache_takes_when_it_is_full(model: LoadedModel)
     assert job.reserved_bytes == 512 * model.layout.token_bytes == job.hand_over().nbytes
 
 
-def test_the_output_layer_is_never_computed(model: LoadedModel, network: WatchedNetwork) -> None:
+def test_the_output_layer_is_never_computed_for_more_than_the_last_tokens(
+    model: LoadedModel, network: WatchedNetwork
+) -> None:
     wide = _WideNetwork(network.real)
     job = _job_of(model, [prepared(i, random_ids(33, i)) for i in range(4)], wide)
 
