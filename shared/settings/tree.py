@@ -326,7 +326,7 @@ class PeerFiles(Section):
 class ContinuousBatching(Section):
     """`kv_memory_mb` is what the KV caches of an engine may take together, by default most of
     what the models leave of the device's memory. Prefill goes in chunks of a size that is
-    measured, of `prefill_chunk_tokens` at most."""
+    measured, of `prefill_chunk_tokens` at most, and the last one of each prompt."""
 
     enabled: bool = True
     min_batch_size: Annotated[int, Field(ge=1, le=1024)] = 1

@@ -167,7 +167,7 @@ class Batch:
     def prefill(self, seconds: float) -> list[Progress]:
         """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
         that are complete begin to decode, if there is a place."""
-        job = self._prompts.advance(seconds)
+        job = self._prompts.advance(seconds, alone=not self._decoding.rows)
         self.join()
         return job.progress()
 

@@ -21,7 +21,8 @@ _MIN_CHUNK_TOKENS = 8
 _SMALL_REST = 0.5
 """A rest that takes this share of the fixed part of a pass goes with what comes before it."""
 _WORTH_SHARING = 4
-"""Prompts of up to so many times the tokens that the fixed part of a pass is worth go together."""
+"""Prompts of up to so many times the tokens that the fixed part of a pass is worth go together where
+others decode; where nobody does, all that the time holds: they will step together, too."""
 
 
 class Prefilling:
@@ -146,11 +147,12 @@ class Prefilling:
         worth = max(_MIN_CHUNK_TOKENS, speed.floor_tokens // rows)
         return speed.tokens_in(seconds, context) // rows >= min(left, worth)
 
-    def advance(self, seconds: float) -> PrefillJob:
-        """Prefill a chunk that takes about so long, and never nothing, of what is due first."""
+    def advance(self, seconds: float, *, alone: bool) -> PrefillJob:
+        """Prefill a chunk that takes about so long, and never nothing, of what is due first; where
+        nobody decodes, it is `alone`."""
         first = self._next()
         assert first is not None
-        job = self._open(first, seconds) if isinstance(first, Pending) else first
+        job = self._open(first, seconds, alone) if isinstance(first, Pending) else first
         rows, speed = len(job.rows), self._model.prefill_speed
         wanted = speed.tokens_in(seconds, job.done) // rows
         if (job.left - wanted) * rows <= _SMALL_REST * speed.floor_tokens:
@@ -204,7 +206,7 @@ class Prefilling:
 
     # Jobs.
 
-    def _open(self, first: Pending, seconds: float) -> PrefillJob:
+    def _open(self, first: Pending, seconds: float, alone: bool) -> PrefillJob:
         """The first, and others as far as they share a pass with profit."""
         speed, layout = self._model.prefill_speed, self._model.layout
         padding = speed.floor_tokens if layout.allows_padding else 0
@@ -214,7 +216,7 @@ class Prefilling:
         others = self.pending if layout.allows_batching else []
         unfinished = len(self) - self.ready_rows
         for each in sorted(others, key=lambda each: each.due_at):
-            if longest - done > _WORTH_SHARING * speed.floor_tokens:
+            if not alone and longest - done > _WORTH_SHARING * speed.floor_tokens:
                 break
             if each is first or abs(each.tokens - first.tokens) > padding:
                 continue

@@ -95,12 +95,24 @@ def test_prompts_are_prefilled_together_where_that_costs_less_than_apart(
     floor_tokens: int, most: int, lengths: list[int], passes: list[tuple[int, int]],
 ) -> None:  # fmt: skip
     batch = make_batch(model=steady(model, floor_tokens=floor_tokens), max_chunk_tokens=most)
+    batch.add(prepared(100, random_ids(1, 100), max_tokens=60))
+    batch.prefill()
     prompts = {i: random_ids(length, i) for i, length in enumerate(lengths)}
     batch.add(*(prepared(i, ids) for i, ids in prompts.items()))
     batch.finish()
     assert _prefilled(network) == passes
     for i, ids in prompts.items():
         assert batch.ids(i) == greedy_alone(network, ids, 8)
+
+
+def test_where_nobody_decodes_as_many_begin_together_as_the_time_holds(
+    model: LoadedModel, make_batch: MakeBatch, network: WatchedNetwork
+) -> None:
+    batch = make_batch(model=steady(model, floor_tokens=2), max_chunk_tokens=1000)
+    batch.add(*(prepared(i, random_ids(90, i)) for i in range(3)))
+    batch.prefill(seconds=0.0025 + 0.001 * 200)
+    batch.prefill(seconds=0.0025 + 0.001 * 200)
+    assert network.shapes == [(2, 90), (1, 90)]
 
 
 def test_a_resumed_sequence_goes_with_those_of_its_whole_length(
