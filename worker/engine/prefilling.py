@@ -21,8 +21,8 @@ _MIN_CHUNK_TOKENS = 8
 _SMALL_REST = 0.5
 """A rest that takes this share of the fixed part of a pass goes with what comes before it."""
 _WORTH_SHARING = 4
-"""Prompts of up to so many times the tokens that the fixed part of a pass is worth go together where
-others decode; where nobody does, all that the time holds: they will step together, too."""
+"""Prompts of up to so many times the tokens that the fixed part of a pass is worth go together
+while others decode; while nobody does, all that the time holds: they will step together, too."""
 
 
 class Prefilling:
