@@ -10,7 +10,7 @@ import pytest
 from shared import subjects
 from shared.bus.lease_store import Kept
 from shared.clock import awake_or_asleep
-from tests.controller.candidates import WAIT_S, candidates
+from tests.controller.candidates import WAIT_S, Candidate, Candidates, candidates
 from tests.nats_proxy import Disturbance, NatsProxy
 from tests.processes import NatsProcess
 
@@ -48,12 +48,7 @@ async def test_who_ends_without_a_word_is_followed_when_its_time_is_over_and_not
 
 async def test_what_is_given_up_is_taken_over_at_once(server: NatsProcess) -> None:
     async with candidates(3) as group:
-        first = await group.add(server.url, "c-1")
-        await first.wait()
-        second = await group.add(server.url, "c-2")
-        second.lease._interval_s = 2 * WAIT_S  # it does not come again by itself
-        await first.renewed()
-        await first.renewed()
+        first, second = await _one_that_leads_and_one_that_waits(group, server)
         await asyncio.wait_for(first.lease.give_up(), 10)
         assert not first.lease.holds
         await second.wait()
@@ -66,12 +61,7 @@ async def test_what_is_given_up_can_be_heard_before_jetstream_has_kept_it(
     server: NatsProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with candidates(3) as group:
-        first = await group.add(server.url, "c-1")
-        await first.wait()
-        second = await group.add(server.url, "c-2")
-        second.lease._interval_s = 2 * WAIT_S  # it does not come again by itself
-        await first.renewed()
-        await first.renewed()
+        first, second = await _one_that_leads_and_one_that_waits(group, server)
         look = second.lease._store.look
         before = [await look(timeout_s=10)] * 3
 
@@ -82,6 +72,19 @@ async def test_what_is_given_up_can_be_heard_before_jetstream_has_kept_it(
         await asyncio.wait_for(first.lease.give_up(), 10)
         await second.wait()
         assert awake_or_asleep() < group.ends_at(first) and not before
+
+
+async def _one_that_leads_and_one_that_waits(
+    group: Candidates, server: NatsProcess
+) -> tuple[Candidate, Candidate]:
+    """The second does not come again by itself."""
+    first = await group.add(server.url, "c-1")
+    await first.wait()
+    second = await group.add(server.url, "c-2")
+    second.lease._interval_s = 2 * WAIT_S
+    await first.renewed()
+    await first.renewed()
+    return first, second
 
 
 async def test_giving_up_what_is_not_held_leaves_the_holder_alone(server: NatsProcess) -> None:

@@ -172,30 +172,21 @@ class PrefillJob:
         until = self.done + min(count, self.left)
         if until == self.done:
             return
-        if self._output is None:
-            tokens = mx.array([_slice(row.ids[:-1], self.done, until) for row in self.rows])
-            self._network(tokens, cache=self.cache)  # the logits are never computed
-            evaluate(self.cache)
-        else:
-            until += until == self._longest - 1
-            self._advance_with(self._output, until)
-        mx.clear_cache()
-        self.done = until
-
-    def _advance_with(self, output: OutputLayer, until: int) -> None:
-        """Also compute the logits after each that ends before `until`."""
+        if self._output is not None and until == self._longest - 1:
+            until += 1
         tokens = mx.array([_slice(row.ids, self.done, until) for row in self.rows])
         ending = [n for n, row in enumerate(self.rows) if self.done < len(row.ids) <= until]
-        if not ending:
-            self._network(tokens, cache=self.cache)
-            evaluate(self.cache)
-            return
-        places = [(n, len(self.rows[n].ids) - 1 - self.done) for n in ending]
-        logits = output.logits(self._network, tokens, self.cache, places)
-        mx.async_eval(logits)
+        if self._output is not None and ending:
+            places = [(n, len(self.rows[n].ids) - 1 - self.done) for n in ending]
+            logits = self._output.logits(self._network, tokens, self.cache, places)
+            mx.async_eval(logits)
+            for number, place in enumerate(ending):
+                self.rows[place].logits = logits[number]
+        else:
+            self._network(tokens, cache=self.cache)  # the logits are never computed
         evaluate(self.cache)
-        for number, place in enumerate(ending):
-            self.rows[place].logits = logits[number]
+        mx.clear_cache()
+        self.done = until
 
     def keep(self) -> None:
         """File the blocks that became full."""
