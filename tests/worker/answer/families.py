@@ -1,0 +1,203 @@
+"""Families of models for tests: what they write, and the added tokens that they write it with."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from worker.answer.control import AddedToken, ControlTokens
+from worker.answer.delta import Delta
+from worker.answer.formats.base import Tool, ToolFormat
+from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
+from worker.answer.formats.hermes import HermesFormat
+from worker.answer.formats.llama import LlamaFormat
+from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
+from worker.answer.formats.qwen_xml import QwenXmlFormat
+from worker.answer.harmony import HarmonyAnswer
+from worker.answer.marked import MarkedAnswer
+from worker.answer.parser import AnswerParser, Bind
+from worker.answer.reasoning import REASONING_FORMATS, ReasoningFormat
+
+THINK = REASONING_FORMATS[0]
+GEMMA_THINK = next(each for each in REASONING_FORMATS if each.name == "gemma4")
+
+WeatherCall = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One format, with or without its markers in the vocabulary.
+
+    Attributes:
+        write: an answer's text of calls, as the family writes them.
+        added: the markers that are added tokens; whether they are special.
+        verbatim: arguments are JSON as the model wrote it.
+    """
+
+    name: str
+    tool_format: ToolFormat | None
+    write: Callable[[Sequence[WeatherCall]], str]
+    added: dict[str, bool]
+    reasoning: ReasoningFormat | None = None
+    verbatim: bool = True
+
+    @property
+    def control(self) -> ControlTokens:
+        tokens = {
+            text: AddedToken(1000 + number, special)
+            for number, (text, special) in enumerate(self.added.items())
+        }
+        markers: tuple[str, ...] = HarmonyAnswer.markers if self.tool_format is None else ()
+        if self.tool_format is not None:
+            markers += self.tool_format.markers
+        if self.reasoning is not None:
+            markers += self.reasoning.markers
+        return ControlTokens(tokens, markers, self.reasoning.markers if self.reasoning else ())
+
+    def parser(
+        self, tools: Sequence[Tool], *, opened: bool = False, bind: Bind | None = None
+    ) -> AnswerParser:
+        if self.tool_format is None:
+            return HarmonyAnswer(self.control, tools, bind=bind)
+        return MarkedAnswer(
+            self.control, self.reasoning, self.tool_format, tools, opened=opened, bind=bind
+        )
+
+    def tokens(self, text: str) -> list[str]:
+        """A text as its tokenizer would cut it: added tokens, and single characters."""
+        added = "|".join(map(re.escape, sorted(self.added, key=len, reverse=True))) or "(?!)"
+        control = self.control
+        return [
+            control.by_token(piece) if piece in self.added else piece
+            for piece in re.findall(f"{added}|.", text, re.DOTALL)
+        ]
+
+
+def hermes(calls: Sequence[WeatherCall]) -> str:
+    return "\n".join(
+        f'<tool_call>\n{{"name": "{name}", "arguments": {dumps(arguments)}}}\n</tool_call>'
+        for name, arguments in calls
+    )
+
+
+def mistral(calls: Sequence[WeatherCall]) -> str:
+    return "[TOOL_CALLS]" + dumps(
+        [{"name": name, "arguments": arguments} for name, arguments in calls]
+    )
+
+
+def mistral_args(calls: Sequence[WeatherCall]) -> str:
+    return "".join(f"[TOOL_CALLS]{name}[ARGS]{dumps(arguments)}" for name, arguments in calls)
+
+
+def llama(calls: Sequence[WeatherCall]) -> str:
+    objects = [dumps({"name": name, "parameters": arguments}) for name, arguments in calls]
+    return "<|python_tag|>" + "; ".join(objects)
+
+
+def llama_bare(calls: Sequence[WeatherCall]) -> str:
+    return llama(calls).removeprefix("<|python_tag|>")
+
+
+def qwen_xml(calls: Sequence[WeatherCall]) -> str:
+    def value(argument: Any) -> str:
+        return argument if isinstance(argument, str) else dumps(argument)
+
+    return "\n".join(
+        f"<tool_call>\n<function={name}>\n"
+        + "".join(
+            f"<parameter={key}>\n{value(argument)}\n</parameter>\n"
+            for key, argument in arguments.items()
+        )
+        + "</function>\n</tool_call>"
+        for name, arguments in calls
+    )
+
+
+def gemma(calls: Sequence[WeatherCall], open: str, close: str, quote: str) -> str:
+    def value(argument: Any) -> str:
+        match argument:
+            case str():
+                return f"{quote}{argument}{quote}"
+            case dict():
+                return "{" + ",".join(f"{k}:{value(v)}" for k, v in argument.items()) + "}"
+            case list():
+                return "[" + ",".join(map(value, argument)) + "]"
+            case _:
+                return json.dumps(argument)
+
+    return "".join(f"{open}call:{name}{value(arguments)}{close}" for name, arguments in calls)
+
+
+def gemma4(calls: Sequence[WeatherCall]) -> str:
+    return gemma(calls, "<|tool_call>", "<tool_call|>", '<|"|>')
+
+
+def function_gemma(calls: Sequence[WeatherCall]) -> str:
+    return gemma(calls, "<start_function_call>", "<end_function_call>", "<escape>")
+
+
+def harmony(calls: Sequence[WeatherCall]) -> str:
+    return "<|start|>assistant".join(
+        f"<|channel|>commentary to=functions.{name} <|constrain|>json"
+        f"<|message|>{dumps(arguments)}<|call|>"
+        for name, arguments in calls
+    )
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_CALL_TOKENS = {"<tool_call>": False, "</tool_call>": False, "<think>": False, "</think>": False}
+_MISTRAL = {"[TOOL_CALLS]": True, "[ARGS]": True, "[CALL_ID]": True}
+_GEMMA4 = {
+    "<|tool_call>": True, "<tool_call|>": True, '<|"|>': True,
+    "<|channel>": True, "<channel|>": True,
+}  # fmt: skip
+_FUNCTION_GEMMA = {"<start_function_call>": True, "<end_function_call>": True, "<escape>": True}
+
+FAMILIES = [
+    Family("hermes", HermesFormat(), hermes, _CALL_TOKENS, THINK),
+    Family("hermes, markers spelled", HermesFormat(), hermes, {}, THINK),
+    Family("mistral", MistralFormat(), mistral, _MISTRAL),
+    Family("mistral_args", MistralArgsFormat(), mistral_args, _MISTRAL),
+    Family("llama3", LlamaFormat(), llama, {"<|python_tag|>": True}),
+    Family("llama3, JSON alone", LlamaFormat(), llama_bare, {"<|python_tag|>": True}),
+    Family("qwen3_coder", QwenXmlFormat(), qwen_xml, _CALL_TOKENS, THINK, verbatim=False),
+    Family("qwen3_coder, markers spelled", QwenXmlFormat(), qwen_xml, {}, THINK, verbatim=False),
+    Family("gemma4", GemmaFormat(), gemma4, _GEMMA4, GEMMA_THINK, verbatim=False),
+    Family(
+        "function_gemma", FunctionGemmaFormat(), function_gemma, _FUNCTION_GEMMA, verbatim=False
+    ),
+    Family("harmony", None, harmony, dict.fromkeys(HarmonyAnswer.markers, True)),
+]
+
+
+@dataclass
+class Read:
+    """What came of an answer."""
+
+    text: str
+    reasoning: str
+    calls: list[tuple[str, str]]
+    warnings: list[str]
+
+
+def read(parser: AnswerParser, pieces: Sequence[str]) -> Read:
+    """Push all pieces and put together what came; every delta must be in order."""
+    total = Delta()
+    for piece in pieces:
+        total += parser.push(piece)
+    total += parser.finish()
+    calls: list[list[str]] = []
+    for delta in total.calls:
+        if delta.name is not None:
+            assert delta.index == len(calls)
+            calls.append([delta.name, ""])
+        assert delta.index == len(calls) - 1
+        calls[-1][1] += delta.arguments
+    return Read(
+        total.text, total.reasoning, [(name, text) for name, text in calls], total.warnings
+    )

@@ -1,0 +1,1 @@
+"""What a model says, split into reasoning, content and tool calls. No MLX."""

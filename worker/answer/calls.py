@@ -1,0 +1,127 @@
+"""Tool calls while they are read: what is certain of them, as deltas."""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from worker.answer.delta import CallDelta
+from worker.answer.reader import BrokenCall, Reading, TextReader
+
+
+class CallWriter:
+    """Takes calls in, piece by piece. `begin`, `write` and `end` raise BrokenCall.
+
+    Args:
+        names: of the tools there are.
+        count: calls that came before.
+
+    Attributes:
+        count: calls that have begun, with those before.
+    """
+
+    def __init__(self, names: Collection[str], count: int = 0) -> None:
+        self._names = names
+        self.count = count
+        self._arguments: list[str] = []
+        self._deltas: list[CallDelta] = []
+
+    def begin(self, name: str) -> None:
+        if name not in self._names:
+            raise BrokenCall(f"there is no tool {name[:64]!r}")
+        self._arguments = []
+        self._deltas.append(CallDelta(self.count, name=name))
+        self.count += 1
+
+    def write(self, arguments: str) -> None:
+        """More of the present call's arguments as JSON."""
+        if arguments:
+            self._arguments.append(arguments)
+            self._deltas.append(CallDelta(self.count - 1, arguments))
+
+    def end(self) -> None:
+        """The call is complete; one without arguments has none."""
+        if not self._arguments:
+            self.write("{}")
+        parse_object("".join(self._arguments))
+
+    def take(self) -> list[CallDelta]:
+        """What came since this was asked last."""
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Raises BrokenCall where a text is no JSON object."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise BrokenCall(f"its arguments are no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BrokenCall("its arguments are no JSON object")
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def read_json_head(reader: TextReader, names: Collection[str]) -> Reading[None]:
+    """Read `{"name": "..."` with one of the names.
+
+    Raises:
+        BrokenCall: it is not there.
+    """
+    yield from reader.skip_space()
+    yield from reader.expect("{")
+    yield from reader.skip_space()
+    yield from reader.expect('"name"')
+    yield from reader.skip_space()
+    yield from reader.expect(":")
+    yield from reader.skip_space()
+    yield from reader.expect(*(json.dumps(name, ensure_ascii=False) for name in names))
+
+
+def read_json_call(reader: TextReader, calls: CallWriter, *, arguments_key: str) -> Reading[None]:
+    """Read `{"name": ..., <arguments_key>: {...}}`; other keys are ignored.
+
+    Raises:
+        BrokenCall: it is not there.
+    """
+    name, early = None, ""
+    yield from reader.skip_space()
+    yield from reader.expect("{")
+    while True:
+        key = yield from _read_value(reader)
+        yield from reader.skip_space()
+        yield from reader.expect(":")
+        yield from reader.skip_space()
+        if key == "name" and name is None:
+            name = yield from _read_value(reader)
+            if not isinstance(name, str):
+                raise BrokenCall("its name is no string")
+            calls.begin(name)
+            calls.write(early)
+        elif key == arguments_key and name is not None:
+            yield from reader.json_value(calls.write)
+        elif key == arguments_key:
+            pieces: list[str] = []
+            yield from reader.json_value(pieces.append)
+            early = "".join(pieces)
+        else:
+            yield from _read_value(reader)
+        yield from reader.skip_space()
+        if (yield from reader.expect(",", "}")) == "}":
+            break
+    if name is None:
+        raise BrokenCall("it has no name")
+    calls.end()
+
+
+def _read_value(reader: TextReader) -> Reading[Any]:
+    pieces: list[str] = []
+    yield from reader.skip_space()
+    yield from reader.json_value(pieces.append)
+    try:
+        return json.loads("".join(pieces))
+    except (ValueError, RecursionError) as error:
+        raise BrokenCall(f"no JSON: {error}") from None

@@ -1,0 +1,31 @@
+"""Nous Hermes, Qwen 2.5 and 3, and many others: `<tool_call>{"name": ..., "arguments": {...}}`."""
+
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from worker.answer.calls import CallWriter, read_json_call, read_json_head
+from worker.answer.control import ControlTokens
+from worker.answer.formats.base import Tool
+from worker.answer.reader import Reading, TextReader
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+
+
+class HermesFormat:
+    """One call a section: `<tool_call>`, a JSON object, `</tool_call>`."""
+
+    name: ClassVar = "hermes"
+    markers: ClassVar = (_OPEN, _CLOSE)
+    openings: ClassVar = (_OPEN,)
+
+    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
+        yield from read_json_head(reader, names)
+
+    def read_section(
+        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+    ) -> Reading[None]:
+        yield from reader.expect(*control.forms(_OPEN))
+        yield from read_json_call(reader, calls, arguments_key="arguments")
+        yield from reader.skip_space()
+        if (yield from reader.peek()):  # some models end their answer without it
+            yield from reader.expect(*control.forms(_CLOSE))

@@ -1,0 +1,33 @@
+"""Llama 3: a JSON object with `name` and `parameters`, after `<|python_tag|>` or alone."""
+
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from worker.answer.calls import CallWriter, read_json_call, read_json_head
+from worker.answer.control import ControlTokens
+from worker.answer.formats.base import Tool
+from worker.answer.reader import Reading, TextReader
+
+_OPEN = "<|python_tag|>"
+
+
+class LlamaFormat:
+    """A section is JSON objects with `;` between them."""
+
+    name: ClassVar = "llama3"
+    markers: ClassVar = (_OPEN,)
+    openings: ClassVar = (_OPEN, "")
+
+    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
+        yield from read_json_head(reader, names)
+
+    def read_section(
+        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+    ) -> Reading[None]:
+        yield from reader.expect(*control.forms(_OPEN), "")
+        while True:
+            yield from read_json_call(reader, calls, arguments_key="parameters")
+            if not (yield from reader.is_next(";")):
+                return
+            yield from reader.skip_space()
+            yield from reader.expect(";")

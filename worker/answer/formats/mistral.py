@@ -1,0 +1,66 @@
+"""Mistral: `[TOOL_CALLS]` and a JSON list, or, since Tekken v11, `[TOOL_CALLS]name[ARGS]{...}`."""
+
+import re
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from worker.answer.calls import CallWriter, read_json_call, read_json_head
+from worker.answer.control import ControlTokens
+from worker.answer.formats.base import Tool
+from worker.answer.reader import Reading, TextReader
+
+_OPEN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_NAME = re.compile(r"[^\s\[{\ufdd0-\ufdef]+")
+
+
+class MistralFormat:
+    """A section is a list of JSON objects."""
+
+    name: ClassVar[str] = "mistral"
+    markers: ClassVar = (_OPEN, _ARGUMENTS, _ID)
+    openings: ClassVar = (_OPEN,)
+
+    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
+        yield from reader.skip_space()
+        yield from reader.expect("[")
+        yield from read_json_head(reader, names)
+
+    def read_section(
+        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+    ) -> Reading[None]:
+        yield from reader.expect(*control.forms(_OPEN))
+        yield from reader.skip_space()
+        if (yield from reader.peek()) == "[":
+            yield from _read_list(reader, calls)
+        else:
+            yield from _read_named(reader, calls, control)
+
+
+class MistralArgsFormat(MistralFormat):
+    """A section is one call: its name, `[ARGS]`, a JSON object."""
+
+    name: ClassVar = "mistral_args"
+
+    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
+        yield from reader.skip_space()
+        yield from reader.expect(*(f"{name}{end}" for name in names for end in (_ARGUMENTS, _ID)))
+
+
+def _read_list(reader: TextReader, calls: CallWriter) -> Reading[None]:
+    yield from reader.expect("[")
+    while True:
+        yield from read_json_call(reader, calls, arguments_key="arguments")
+        yield from reader.skip_space()
+        if (yield from reader.expect("]", ",")) == "]":
+            return
+
+
+def _read_named(reader: TextReader, calls: CallWriter, control: ControlTokens) -> Reading[None]:
+    calls.begin((yield from reader.take(_NAME, "a name")))
+    yield from reader.skip_space()
+    call_id, arguments = control.forms(_ID), control.forms(_ARGUMENTS)
+    if (yield from reader.expect(*call_id, *arguments)) in call_id:
+        yield from reader.read_until(len, *arguments)
+    yield from reader.skip_space()
+    yield from reader.json_value(calls.write)
+    calls.end()

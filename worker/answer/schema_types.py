@@ -1,0 +1,105 @@
+"""Which JSON types a schema allows, and a value of them that a model wrote without quotes."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+ALL_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+_MAX_REFERENCES = 64
+
+
+def resolve(schema: Any, root: Mapping[str, Any]) -> Any:
+    """The schema that a chain of local references leads to; an empty one where it leads nowhere."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(schema, dict) or not isinstance(reference := schema.get("$ref"), str):
+            return schema
+        schema = _find(reference, root)
+    return {}
+
+
+def _find(reference: str, root: Mapping[str, Any]) -> Any:
+    if not reference.startswith("#"):
+        return {}
+    found: Any = root
+    for part in reference[1:].split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return {}
+    return found
+
+
+def json_types(schema: Any, root: Mapping[str, Any], depth: int = 16) -> frozenset[str]:
+    """The types that a value may have: all of them where the schema does not say."""
+    schema = resolve(schema, root)
+    if not isinstance(schema, dict) or depth == 0:
+        return ALL_TYPES
+    allowed = ALL_TYPES
+    if (named := schema.get("type")) is not None:
+        names = [named] if isinstance(named, str) else named
+        allowed &= frozenset(names if isinstance(names, list) else ()) or ALL_TYPES
+        if "number" in allowed:
+            allowed |= {"integer"}
+    if isinstance(values := schema.get("enum"), list):
+        allowed &= frozenset(map(_type_of, values))
+    if "const" in schema:
+        allowed &= {_type_of(schema["const"])}
+    for key in ("anyOf", "oneOf"):
+        if isinstance(options := schema.get(key), list) and options:
+            allowed &= frozenset().union(
+                *(json_types(option, root, depth - 1) for option in options)
+            )
+    for option in schema.get("allOf") or []:
+        allowed &= json_types(option, root, depth - 1)
+    return allowed
+
+
+def as_json(text: str, types: frozenset[str]) -> str:
+    """What a model wrote for a value of these types, as JSON: its own characters where they are
+    JSON of such a type, else a string. So `null` is null only where null is allowed, and every
+    digit of a number stays."""
+    if types - {"string"}:
+        bare = text.strip()
+        bare = _WORDS.get(bare, bare) if types & {"null", "boolean"} else bare
+        try:
+            kind = _type_of(json.loads(bare, parse_constant=_refuse))
+        except (ValueError, RecursionError):
+            kind = "string"
+        if kind != "string" and kind in types:
+            return bare
+        if kind == "number" and "integer" in types and float(bare).is_integer():
+            return bare
+        if kind == "string" and bare[:1] == '"' and "string" not in types:
+            return bare
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def escaped(text: str) -> str:
+    """A piece of a string as it stands between the quotes of JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
