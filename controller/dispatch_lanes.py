@@ -72,7 +72,7 @@ class _Worker:
     id: WorkerId
     most: int
     target: BatchTarget
-    lanes: "dict[tuple[ModelId, str], _Lane]" = field(default_factory=dict)
+    lanes: "dict[ModelId, _Lane]" = field(default_factory=dict)
     sent: "dict[int, _Sent]" = field(default_factory=dict)
     paused_until: float = float("-inf")
 
@@ -125,13 +125,11 @@ class DispatchLanes:
         body: bytes | None,
         *,
         level: Priority,
-        guidance: str = "",
     ) -> Answer:
         """Send a dispatch, soon, and return what the worker says.
 
         Args:
             body: the request as its client wrote it, where that is at hand.
-            guidance: what answers are bound to: different ones are not served together.
 
         Raises:
             RequestTimedOut: it says nothing in time, or is gone; it may have the request.
@@ -141,7 +139,7 @@ class DispatchLanes:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         key = dispatch.client, dispatch.request_id
         entry = _Entry(key, dispatch_json(dispatch, body), now, answer)
-        lane = self._lane(worker, dispatch.model, guidance)
+        lane = self._lane(worker, dispatch.model)
         lane.holding.came(level, now)
         lane.held.append(entry)
         self._held[key] = lane, entry
@@ -182,11 +180,11 @@ class DispatchLanes:
             self._workers[report.id, report.boot_id] = worker
         return worker
 
-    def _lane(self, worker: _Worker, model: ModelId, guidance: str) -> _Lane:
-        lane = worker.lanes.get((model, guidance))
+    def _lane(self, worker: _Worker, model: ModelId) -> _Lane:
+        lane = worker.lanes.get(model)
         if lane is None:
             lane = _Lane(worker, Holding(self._settings, worker.target))
-            worker.lanes[model, guidance] = lane
+            worker.lanes[model] = lane
         return lane
 
     def _on_due(self, lane: _Lane) -> None:

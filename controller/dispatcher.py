@@ -337,7 +337,6 @@ class Dispatcher:
                 attempt,
                 request.whole_body,
                 level=request.request.level,
-                guidance=request.request.guidance,
             )
             # The ack of a boot that ended at once counts for nothing.
             if isinstance(answer, Ack) and not self._is_here(report, answer):

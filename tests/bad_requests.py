@@ -160,7 +160,9 @@ BAD_FIELDS = [
             "a zero": "a\0",
         }.items()
     ),
-    BadRequest("tools", {"tools": [{"type": "function"}]}, "not_supported", "tools"),
+    BadRequest(
+        "a tool without its function", {"tools": [{"type": "function"}]}, param="tools.0.function"
+    ),
 ]
 
 FOUND_LATER = [

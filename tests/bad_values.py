@@ -115,7 +115,7 @@ class Shape:
 
     def _example(self, schema: Schema) -> Any:
         branch = self._branches(schema)[0]
-        match branch["type"]:
+        match branch.get("type", "object"):
             case "string":
                 return branch.get("const") or branch.get("enum", ["x"])[0]
             case "array":

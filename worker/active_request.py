@@ -1,5 +1,6 @@
 """One request on this worker, from its dispatch to its end."""
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from shared.messages.stream import (
 )
 from shared.settings.tree import PromptRule
 from shared.stream_log import MAX_BYTES, StreamLog
-from worker.link.messages import Output, Sampling, Submit
+from worker.link.messages import Calling, CallPiece, Output, Sampling, SentCharacters, Submit
 from worker.request_prompts import RequestPrompt, request_prompts
 
 RequestKey = tuple[ClientName, RequestId]
@@ -48,7 +49,8 @@ class Choice:
 
     Attributes:
         token_ids: of its answer, by earlier attempts too.
-        text_length: in characters, as far as it was put out here.
+        text_length: in characters of all channels, as far as it was put out here.
+        reasoning_tokens: of its tokens, as far as it was put out here.
         behind: the index up to which it was.
         finish_reason: how it ended, once it has.
         known_ids: what an earlier attempt generated, and the owner knows.
@@ -61,6 +63,7 @@ class Choice:
     token_ids: list[int]
     text_length: int
     behind: int = 0
+    reasoning_tokens: int = 0
     known_ids: Sequence[int] = ()
     known_text: int | None = None
     known_end: FinishReason | None = None
@@ -79,7 +82,8 @@ class Choice:
         behind = output.index + len(output.token_ids)
         self.token_ids += output.token_ids[len(output.token_ids) - max(0, behind - self.tokens) :]
         self.behind = behind
-        self.text_length += len(output.text)
+        self.text_length += characters(output)
+        self.reasoning_tokens = output.reasoning_tokens
         self.finish_reason = output.finish_reason
 
     @property
@@ -145,6 +149,7 @@ class ActiveRequest:
         self._usage_told = False
         self._cached_told = False
         self.differs = False
+        self._warnings: list[str] = []
 
     def _choice(self, number: int, sequence: int) -> Choice:
         resume, before = self.dispatch.request.resume, self.dispatch.resume
@@ -152,7 +157,8 @@ class ActiveRequest:
         known_text = before.text_sent.get(number) if before else None
         known_end = before.finish_reasons.get(number) if before else None
         token_ids = list(known_ids or self.dispatch.request.heard_ids)
-        text_length = resume.text_sent if resume else 0
+        sent = resume.characters if resume else None
+        text_length = sent.text + sent.reasoning + sum(sent.tool_calls) if sent else 0
         return Choice(
             number,
             sequence,
@@ -298,12 +304,27 @@ class ActiveRequest:
             ),
             priority=PRIORITIES.index(self.level),
             resumed_ids=body.heard_ids,
-            text_sent=body.resume.text_sent if body.resume else 0,
+            sent=SentCharacters(**body.resume.characters.model_dump())
+            if body.resume
+            else SentCharacters(),
+            template_values=body.chat_template_kwargs,
+            reasoning_effort=body.reasoning_effort,
+            thinking_budget=body.thinking_budget,
+            calling=self._calling,
             replayed_ids=list(choice.known_ids[len(body.heard_ids) :]) if replays else [],
             ended=choice.known_end if replays else None,
             count_only=body.count_only,
             session=body.session_id,
         )
+
+    @property
+    def _calling(self) -> Calling | None:
+        body = self.dispatch.request
+        tools = [tool.model_dump(exclude_none=True) for tool in body.usable_tools]
+        forced = body.forced_tool
+        if not tools:
+            return None
+        return Calling(tools, forced, body.must_call, body.parallel_tool_calls)
 
     def admit(self, engine: int) -> None:
         self.engine = engine
@@ -346,14 +367,27 @@ class ActiveRequest:
             text=output.text,
             logprobs=output.logprobs,
             finish_reason=output.finish_reason,
+            reasoning=output.reasoning or None,
+            tool_calls=[self._call_piece(choice, piece) for piece in output.calls] or None,
             stop_sequence=output.stop_sequence,
         )
+        self._warnings += [each for each in output.warnings if each not in self._warnings]
         self._log.append(part)
         if not self.streams:
             return [self._done(self._log.joined())] if not self.unfinished else []
         if self.unfinished:
             return [Chunk(*self._origin, part, self._first_usage())] if unsaid else []
         return [self._done((part,))]
+
+    def _call_piece(self, choice: Choice, piece: CallPiece) -> dict[str, Any]:
+        """A piece of a tool call as OpenAI's clients know it. Its id is the same whichever attempt
+        makes it."""
+        function: dict[str, Any] = {"arguments": piece.arguments}
+        if piece.name is None:
+            return {"index": piece.index, "function": function}
+        id = call_id(self.key, choice.number, piece.index)
+        function = {"name": piece.name, **function}
+        return {"index": piece.index, "id": id, "type": "function", "function": function}
 
     def replay(self, choice: int | None, from_index: int) -> list[StreamMessage]:
         """What was said from a token index on, of one choice or all, and the end if any."""
@@ -369,7 +403,7 @@ class ActiveRequest:
     def emitted(self, choice: Choice, output: Output) -> TokensEmitted | None:
         """What the owner is told of an output, before the client gets it; None where it knows."""
         ended = output.finish_reason if len(self.choices) > 1 and not choice.known_end else None
-        is_new = not choice.is_known(output) and bool(output.token_ids or output.text)
+        is_new = not choice.is_known(output) and bool(output.token_ids or characters(output))
         if not (is_new or ended):
             return None
         is_first, self._cached_told = not self._cached_told, True
@@ -478,13 +512,15 @@ class ActiveRequest:
 
     def _done(self, outputs: tuple[ChoiceOutput, ...]) -> Done:
         usage = self._usage(self.tokens)
-        done = Done(*self._origin, usage, self._timings(), outputs, self._route)
+        warnings = tuple(self._warnings)
+        done = Done(*self._origin, usage, self._timings(), outputs, self._route, warnings)
         self._note_end(done)
         return done
 
     def _usage(self, completion_tokens: int) -> Usage:
         prompt_tokens = sum(prompt.tokens for prompt in self.prompts)
-        return Usage(prompt_tokens, self._cached_tokens, completion_tokens)
+        reasoning_tokens = sum(choice.reasoning_tokens for choice in self.choices)
+        return Usage(prompt_tokens, self._cached_tokens, completion_tokens, reasoning_tokens)
 
     @property
     def _cached_tokens(self) -> int:
@@ -522,3 +558,16 @@ class ActiveRequest:
             ttft_ms=round(ttft_ms, 2),
             decode_ms=round(taken_ms - ttft_ms, 2),
         )
+
+
+def characters(output: Output) -> int:
+    """Of its content, reasoning and calls."""
+    calls = sum(len(call.arguments) for call in output.calls)
+    return len(output.text) + len(output.reasoning) + calls
+
+
+def call_id(request: RequestKey, choice: int, index: int) -> str:
+    """Of a tool call: the same from whichever attempt."""
+    client, request_id = request
+    named = f"{client}\0{request_id}\0{choice}\0{index}".encode()
+    return f"call_{hashlib.blake2b(named, digest_size=12).hexdigest()}"

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from shared.errors import InvalidRequest, RequestError
-from shared.messages.request import Edge, invalid, refuse_strange_objects
+from shared.messages.edge import Edge
+from shared.messages.request import invalid, refuse_strange_objects
 
 E = TypeVar("E", bound=Edge)
 

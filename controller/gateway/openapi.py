@@ -6,7 +6,7 @@ from pydantic.json_schema import models_json_schema
 
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
-from shared.messages.request import Edge
+from shared.messages.edge import Edge
 from shared.version import VERSION
 
 _REFUSALS = {

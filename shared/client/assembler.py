@@ -10,6 +10,7 @@ from typing import Any
 
 from shared.errors import StreamFailed
 from shared.ids import RequestId, WorkerId
+from shared.messages.request import SentCharacters
 from shared.messages.stream import (
     ChoiceOutput,
     Chunk,
@@ -63,13 +64,17 @@ class Assembler:
         return bool(self._choices)
 
     @property
-    def heard_answer(self) -> tuple[list[int], int] | None:
-        """Of the only answer the tokens that came, and how many characters; None where there are
-        several."""
+    def heard_answer(self) -> tuple[list[int], SentCharacters] | None:
+        """Of the only answer the tokens that came, and how many characters they made; None where
+        there are several."""
         if self._expected_choices > 1:
             return None
         choice = self._choices.get(0)
-        return (choice.token_ids, choice.characters) if choice is not None else ([], 0)
+        if choice is None:
+            return [], SentCharacters()
+        calls = [choice.calls[index] for index in sorted(choice.calls)]
+        sent = SentCharacters(text=choice.text, reasoning=choice.reasoning, tool_calls=calls)
+        return choice.token_ids, sent
 
     def forget_attempts(self, down_to: int = 0) -> None:
         """Whoever serves the request from now on counts its attempts anew, and is at this one."""
@@ -197,7 +202,9 @@ class _Choice:
         self.expected = first_index
         self.finished = False
         self.token_ids: list[int] = []
-        self.characters = 0
+        self.text = 0  # characters
+        self.reasoning = 0
+        self.calls: dict[int, int] = {}
         self.early: dict[int, ChoiceOutput] = {}
 
     def accept(self, output: ChoiceOutput) -> bool:
@@ -217,6 +224,10 @@ class _Choice:
             )
         self.expected = end
         self.token_ids += output.token_ids
-        self.characters += len(output.text)
+        self.text += len(output.text)
+        self.reasoning += len(output.reasoning or "")
+        for piece in output.tool_calls or ():
+            arguments = len(piece["function"]["arguments"])
+            self.calls[piece["index"]] = self.calls.get(piece["index"], 0) + arguments
         self.finished = output.finish_reason is not None
         return True

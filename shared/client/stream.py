@@ -19,6 +19,7 @@ from shared.client.recovery import DEFAULT_TIMES, Recovery, RecoveryTimes, Situa
 from shared.errors import StreamFailed
 from shared.ids import ClientName, RequestId, SkillName, WorkerId
 from shared.messages.control import RequestState, ResendState
+from shared.messages.request import Resume
 from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timings, Usage
 
 _LOOKS_S = 0.05
@@ -37,10 +38,21 @@ class Completion:
     usage: Usage
     timings: Timings
     route: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         return self.choices[0].text
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought."""
+        return self.choices[0].reasoning or ""
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls of the first choice, each {"id", "type", "function": {"name", "arguments"}}."""
+        return self.choices[0].tool_calls or []
 
     @property
     def token_ids(self) -> list[int]:
@@ -310,13 +322,15 @@ class Stream:
         heard = self._assembler.heard_answer
         if heard is None:
             return self._payload
-        token_ids, characters = heard
+        token_ids, sent = heard
         body = orjson.loads(self._payload)
-        before = body.get("resume") or {"token_ids": [], "text_sent": 0}
-        resume = {
-            "token_ids": before["token_ids"] + token_ids,
-            "text_sent": before.get("text_sent", 0) + characters,
-        }
+        before = Resume.model_validate(body.get("resume") or {"token_ids": []})
+        resume: dict[str, Any] = {"token_ids": before.token_ids + token_ids}
+        sent = before.characters + sent
+        if sent.reasoning or sent.tool_calls:
+            resume["sent"] = sent.model_dump()
+        else:  # as older controllers know it
+            resume["text_sent"] = sent.text
         payload = orjson.dumps({**body, "resume": resume})
         return payload if len(payload) <= self._bus.max_payload // 4 else self._payload
 

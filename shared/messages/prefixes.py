@@ -8,6 +8,9 @@ import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
 
 from shared.ids import ClientName, ModelId
 from shared.messages.request import InferenceRequest
@@ -21,14 +24,13 @@ PrefixChain = tuple[bytes, ...]
 def prefix_chain(
     model: ModelId,
     request: InferenceRequest,
-    messages: Sequence[Mapping[str, str]] | None = None,
+    messages: Sequence[Mapping[str, Any]] | None = None,
 ) -> PrefixChain:
     """A link for each whole KiB of a message, and for its end; of a plain prompt likewise. Of
     several prompts the first counts; prompts of different models have nothing in common.
 
     Args:
-        messages: of the request, as the model gets to read them: `role` and `content`; by default
-            as they came.
+        messages: of the request, as the model gets to read them; by default as they came.
     """
     return tuple(link for link, _ in _links(model, _parts(request, messages)))
 
@@ -36,7 +38,7 @@ def prefix_chain(
 def prefix_links(
     model: ModelId,
     request: InferenceRequest,
-    messages: Sequence[Mapping[str, str]] | None = None,
+    messages: Sequence[Mapping[str, Any]] | None = None,
     answer: str = "",
 ) -> list[tuple[bytes, float]]:
     """The links of `prefix_chain`, each with the share of the prompt up to there, from 0 to 1;
@@ -45,14 +47,16 @@ def prefix_links(
     if not (request.messages and answer):
         return links
     turns = [*(request.turns if messages is None else messages)]
-    whole = _links(model, _turns([*turns, {"role": "assistant", "content": answer}]))
+    parts = [*_parts(request, turns)]
+    said = _turns([{"role": "assistant", "content": answer}])
+    whole = _links(model, [*parts, *said])
     after = [link for number, link in enumerate(whole) if number >= len(links)]
-    before = sum(len(content) for _, content in _turns(turns))
+    before = sum(len(content) for _, content in parts)
     return links + _shares([(link, size - before) for link, size in after], 1.0)
 
 
 def conversation_links(
-    model: ModelId, messages: Sequence[Mapping[str, str]]
+    model: ModelId, messages: Sequence[Mapping[str, Any]]
 ) -> list[tuple[bytes, float]]:
     """The links of a conversation, each with the share of it up to there."""
     return _shares(_links(model, _turns(messages)))
@@ -85,9 +89,12 @@ def _links(model: ModelId, parts: Iterable[tuple[bytes, bytes]]) -> Iterator[tup
 
 
 def _parts(
-    request: InferenceRequest, messages: Sequence[Mapping[str, str]] | None
+    request: InferenceRequest, messages: Sequence[Mapping[str, Any]] | None
 ) -> Iterator[tuple[bytes, bytes]]:
     """Kind and content of each part."""
+    if tools := request.usable_tools:
+        said = [tool.model_dump(exclude_none=True) for tool in tools]
+        yield b"tools", orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
     yield from _turns(request.turns if messages is None else messages)
     for prompt in request.prompts[:1]:
         if isinstance(prompt, str):
@@ -96,9 +103,14 @@ def _parts(
             yield b"ids", array("q", prompt).tobytes()
 
 
-def _turns(messages: Iterable[Mapping[str, str]]) -> Iterator[tuple[bytes, bytes]]:
+def _turns(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[bytes, bytes]]:
+    """Reasoning is left out: templates leave it out of earlier turns."""
     for message in messages:
         yield message["role"].encode(), message["content"].encode(errors="surrogatepass")
+        for call in message.get("tool_calls", ()):
+            called = call["function"]
+            said = called["name"] + called["arguments"]
+            yield b"call", said.encode(errors="surrogatepass")
 
 
 class PrefixIndex:

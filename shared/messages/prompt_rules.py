@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from shared.messages.request import Turn
 from shared.settings.tree import PromptRule
 
 _MOST_LINES = 400
@@ -16,16 +17,12 @@ _MOST_LINE_CHARACTERS = 2000
 """Whatever a pattern does, it is asked for that much only."""
 
 
-Message = dict[str, str]
-"""With `role` and `content`."""
-
-
-def cleaned(messages: Sequence[Message], rules: Sequence[PromptRule]) -> list[Message]:
-    """Messages after all rules; of each the first lines are looked at."""
+def cleaned(messages: Sequence[Turn], rules: Sequence[PromptRule]) -> list[Turn]:
+    """Turns after all rules; of each the first lines are looked at."""
     return [_cleaned(message, rules) for message in messages]
 
 
-def _cleaned(message: Message, rules: Sequence[PromptRule]) -> Message:
+def _cleaned(message: Turn, rules: Sequence[PromptRule]) -> Turn:
     content = message["content"]
     for rule in rules:
         if message["role"] in rule.roles:

@@ -8,14 +8,18 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import DERIVED_SESSION, ID_PATTERN, MAX_ID_LENGTH, ClientName, RequestId
 from shared.messages.codec import first_problem, shortened
+from shared.messages.edge import Edge
+from shared.messages.structured import ResponseFormat, Structure, StructuredOutputs
+from shared.messages.tools import ToolCall, Tools
 
 MAX_SEED = 2**53 - 1
 MAX_CHOICES = 128
@@ -58,6 +62,14 @@ Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 TopLogprobs = Annotated[int, Field(ge=0, le=20)]
 PriorityName = Literal["high", "medium", "low", "urgent", "default", "background"]
+Characters = Annotated[int, Field(ge=0, le=2**31)]
+MAX_CALLS = 4096
+"""In one message."""
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+TemplateValues = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Any],
+    Field(max_length=64),
+]
 TimeoutMs = Annotated[int, Field(ge=1, le=86_400_000)]
 
 # What a field with several allowed shapes takes; pydantic's own words would list each shape.
@@ -67,14 +79,9 @@ _SHAPES = {
     "stop": f"must be a string or a list of at most {MAX_STOP_STRINGS} non-empty strings "
     "of at most 256 characters",
     "input": "must be a string or a list of strings",
-    "tool_choice": "must be a string or an object",
+    "tool_choice": "must be `none`, `auto`, `required`, or "
+    '{"type": "function", "function": {"name": ...}}',
 }
-
-
-class Edge(BaseModel):
-    """What comes from outside: strict, and unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class TextPart(Edge):
@@ -83,12 +90,14 @@ class TextPart(Edge):
 
 
 class Message(Edge):
-    """One turn of a conversation."""
+    """One turn of a conversation. Of an assistant's, `reasoning` and `tool_calls` as they came;
+    `tool_call_id` says whose result a tool's message is."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    reasoning: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -97,6 +106,22 @@ class Message(Edge):
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
+
+    @property
+    def turn(self) -> "Turn":
+        """What a chat template reads of it."""
+        turn: Turn = {"role": self.role, "content": self.text}
+        for name in ("name", "reasoning", "tool_call_id"):
+            if (value := getattr(self, name)) is not None:
+                turn[name] = value
+        if self.tool_calls:
+            turn["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
+        return turn
+
+
+Turn = dict[str, Any]
+"""A message: `role`, `content`, and what else is there of `name`, `reasoning`, `tool_calls`,
+`tool_call_id`."""
 
 
 class Requirements(Edge):
@@ -108,14 +133,44 @@ class Requirements(Edge):
     labels: dict[str, str] = {}
 
 
+class SentCharacters(Edge):
+    """How much of an answer its client has: characters of content, of reasoning, and of the
+    arguments of each tool call."""
+
+    text: Characters = 0
+    reasoning: Characters = 0
+    tool_calls: Annotated[list[Characters], Field(max_length=MAX_CALLS, fail_fast=True)] = []
+
+    def __add__(self, later: "SentCharacters") -> "SentCharacters":
+        """With what came later of the same answer: its calls are counted from the first on."""
+        calls = zip_longest(self.tool_calls, later.tool_calls, fillvalue=0)
+        return SentCharacters(
+            text=self.text + later.text,
+            reasoning=self.reasoning + later.reasoning,
+            tool_calls=[before + after for before, after in calls],
+        )
+
+
 class Resume(Edge):
-    """Where a stream broke off: the tokens received, and how many characters of text."""
+    """Where a stream broke off: the tokens received, and what came of them. `text_sent` says no
+    more than `sent.text`, for answers without reasoning and calls."""
 
     token_ids: Annotated[list[TokenId], Field(fail_fast=True)]
-    text_sent: int = Field(0, ge=0, le=2**31)
+    text_sent: Characters = 0
+    sent: SentCharacters | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.sent is not None and self.text_sent not in (0, self.sent.text):
+            raise ValueError("text_sent: `sent.text` says otherwise")
+        return self
+
+    @property
+    def characters(self) -> SentCharacters:
+        return self.sent or SentCharacters(text=self.text_sent)
 
 
-class InferenceRequest(Edge):
+class InferenceRequest(Tools):
     """What a client publishes on `mlx.infer.<client>.<skill>`."""
 
     model: ModelName | None = None
@@ -141,9 +196,19 @@ class InferenceRequest(Edge):
     n: Choices = 1
     logprobs: TopLogprobs | None = None
 
-    response_format: dict[str, Any] | None = None
-    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    reasoning_effort: ReasoningEffort | None = Field(
+        None,
+        description="how much the model thinks, as its chat template knows it; `none` turns "
+        "thinking off where that can be",
+    )
+    thinking_budget: Annotated[int, Field(ge=0, le=2**31)] | None = Field(
+        None, description="at most so many tokens of reasoning; `max_tokens` counts them, too"
+    )
+    chat_template_kwargs: TemplateValues = Field(
+        {}, description="what the chat template is given beyond messages and tools"
+    )
 
     count_only: bool = Field(
         False, description="count the prompt's tokens, for `usage`, and generate nothing"
@@ -174,14 +239,25 @@ class InferenceRequest(Edge):
             raise ValueError(f"n: times the number of prompts it must be at most {MAX_CHOICES}")
         if self.history == "kept" and (self.session_id is None or not self.messages):
             raise ValueError("history: `kept` goes with session_id and messages only")
+        if self.tools and not self.messages:
+            raise ValueError("tools: they go with messages only")
+        free = self.response_format is None or self.response_format.structure is None
+        if self.structured_outputs is not None and not free:
+            raise ValueError("structured_outputs: `response_format` says already what to answer")
         if self.resume is not None and self.choices > 1:
             raise ValueError("resume: it works for a single choice only")
         return self
 
     @property
-    def turns(self) -> list[dict[str, str]]:
-        """The `role` and `content` of each message, its parts joined."""
-        return [{"role": each.role, "content": each.text} for each in self.messages or []]
+    def turns(self) -> list[Turn]:
+        """What a chat template reads of each message."""
+        return [each.turn for each in self.messages or []]
+
+    @property
+    def structure(self) -> Structure | None:
+        """What the content is bound to, if to anything."""
+        bound = self.structured_outputs or self.response_format
+        return bound.structure if bound is not None else None
 
     @property
     def turn_of(self) -> str | None:
@@ -224,12 +300,6 @@ class InferenceRequest(Edge):
         """The priority under its canonical name. What only counts holds nobody up, so it need
         not wait for anybody either."""
         return PRIORITIES[0] if self.count_only else canonical_priority(self.priority)
-
-    @property
-    def guidance(self) -> str:
-        """What the answer is bound to, by kind; empty where it is free."""
-        kind = (self.response_format or {}).get("type", "text")
-        return "" if kind == "text" else str(kind)
 
     def fingerprint(self) -> str:
         """A hash of the body without its id, and without what came of the answer already: the same
@@ -365,15 +435,10 @@ def _refuse_unsupported(request: InferenceRequest) -> None:
     refuse_asked(
         {
             "input": request.input is not None,
-            "tools": bool(request.tools),
-            "tool_choice": request.tool_choice not in (None, "none", "auto"),
-            "response_format": request.response_format not in (None, {"type": "text"}),
+            "tool_choice": request.must_call,
+            "response_format": request.structure is not None,
         }
     )
-    for index, message in enumerate(request.messages or []):
-        if message.tool_calls or message.role == "tool":
-            asked = "tool_calls" if message.tool_calls else "role"
-            refuse_asked({f"messages.{index}.{asked}": True})
 
 
 def refuse_asked(asked: Mapping[str, bool]) -> None:

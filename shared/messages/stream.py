@@ -27,9 +27,12 @@ _STATUSES = frozenset(get_args(StatusName))
 
 @dataclass(frozen=True, slots=True)
 class Usage:
+    """`reasoning_tokens` are part of `completion_tokens`."""
+
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,12 @@ class ChoiceOutput:
     stop string is undecided. `finish_reason` stands in the last output of the choice, and
     `stop_sequence` there is the stop string that ended it, if one did; `error` says why a choice
     of a list of prompts ended with the reason `error`, while others go on.
-    `logprobs` has one entry a token: {"token_id", "token", "logprob", "top": [the same]}.
+    `logprobs` has one entry a token: {"token_id", "token", "logprob", "top": [the same],
+    "channel": `reasoning`, `content` or `tool_calls`}.
+    `text` is content alone: `reasoning` is what the model thought, and `tool_calls` has pieces of
+    its calls, as OpenAI's deltas: {"index", "id", "type", "function": {"name", "arguments"}}, of
+    which `id`, `type` and `name` stand in the first piece of each call. Within one output
+    reasoning comes first, calls last.
     """
 
     choice: int
@@ -98,7 +106,28 @@ class ChoiceOutput:
             token_ids=[token for output in outputs for token in output.token_ids],
             text="".join(output.text for output in outputs),
             logprobs=logprobs or None,
+            reasoning="".join(output.reasoning or "" for output in outputs) or None,
+            tool_calls=_joined_calls(outputs),
         )
+
+    @property
+    def characters(self) -> int:
+        """Of its content, reasoning and calls."""
+        calls = sum(len(call["function"]["arguments"]) for call in self.tool_calls or ())
+        return len(self.text) + len(self.reasoning or "") + calls
+
+
+def _joined_calls(outputs: Sequence[ChoiceOutput]) -> list[dict[str, Any]] | None:
+    """Every call whole."""
+    calls: dict[int, dict[str, Any]] = {}
+    for output in outputs:
+        for piece in output.tool_calls or ():
+            index = piece["index"]
+            if index not in calls:
+                calls[index] = {**piece, "function": dict(piece["function"])}
+            else:
+                calls[index]["function"]["arguments"] += piece["function"]["arguments"]
+    return [calls[index] for index in sorted(calls)] or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +156,8 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class Done:
     """The good end. `outputs` are the last new tokens, or, for a request with
-    `stream: false`, every choice whole; `route` is for requests with `debug`."""
+    `stream: false`, every choice whole; `route` is for requests with `debug`. `warnings` are
+    sentences for people: what of the request could not be done, a tool call that was none."""
 
     request_id: RequestId
     attempt: int
@@ -136,6 +166,7 @@ class Done:
     timings: Timings
     outputs: tuple[ChoiceOutput, ...] = ()
     route: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +209,8 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
             body["done"] = True
             body["usage"] = asdict(message.usage)
             body["timings"] = asdict(message.timings)
+            if message.warnings:
+                body["warnings"] = list(message.warnings)
         case Failed():
             body["done"] = True
             body["error"] = _error_body(message.error)
@@ -234,6 +267,7 @@ def _from_dict(body: dict[str, Any]) -> StreamMessage:
         Timings(*(_checked(body["timings"][name], float, int) for name in Timings.__slots__)),
         tuple(_output_from(output) for output in outputs),
         _optional(body, "route", dict),
+        tuple(_checked(each, str) for each in _optional(body, "warnings", list) or ()),
     )
 
 
@@ -267,7 +301,12 @@ def _output_from(body: dict[str, Any]) -> ChoiceOutput:
 
 
 def _usage_from(body: dict[str, Any]) -> Usage:
-    return Usage(*(_checked(body[name], int) for name in Usage.__slots__))
+    return Usage(
+        _checked(body["prompt_tokens"], int),
+        _checked(body["cached_tokens"], int),
+        _checked(body["completion_tokens"], int),
+        _checked(body.get("reasoning_tokens", 0), int),
+    )
 
 
 def _error_from(body: dict[str, Any]) -> StreamError:

@@ -76,14 +76,13 @@ def asking(
     to: WorkerReport = WORKER,
     level: Priority = "medium",
     model: ModelId = DEMO,
-    guidance: str = "",
     body: bytes = b'{"prompt":"x"}',
 ) -> "asyncio.Task[Answer]":
     dispatch = Dispatch(
         request_id=RequestId(name), client=ADA, skill=CHAT, model=model, attempt=0,
         inboxes=["_INBOX.x"], seed=1, elapsed_ms=0, request=InferenceRequest(prompt="x"),
     )  # fmt: skip
-    return asyncio.create_task(lanes.ask(to, dispatch, body, level=level, guidance=guidance))
+    return asyncio.create_task(lanes.ask(to, dispatch, body, level=level))
 
 
 ACK = Ack(0, WORKER.boot_id)
@@ -117,15 +116,11 @@ async def test_urgent_ones_take_those_that_are_held_with_them(bus: Bus, worker: 
 
 async def test_what_cannot_be_served_together_goes_apart(bus: Bus, worker: Worker) -> None:
     lanes = await opened(bus, **HELD)
-    others: list[dict[str, Any]] = [{}, {"model": ModelId("other")}, {"guidance": "json_schema"}]
+    others: list[dict[str, Any]] = [{}, {"model": ModelId("other")}]
     first = [asking(lanes, f"first{number}", **other) for number, other in enumerate(others)]
     rest = [asking(lanes, f"rest{number}", **other) for number, other in enumerate(others * 2)]
     await asyncio.gather(*first, *rest)
-    assert sorted(worker.messages[3:]) == [
-        ["rest0", "rest3"],
-        ["rest1", "rest4"],
-        ["rest2", "rest5"],
-    ]
+    assert sorted(worker.messages[2:]) == [["rest0", "rest2"], ["rest1", "rest3"]]
 
 
 async def test_a_worker_that_takes_one_at_a_time_gets_one_at_a_time(

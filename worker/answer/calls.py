@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from worker.answer.control import ControlTokens
 from worker.answer.delta import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader
 
@@ -13,14 +14,16 @@ class CallWriter:
 
     Args:
         names: of the tools there are.
+        control: what stands for control tokens in arguments is written out.
         count: calls that came before.
 
     Attributes:
         count: calls that have begun, with those before.
     """
 
-    def __init__(self, names: Collection[str], count: int = 0) -> None:
+    def __init__(self, names: Collection[str], control: ControlTokens, count: int = 0) -> None:
         self._names = names
+        self._control = control
         self.count = count
         self._arguments: list[str] = []
         self._deltas: list[CallDelta] = []
@@ -34,7 +37,7 @@ class CallWriter:
 
     def write(self, arguments: str) -> None:
         """More of the present call's arguments as JSON."""
-        if arguments:
+        if arguments := self._control.spelled(arguments):
             self._arguments.append(arguments)
             self._deltas.append(CallDelta(self.count - 1, arguments))
 

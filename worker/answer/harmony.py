@@ -99,7 +99,7 @@ class HarmonyAnswer:
 
     def _read_call(self, name: str) -> Reading[str]:
         self.channel = "tool_calls"
-        calls = CallWriter(self._names, self._calls)
+        calls = CallWriter(self._names, self._control, self._calls)
         text: list[str] = []
         enforced = self._bind is not None and name in self._names and self._bind(name)
         marker = ""

@@ -199,7 +199,7 @@ class MarkedAnswer:
         if self._bind is not None and not self._bind(text):
             return self._read_as_text(opening, text, delta)
         reader = TextReader()
-        calls = CallWriter({tool.name for tool in self._tools}, self._calls)
+        calls = CallWriter({tool.name for tool in self._tools}, self._control, self._calls)
         reading = self._tool_format.read_section(reader, calls, self._control, self._tools)
         self._section = CallSection(
             opening, reading, reader, calls, enforced=self._bind is not None

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from shared.messages.stream import FinishReason
 from worker.engine.caches import BatchCache, blocks_for
 from worker.engine.prefill import Pending
 from worker.engine.prefix_cache import Trail
@@ -30,12 +31,13 @@ class TokenLogprobs:
 @dataclass(frozen=True, slots=True)
 class Token:
     """One new token of a sequence; `token_id` is None when the sequence ended with an end
-    token, which nobody gets to see."""
+    token, `end_id`, which nobody gets to see."""
 
     sequence: int
     token_id: int | None
-    finish_reason: str | None
+    finish_reason: FinishReason | None
     logprobs: TokenLogprobs | None = None
+    end_id: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -133,11 +135,11 @@ class Drawn:
             if token_id in row.ends:
                 row.gone = True
                 row.end = [token_id]
-                tokens.append(Token(row.id, None, "stop"))
+                tokens.append(Token(row.id, None, "stop", end_id=token_id))
             else:
                 row.answer_ids.append(token_id)
                 row.gone = len(row.answer_ids) >= row.pending.prepared.max_tokens
-                reason = "length" if row.gone else None
+                reason: FinishReason | None = "length" if row.gone else None
                 tokens.append(Token(row.id, token_id, reason, logprobs.get(place)))
         return tokens
 

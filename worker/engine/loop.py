@@ -249,17 +249,19 @@ class Engine:
         if model is None:  # unloaded while its prompt was prepared
             self._send(refused(order, "model_unavailable", f"{order.model} was unloaded"))
             return
-        sequence = Sequence(prepared, model)
         if cancelled:
-            self._send(StepCompleted([sequence.cancel()]))
+            counts = prepared.answer is None
+            said = _cancelled(order) if counts else Sequence(prepared, model).cancel()
+            self._send(StepCompleted([said]))
             return
         self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids)))
         if order.count_only:
             self._send(StepCompleted([Output(order.sequence, 0, [], "", "stop")]))
             return
-        if said := sequence.replay():
-            self._send(StepCompleted(said))
-            if said[-1].finish_reason is not None:
+        sequence = Sequence(prepared, model)
+        if replayed := sequence.replay():
+            self._send(StepCompleted(replayed))
+            if replayed[-1].finish_reason is not None:
                 return
         self._rounds.add(sequence, prepared)
 

@@ -6,23 +6,25 @@ import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
-from jinja2 import TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model as _load_network
 from mlx_lm.utils import load_tokenizer
 
 from shared.errors import ModelError
+from worker.answer.control import AddedToken
+from worker.answer.format import PLAIN_FORMAT, AnswerFormat, find_format
+from worker.answer.formats.known import TOOL_FORMATS
+from worker.answer.text import Decode
 from worker.engine.caches import CacheLayout, evaluate
+from worker.engine.chat_template import ChatTemplate
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefill_speed import PrefillSpeed
-from worker.engine.text import Decode
 from worker.link.messages import LoadModel
 from worker.models.fingerprint import fingerprint
 
@@ -44,6 +46,8 @@ class LoadedModel:
         prefill_speed: as measured, first while loading.
         output: for the logits of single positions; None where they cannot be had, or not be used.
         fingerprint: of its weights; see `worker.models.fingerprint`.
+        format: of its answers.
+        template: for the thread that prepares prompts; None where it has none.
     """
 
     network: Any
@@ -57,6 +61,8 @@ class LoadedModel:
     prefill_speed: PrefillSpeed
     fingerprint: str = ""
     output: OutputLayer | None = None
+    format: AnswerFormat = PLAIN_FORMAT
+    template: ChatTemplate | None = None
 
 
 class Loading:
@@ -149,7 +155,10 @@ def _assemble(
     order: LoadModel, network: Any, tokenizer: TokenizerWrapper, config: dict[str, Any]
 ) -> Generator[float, None, LoadedModel]:
     own_context = _context_tokens(config)
-    _check_template(tokenizer)
+    answers = _find_format(order, tokenizer)
+    template = ChatTemplate(tokenizer, answers.reasoning, order.template_values)
+    if not template.knows_tools and not answers.can_call:
+        answers = replace(answers, tools=TOOL_FORMATS["hermes"])
     limit = order.max_context_tokens or own_context
     named = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
     vocabulary = int(named or len(tokenizer))
@@ -174,6 +183,22 @@ def _assemble(
         prefill_speed=speed,
         fingerprint=fingerprint(Path(order.path)),
         output=OutputLayer.of(network, layout),
+        format=answers,
+        template=template,
+    )
+
+
+def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> AnswerFormat:
+    template = getattr(tokenizer, "chat_template", None)
+    added = {
+        token.content: AddedToken(token_id, token.special)
+        for token_id, token in tokenizer.added_tokens_decoder.items()
+    }
+    return find_format(
+        template if isinstance(template, str) else "",
+        added,
+        tool_format=order.tool_format,
+        reasoning_format=order.reasoning_format,
     )
 
 
@@ -185,21 +210,6 @@ def _context_tokens(config: dict[str, Any]) -> int:
                     raise ModelError(f"config.json: {key} is {tokens}")
                 return tokens
     return _DEFAULT_CONTEXT_TOKENS
-
-
-def _check_template(tokenizer: TokenizerWrapper) -> None:
-    """Raises ModelError for a chat template that no request could use."""
-    template = getattr(tokenizer, "chat_template", None)
-    if template is None:
-        return
-    if not isinstance(template, str):
-        raise ModelError(f"the chat template is no text but a {type(template).__name__}")
-    try:
-        ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
-    except TemplateSyntaxError as error:
-        raise ModelError(
-            f"the chat template has an error in line {error.lineno}: {error}"
-        ) from None
 
 
 def _own_decoder(tokenizer: TokenizerWrapper) -> Decode:

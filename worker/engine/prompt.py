@@ -5,15 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jinja2 import TemplateError
-
 from shared.errors import InvalidRequest, RequestError
 from shared.messages.request import DEFAULT_MAX_TOKENS
+from worker.answer.answer import Answer
+from worker.answer.format import PlainAnswer
+from worker.answer.formats.base import Tool
+from worker.answer.parser import AnswerParser
+from worker.answer.sent import Sent
+from worker.engine.chat_template import Rendered
 from worker.engine.model import LoadedModel
 from worker.link.messages import Submit
-
-_ROLES = {"developer": "system"}
-"""OpenAI's newer name for a role that chat templates know by the older one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,13 @@ class PreparedSequence:
     Attributes:
         prompt_ids: the tokens of the prompt alone; never empty.
         max_tokens: as asked, but at most what the context leaves; 0 where it is only counted.
+        answer: splits what is generated; not where the prompt is only counted.
     """
 
     order: Submit
     prompt_ids: list[int]
     max_tokens: int
+    answer: Answer | None = None
 
     @property
     def all_ids(self) -> list[int]:
@@ -47,7 +50,8 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     Raises:
         RequestError: the prompt cannot be rendered, is too long, or names unknown tokens.
     """
-    prompt_ids = _tokenise(order, model)
+    prompt = _tokenise(order, model)
+    prompt_ids = prompt.token_ids
     if not prompt_ids:
         raise InvalidRequest("the prompt has no tokens", param=_param(order))
     _check_vocabulary(order, prompt_ids, model.vocabulary_size)
@@ -69,7 +73,31 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
             param=_param(order),
         )
     wanted = order.max_tokens or DEFAULT_MAX_TOKENS
-    return PreparedSequence(order, prompt_ids, min(wanted, context - len(prompt_ids)))
+    max_tokens = min(wanted, context - len(prompt_ids))
+    return PreparedSequence(order, prompt_ids, max_tokens, _answer(order, model, prompt))
+
+
+def _answer(order: Submit, model: LoadedModel, prompt: Rendered) -> Answer:
+    tools = [_tool(tool) for tool in order.calling.tools] if order.calling else []
+    sent = Sent(order.sent.text, order.sent.reasoning, order.sent.tool_calls)
+    if order.messages is None:
+        parser: AnswerParser = PlainAnswer()
+        control: Mapping[int, str] = {}
+    else:
+        opened = model.format.opens_reasoning(prompt.end)
+        parser = model.format.parser(tools, opened=opened, bind=None)
+        control = model.format.control.by_id
+    answer = Answer(model.decode, prompt.token_ids, parser, control, order.stop, sent=sent)
+    return answer
+
+
+def _tool(described: Mapping[str, Any]) -> Tool:
+    return Tool(
+        described["name"],
+        described.get("description") or "",
+        described.get("parameters") or {},
+        described.get("strict") is True,
+    )
 
 
 def _check_vocabulary(order: Submit, prompt_ids: list[int], size: int) -> None:
@@ -99,44 +127,29 @@ def _check_resume(order: Submit, prompt_tokens: int, model: LoadedModel) -> None
             code="context_length_exceeded",
             param=param,
         )
-    if order.text_sent:
+    sent = order.sent.text + order.sent.reasoning
+    if sent:
+        param = "resume.sent" if order.sent.reasoning else "resume.text_sent"
         # Some tokenizers drop a leading space at the start of a text.
         most = len(model.tokenizer.decode(order.resumed_ids)) + 1
-        if order.text_sent > most:
+        if sent > most:
             raise InvalidRequest(
-                f"resume.text_sent: {order.text_sent} characters, but the tokens make {most - 1}",
-                param="resume.text_sent",
+                f"{param}: {sent} characters, but the tokens make {most - 1}",
+                param=param,
             )
 
 
-def _tokenise(order: Submit, model: LoadedModel) -> list[int]:
+def _tokenise(order: Submit, model: LoadedModel) -> Rendered:
     if order.token_ids is not None:
-        return order.token_ids
+        return Rendered(order.token_ids, "")
     if order.text is not None:
-        return list(model.tokenizer.encode(order.text))
-    return _render(order.messages or [], model)
-
-
-def _render(messages: list[dict[str, str]], model: LoadedModel) -> list[int]:
-    if not model.tokenizer.has_chat_template:
+        return Rendered(list(model.tokenizer.encode(order.text)), "")
+    if model.template is None or not model.tokenizer.has_chat_template:
         raise InvalidRequest(
             "messages: this model has no chat template; use prompt", param="messages"
         )
-    turns: list[Mapping[str, Any]] = [
-        {**turn, "role": _ROLES.get(turn["role"], turn["role"])} for turn in messages
-    ]
-    try:
-        return list(model.tokenizer.apply_chat_template(turns, add_generation_prompt=True))
-    except TemplateError as error:
-        raise InvalidRequest(
-            f"messages: the model's chat template refuses them: {error}", param="messages"
-        ) from None
-    except Exception as error:  # a template is a program from outside
-        raise RequestError(
-            f"the model's chat template failed: {type(error).__name__}: {error}",
-            code="request_failed",
-            param="messages",
-        ) from None
+    tools = order.calling.tools if order.calling is not None else []
+    return model.template.render(order.messages or [], tools, order.template_values)
 
 
 def _param(order: Submit) -> str:

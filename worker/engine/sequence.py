@@ -1,20 +1,24 @@
-"""One sequence while it is generated: its place, its text, its end."""
+"""One sequence while it is generated: its place, what it says, its end."""
 
 from typing import Any
 
 from shared.messages.stream import FinishReason
+from worker.answer.delta import Delta
+from worker.answer.parser import Channel
+from worker.answer.text import Decode
 from worker.engine.decoding import Token, TokenLogprobs
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence
-from worker.engine.text import Decode, TextStream
-from worker.link.messages import Output
+from worker.link.messages import CallPiece, Output
 
 
 class Sequence:
     """Turns the tokens of one sequence into outputs. Belongs to the engine thread."""
 
     def __init__(self, prepared: PreparedSequence, model: LoadedModel) -> None:
+        """The sequence must have an answer: it is not only counted."""
         order = prepared.order
+        assert prepared.answer is not None
         self.id = order.sequence
         self.model = order.model
         self._decode = model.decode
@@ -23,13 +27,8 @@ class Sequence:
         self._replayed_ids = order.replayed_ids
         self._ended = order.ended
         self._left = prepared.max_tokens - len(order.answer_ids)
-        self._text = TextStream(
-            model.decode,
-            prepared.prompt_ids,
-            order.stop,
-            resumed_ids=order.resumed_ids,
-            text_sent=order.text_sent,
-        )
+        self._answer = prepared.answer
+        self._answer.resume(order.resumed_ids)
 
     def replay(self) -> list[Output]:
         """What an earlier attempt generated, as it was put out then, one output a token; with the
@@ -38,48 +37,72 @@ class Sequence:
         reason = "length" if self._left <= 0 else self._ended
         last = len(self._replayed_ids) - 1
         for number, token_id in enumerate(self._replayed_ids):
-            at_its_end = "length" if number == last and reason == "length" else None
+            at_its_end: FinishReason | None = None
+            if number == last and reason == "length":
+                at_its_end = "length"
             outputs.append(self.advance(Token(self.id, token_id, at_its_end)))
             if outputs[-1].finish_reason is not None:
                 return outputs
-        if self._text.stopped or reason is not None:
-            rest = self._text.finish()
-            outputs.append(self._output([], rest, "stop" if self._text.stopped else reason))
+        if self._answer.stopped or reason is not None:
+            rest = self._answer.finish()
+            outputs.append(self._output([], rest, "stop" if self._answer.stopped else reason))
         return outputs
 
     def advance(self, token: Token) -> Output:
         """The output of one more token; its `finish_reason` is set when it was the last."""
         if token.token_id is None:
-            return self._output([], self._text.finish(), "stop")
+            return self._output([], self._answer.finish(token.end_id), "stop")
+        before = self._answer.channel
+        delta = self._answer.push(token.token_id)
+        reason: FinishReason | None = None
+        if self._answer.stopped:
+            reason = "stop"
+        elif token.finish_reason is not None:
+            reason = token.finish_reason
+            delta += self._answer.finish()
+            if self._answer.stopped:
+                reason = "stop"
         logprobs = None
         if self._logprobs is not None and token.logprobs is not None:
-            logprobs = [_logprob(token.token_id, token.logprobs, self._logprobs, self._decode)]
-        text = self._text.push([token.token_id])
-        reason: FinishReason | None = None
-        if self._text.stopped:
-            reason = "stop"
-        elif token.finish_reason == "length":
-            reason = "length"
-            text += self._text.finish()
-            if self._text.stopped:
-                reason = "stop"
-        return self._output([token.token_id], text, reason, logprobs)
+            entry = _logprob(token.token_id, token.logprobs, self._logprobs, self._decode)
+            logprobs = [{**entry, "channel": _channel(before, self._answer.channel)}]
+        return self._output([token.token_id], delta, reason, logprobs)
 
     def cancel(self) -> Output:
         """The last output of a sequence that is cut short."""
-        return self._output([], self._text.finish(), "cancelled")
+        return self._output([], self._answer.finish(), "cancelled")
 
     def _output(
         self,
         token_ids: list[int],
-        text: str,
+        delta: Delta,
         reason: FinishReason | None,
         logprobs: list[dict[str, Any]] | None = None,
     ) -> Output:
-        stop = self._text.stop_sequence if reason == "stop" else None
-        output = Output(self.id, self._index, token_ids, text, reason, logprobs, stop)
+        stop = self._answer.stop_sequence if reason == "stop" else None
+        if reason == "stop" and stop is None and self._answer.has_calls:
+            reason = "tool_calls"
+        calls = [CallPiece(call.index, call.arguments, call.name) for call in delta.calls]
+        output = Output(
+            self.id,
+            self._index,
+            token_ids,
+            delta.text,
+            reason,
+            logprobs,
+            stop,
+            delta.reasoning,
+            calls,
+            delta.warnings,
+            self._answer.reasoning_tokens,
+        )
         self._index += len(token_ids)
         return output
+
+
+def _channel(before: Channel, after: Channel) -> Channel:
+    """Of a token: a marker belongs to what it marks."""
+    return before if after == "content" else after
 
 
 def _logprob(token_id: int, logprobs: TokenLogprobs, top: int, decode: Decode) -> dict[str, Any]:

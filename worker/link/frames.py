@@ -9,6 +9,8 @@ import orjson
 from shared.errors import DecodeError
 from worker.link.messages import (
     BatchMeasured,
+    Calling,
+    CallPiece,
     EngineMeasured,
     Fact,
     Foresee,
@@ -16,7 +18,9 @@ from worker.link.messages import (
     Order,
     Output,
     Sampling,
+    SentCharacters,
     StepCompleted,
+    Structured,
     Submit,
     TextMeasured,
     TextsMeasured,
@@ -45,7 +49,7 @@ def decode_body(body: bytes) -> Order | Fact:
         name, fields = orjson.loads(body)
         kind = _KINDS[name]
         if kind is StepCompleted:
-            return StepCompleted([Output(**output) for output in fields["outputs"]])
+            return StepCompleted([_output(output) for output in fields["outputs"]])
         if kind is Submit:
             return _submit(fields)
         if kind is Foresee:
@@ -63,7 +67,18 @@ def decode_body(body: bytes) -> Order | Fact:
 
 
 def _submit(order: dict[str, Any]) -> Submit:
-    return Submit(**{**order, "sampling": Sampling(**order["sampling"])})
+    order["sampling"] = Sampling(**order["sampling"])
+    order["sent"] = SentCharacters(**order["sent"])
+    for name, kind in (("calling", Calling), ("structure", Structured)):
+        if order[name] is not None:
+            order[name] = kind(**order[name])
+    return Submit(**order)
+
+
+def _output(output: dict[str, Any]) -> Output:
+    if output["calls"]:
+        output["calls"] = [CallPiece(**call) for call in output["calls"]]
+    return Output(**output)
 
 
 def frame_length(header: bytes) -> int:

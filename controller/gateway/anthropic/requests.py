@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from controller.gateway.sessions import derived_name
+from shared.messages.edge import Edge
 from shared.messages.request import (
-    Edge,
     MaxTokens,
     ModelName,
     PriorityName,

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from controller.gateway.sessions import derived_name
+from shared.messages.edge import Edge
 from shared.messages.request import (
     Choices,
-    Edge,
     LogitBias,
     MaxTokens,
     ModelName,

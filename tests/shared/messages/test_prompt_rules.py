@@ -15,7 +15,7 @@ DATE = PromptRule(pattern=r"Today is .*", action="move", roles=["system", "user"
 def system(content: str, *rules: PromptRule, role: str = "system") -> str:
     (message,) = cleaned([{"role": role, "content": content}], rules)
     assert message["role"] == role
-    return message["content"]
+    return str(message["content"])
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_defaults_are_openais_and_the_clusters() -> None:
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
         "logit_bias": {}, "stop_token_ids": [], "ignore_eos": False, "n": 1, "count_only": False,
         "stream": True, "multiplex": False, "priority": "medium", "timeout_ms": 120_000,
-            "debug": False,
+        "debug": False, "parallel_tool_calls": True, "chat_template_kwargs": {},
     }  # fmt: skip
 
 
@@ -167,14 +167,7 @@ def test_fields_that_do_not_go_together_are_refused(
     ("body", "param"),
     [
         ({"input": "embed me"}, "input"),
-        ({"prompt": "x", "tools": [{"type": "function"}]}, "tools"),
-        ({"prompt": "x", "tool_choice": "required"}, "tool_choice"),
         ({"prompt": "x", "response_format": {"type": "json_object"}}, "response_format"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
-        (
-            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
-            "messages.0.tool_calls",
-        ),
     ],
 )
 def test_what_is_known_but_not_served_yet_says_so(body: dict[str, Any], param: str) -> None:
@@ -185,10 +178,10 @@ def test_what_is_known_but_not_served_yet_says_so(body: dict[str, Any], param: s
 
 def test_numbers_of_any_size_have_a_fingerprint() -> None:
     one, other = (
-        InferenceRequest(prompt="x", response_format={"b": 10**30 + more, "a": 1})
+        InferenceRequest(prompt="x", chat_template_kwargs={"b": 10**30 + more, "a": 1})
         for more in (0, 1)
     )
-    again = InferenceRequest(prompt="x", response_format={"a": 1, "b": 10**30})
+    again = InferenceRequest(prompt="x", chat_template_kwargs={"a": 1, "b": 10**30})
     assert one.fingerprint() == again.fingerprint() != other.fingerprint()
 
 

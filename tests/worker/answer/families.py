@@ -198,6 +198,4 @@ def read(parser: AnswerParser, pieces: Sequence[str]) -> Read:
             calls.append([delta.name, ""])
         assert delta.index == len(calls) - 1
         calls[-1][1] += delta.arguments
-    return Read(
-        total.text, total.reasoning, [(name, text) for name, text in calls], total.warnings
-    )
+    return Read(total.text, total.reasoning, [(name, text) for name, text in calls], total.warnings)

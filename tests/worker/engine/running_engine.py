@@ -49,6 +49,21 @@ class Answer:
         return "".join(output.text for output in self.outputs)
 
     @property
+    def reasoning(self) -> str:
+        return "".join(output.reasoning for output in self.outputs)
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        """Name and arguments of each tool call."""
+        calls: list[list[str]] = []
+        for output in self.outputs:
+            for piece in output.calls:
+                if piece.name is not None:
+                    calls.append([piece.name, ""])
+                calls[piece.index][1] += piece.arguments
+        return [(name, arguments) for name, arguments in calls]
+
+    @property
     def finish_reason(self) -> str | None:
         return self.outputs[-1].finish_reason if self.outputs else None
 
@@ -112,10 +127,10 @@ class RunningEngine:
             raise AssertionError("the engine died") from self._failure
         return found[0]
 
-    def load(self, folder: Path, model: ModelId = TINY) -> ModelLoaded | ModelFailed:
+    def load(self, folder: Path, model: ModelId = TINY, **fields: Any) -> ModelLoaded | ModelFailed:
         with self._changed:
             seen = len(self._facts)
-        self.give(LoadModel(model, str(folder)))
+        self.give(LoadModel(model, str(folder), **fields))
 
         def find(facts: list[Fact]) -> list[ModelLoaded | ModelFailed] | None:
             ends = [fact for fact in facts[seen:] if isinstance(fact, ModelLoaded | ModelFailed)]

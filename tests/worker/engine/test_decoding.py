@@ -174,7 +174,10 @@ def test_an_end_token_ends_its_row_alone_unseen_and_after_one_pass_in_vain(
     ends = {1: [], 2: [300, whole[3]], 3: list[int]()}
     group = _group(model, [_row(i, ids, left=7, ends=ends[i]) for i in ends])
     tokens = _finish(group)
-    assert tokens[2] == [*(Token(2, token, None) for token in whole[:3]), Token(2, None, "stop")]
+    assert tokens[2] == [
+        *(Token(2, token, None) for token in whole[:3]),
+        Token(2, None, "stop", end_id=whole[3]),
+    ]
     assert ids_of(tokens[1]) == ids_of(tokens[3]) == whole
     assert network.shapes == [(3, 1)] * 5 + [(2, 1)] * 2
 
@@ -186,7 +189,7 @@ def test_an_end_token_at_the_last_place_ends_with_stop(
     whole = greedy_alone(network, ids, 4)
     assert whole[3] not in whole[:3]
     group = _group(model, [_row(1, ids, left=4, ends=[whole[3]])])
-    assert _finish(group)[1][-1] == Token(1, None, "stop")
+    assert _finish(group)[1][-1] == Token(1, None, "stop", end_id=whole[3])
     assert network.shapes == [(1, 1)] * 4
 
 

@@ -28,6 +28,7 @@ from worker.link.messages import (
     ModelLoaded,
     PrefillAdvanced,
     PrefixRestored,
+    SentCharacters,
     SequenceStarted,
     StepCompleted,
     TextKept,
@@ -149,7 +150,7 @@ def test_a_resumed_sequence_goes_on_exactly_as_the_undisturbed_one(
             max_tokens=40,
             sampling=way,
             resumed_ids=undisturbed.token_ids[:cut],
-            text_sent=len(sent),
+            sent=SentCharacters(len(sent)),
         )
         assert resumed.outputs[0].index == cut
         assert resumed.token_ids == undisturbed.token_ids[cut:]
@@ -227,7 +228,7 @@ def test_a_sequence_resumed_behind_its_stop_string_ends_without_another_token(
         sampling=way,
         stop=[stop],
         resumed_ids=stopped.token_ids,
-        text_sent=len(stopped.text),
+        sent=SentCharacters(len(stopped.text)),
     )
     assert (resumed.token_ids, resumed.text, resumed.finish_reason) == ([], "", "stop")
 
@@ -236,7 +237,7 @@ def test_a_sequence_resumed_with_all_its_tokens_ends_and_the_engine_lives(
     tiny_model: Path,
 ) -> None:
     with running_engine(tiny_model) as mortal:
-        answer = mortal.generate(max_tokens=3, resumed_ids=[1, 2, 3], text_sent=3)
+        answer = mortal.generate(max_tokens=3, resumed_ids=[1, 2, 3], sent=SentCharacters(3))
         assert (answer.token_ids, answer.finish_reason) == ([], "length")
 
 
@@ -321,7 +322,8 @@ def test_logprobs_name_each_token_and_the_greedy_token_is_the_likeliest(
     for output in answer.outputs:
         assert output.logprobs is not None
         ((entry),) = output.logprobs
-        assert set(entry) == {"token_id", "token", "logprob", "top"}
+        assert set(entry) == {"token_id", "token", "logprob", "top", "channel"}
+        assert entry["channel"] == "content"
         assert [entry["token_id"]] == output.token_ids
         top = entry["top"]
         assert len(top) == 4
@@ -337,7 +339,7 @@ def test_logprobs_name_each_token_and_the_greedy_token_is_the_likeliest(
 def test_logprobs_0_gives_the_token_alone_and_none_gives_nothing(engine: RunningEngine) -> None:
     answer = engine.generate(max_tokens=4, sampling=sampling(logprobs=0, logit_bias=ENDLESS))
     entries = [entry for output in answer.outputs for entry in output.logprobs or []]
-    assert [set(entry) for entry in entries] == [{"token_id", "token", "logprob"}] * 4
+    assert [set(entry) for entry in entries] == [{"token_id", "token", "logprob", "channel"}] * 4
     plain = engine.generate(max_tokens=4, sampling=sampling(logit_bias=ENDLESS))
     assert all(output.logprobs is None for output in plain.outputs)
 

@@ -19,11 +19,15 @@ from worker.link.frames import (
 )
 from worker.link.messages import (
     BatchMeasured,
+    Calling,
+    CallPiece,
     Fact,
     KVMemoryMeasured,
     Order,
     Output,
     Sampling,
+    SentCharacters,
+    Structured,
     Submit,
     TextMeasured,
 )
@@ -55,13 +59,17 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     list[str]: st.lists(st.text()),
     dict[str, float]: st.dictionaries(st.text(), _FLOATS),
     dict[str, str]: st.dictionaries(st.text(), st.text()),
-    list[dict[str, str]] | None: st.none()
-    | st.lists(st.dictionaries(st.text(), st.text()), max_size=3),
     list[dict[str, Any]] | None: st.none()
     | st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
     Submit: st.deferred(lambda: _messages(Submit)),
     Sampling: st.deferred(lambda: _messages(Sampling)),
     list[Output]: st.lists(st.deferred(lambda: _messages(Output)), max_size=4),
+    SentCharacters: st.deferred(lambda: _messages(SentCharacters)),
+    Calling | None: st.none() | st.deferred(lambda: _messages(Calling)),
+    Structured | None: st.none() | st.deferred(lambda: _messages(Structured)),
+    list[CallPiece]: st.lists(st.deferred(lambda: _messages(CallPiece)), max_size=3),
+    dict[str, Any]: st.dictionaries(st.text(), _JSON, max_size=3),
+    Any: _JSON,
     bool: st.booleans(),
     list[dict[str, Any]]: st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
     KVMemoryMeasured: st.deferred(lambda: _messages(KVMemoryMeasured)),

@@ -50,12 +50,12 @@ class GemmaFormat:
 class FunctionGemmaFormat(GemmaFormat):
     """One call a section, as FunctionGemma writes it."""
 
-    name: ClassVar = "function_gemma"
-    quote: ClassVar = "<escape>"
-    open: ClassVar = "<start_function_call>"
-    close: ClassVar = "<end_function_call>"
-    markers: ClassVar = (open, close, quote)
-    openings: ClassVar = (open,)
+    name: ClassVar[str] = "function_gemma"
+    quote: ClassVar[str] = "<escape>"
+    open: ClassVar[str] = "<start_function_call>"
+    close: ClassVar[str] = "<end_function_call>"
+    markers: ClassVar[tuple[str, ...]] = (open, close, quote)
+    openings: ClassVar[tuple[str, ...]] = (open,)
 
 
 def _read_object(

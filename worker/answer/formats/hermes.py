@@ -14,9 +14,9 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 class HermesFormat:
     """One call a section: `<tool_call>`, a JSON object, `</tool_call>`."""
 
-    name: ClassVar = "hermes"
-    markers: ClassVar = (_OPEN, _CLOSE)
-    openings: ClassVar = (_OPEN,)
+    name: ClassVar[str] = "hermes"
+    markers: ClassVar[tuple[str, ...]] = (_OPEN, _CLOSE)
+    openings: ClassVar[tuple[str, ...]] = (_OPEN,)
 
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
         yield from read_json_head(reader, names)

@@ -14,9 +14,9 @@ _OPEN = "<|python_tag|>"
 class LlamaFormat:
     """A section is JSON objects with `;` between them."""
 
-    name: ClassVar = "llama3"
-    markers: ClassVar = (_OPEN,)
-    openings: ClassVar = (_OPEN, "")
+    name: ClassVar[str] = "llama3"
+    markers: ClassVar[tuple[str, ...]] = (_OPEN,)
+    openings: ClassVar[tuple[str, ...]] = (_OPEN, "")
 
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
         yield from read_json_head(reader, names)

@@ -17,8 +17,8 @@ class MistralFormat:
     """A section is a list of JSON objects."""
 
     name: ClassVar[str] = "mistral"
-    markers: ClassVar = (_OPEN, _ARGUMENTS, _ID)
-    openings: ClassVar = (_OPEN,)
+    markers: ClassVar[tuple[str, ...]] = (_OPEN, _ARGUMENTS, _ID)
+    openings: ClassVar[tuple[str, ...]] = (_OPEN,)
 
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
         yield from reader.skip_space()
@@ -39,7 +39,7 @@ class MistralFormat:
 class MistralArgsFormat(MistralFormat):
     """A section is one call: its name, `[ARGS]`, a JSON object."""
 
-    name: ClassVar = "mistral_args"
+    name: ClassVar[str] = "mistral_args"
 
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
         yield from reader.skip_space()

@@ -23,9 +23,9 @@ _NAME = re.compile(r"[^>\n]+")
 class QwenXmlFormat:
     """One call a section."""
 
-    name: ClassVar = "qwen3_coder"
-    markers: ClassVar = (_OPEN, _CLOSE)
-    openings: ClassVar = (_OPEN, "")
+    name: ClassVar[str] = "qwen3_coder"
+    markers: ClassVar[tuple[str, ...]] = (_OPEN, _CLOSE)
+    openings: ClassVar[tuple[str, ...]] = (_OPEN, "")
 
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
         yield from reader.skip_space()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 Decode = Callable[[Sequence[int]], str]
 
 REPLACEMENT = "�"
-_CONTEXT_TOKENS = 4
+CONTEXT_TOKENS = 4
 _MAX_MISSING_BYTES = 3
 
 
@@ -23,12 +23,16 @@ class Detokenizer:
             prompt_ids: the last of them are context: some tokenizers drop a leading space.
         """
         self._decode = decode
-        self._ids: list[int] = list(prompt_ids[-_CONTEXT_TOKENS:])
+        self._ids: list[int] = list(prompt_ids[-CONTEXT_TOKENS:])
         if decode(self._ids).endswith(REPLACEMENT):
             self._ids = []
         self._window = 0
         self._decided = len(self._ids)
         self._emitted = len(decode(self._ids))
+
+    def decode_with(self, decode: Decode) -> None:
+        """Another thread goes on with it, which has a tokenizer of its own."""
+        self._decode = decode
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that became certain with these tokens."""
@@ -92,58 +96,6 @@ class StopScanner:
         """What was held back and turned out to be no stop string."""
         held, self._held = self._held, ""
         return held
-
-
-class TextStream:
-    """Detokenizer and stop scanner in a row, with the text of earlier attempts left out."""
-
-    def __init__(
-        self,
-        decode: Decode,
-        prompt_ids: Sequence[int],
-        stop_strings: Sequence[str],
-        *,
-        resumed_ids: Sequence[int] = (),
-        text_sent: int = 0,
-    ) -> None:
-        self._detokenizer = Detokenizer(decode, prompt_ids)
-        self._scanner = StopScanner(stop_strings)
-        self._skip = text_sent
-        self._pending = ""
-        # One at a time, as they were generated: what is held back depends on it.
-        self._pending = "".join([self.push([token]) for token in resumed_ids])
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string was found; nothing comes after it."""
-        return self._scanner.stopped
-
-    @property
-    def stop_sequence(self) -> str | None:
-        """The stop string that was found."""
-        return self._scanner.found
-
-    def push(self, token_ids: Sequence[int]) -> str:
-        """The new text that may be sent."""
-        pending, self._pending = self._pending, ""
-        if self.stopped:
-            return pending
-        return pending + self._unsent(self._scanner.push(self._detokenizer.push(token_ids)))
-
-    def finish(self) -> str:
-        """The rest at the end of the sequence."""
-        pending, self._pending = self._pending, ""
-        if self.stopped:
-            return pending
-        rest = self._scanner.push(self._detokenizer.finish())
-        if not self.stopped:
-            rest += self._scanner.finish()
-        return pending + self._unsent(rest)
-
-    def _unsent(self, text: str) -> str:
-        skipped = min(self._skip, len(text))
-        self._skip -= skipped
-        return text[skipped:]
 
 
 def _overlap(text: str, stop: str) -> int:

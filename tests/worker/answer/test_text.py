@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from worker.engine.text import REPLACEMENT, Decode, Detokenizer, StopScanner, TextStream
+from worker.answer.answer import Answer
+from worker.answer.format import PlainAnswer
+from worker.answer.sent import Sent
+from worker.answer.text import REPLACEMENT, Decode, Detokenizer, StopScanner
 
 _CHUNKS = st.sampled_from(
     [
@@ -234,17 +237,25 @@ def test_a_stop_string_inside_another_stops_alike_whatever_the_pieces() -> None:
 # The whole stream.
 
 
+def _answer(
+    decode: Decode, stops: Sequence[str], resumed_ids: Sequence[int] = (), text_sent: int = 0
+) -> Answer:
+    answer = Answer(decode, [], PlainAnswer(), {}, stops, sent=Sent(text_sent))
+    answer.resume(resumed_ids)
+    return answer
+
+
 def _stream(
     decode: Decode, ids: Sequence[int], stops: Sequence[str], **resume: Any
 ) -> tuple[list[str], bool]:
     """The pieces of one token after another up to the end, and whether a stop string came."""
-    stream = TextStream(decode, [], stops, **resume)
+    answer = _answer(decode, stops, **resume)
     pieces = []
     for token in ids:
-        pieces.append(stream.push([token]))
-        if stream.stopped:
+        pieces.append(answer.push(token).text)
+        if answer.stopped:
             return pieces, True
-    return [*pieces, stream.finish()], False
+    return [*pieces, answer.finish().text], False
 
 
 @settings(max_examples=300)
@@ -288,6 +299,6 @@ def test_nothing_comes_after_a_stop_string_that_the_resumed_tokens_already_hold(
     tiny: Coder,
 ) -> None:
     ids = tiny.of_bytes(b"one. two")
-    stream = TextStream(tiny.decode, [], ["."], resumed_ids=ids[:5], text_sent=3)
-    assert stream.stopped
-    assert stream.push(ids[5:]) + stream.finish() == ""
+    answer = _answer(tiny.decode, ["."], ids[:5], 3)
+    assert answer.stopped
+    assert answer.push(ids[5]).text + answer.finish().text == ""

@@ -1,0 +1,45 @@
+"""Bounds on JSON schemas from outside: what is larger is refused before anybody compiles it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+MAX_SCHEMA_BYTES = 256 * 1024
+MAX_SCHEMA_DEPTH = 64
+MAX_SCHEMA_NODES = 20_000
+
+
+def check_schema(schema: Any, path: str) -> None:
+    """Refuse what is too large, too deep, or no schema at all.
+
+    Raises:
+        ValueError: says where, beginning with `path`.
+    """
+    if not isinstance(schema, Mapping | bool):
+        raise ValueError(f"{path}: a schema is an object")
+    nodes, waiting = 0, [(schema, path, 1)]
+    while waiting:
+        value, place, depth = waiting.pop()
+        nodes += 1
+        if nodes > MAX_SCHEMA_NODES:
+            raise ValueError(f"{path}: it has more than {MAX_SCHEMA_NODES} values")
+        if depth > MAX_SCHEMA_DEPTH:
+            raise ValueError(
+                f"{_shortened(place)}: it is nested deeper than {MAX_SCHEMA_DEPTH} levels"
+            )
+        match value:
+            case dict():
+                waiting += [(each, f"{place}.{key}", depth + 1) for key, each in value.items()]
+            case list():
+                waiting += [(each, f"{place}.{at}", depth + 1) for at, each in enumerate(value)]
+    try:
+        size = len(orjson.dumps(schema))
+    except orjson.JSONEncodeError:  # a number of more than 64 bits, a lone surrogate
+        raise ValueError(f"{path}: it holds a number or a character beyond JSON's") from None
+    if size > MAX_SCHEMA_BYTES:
+        raise ValueError(f"{path}: {size} bytes; at most {MAX_SCHEMA_BYTES} are taken")
+
+
+def _shortened(path: str) -> str:
+    return path if len(path) <= 200 else f"{path[:100]}...{path[-90:]}"

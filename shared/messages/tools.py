@@ -1,0 +1,101 @@
+"""Functions that a model may call, and its calls, with OpenAI's names."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from shared.messages.edge import Edge
+from shared.messages.schemas import check_schema
+
+TOOL_NAME_PATTERN = r"^[A-Za-z0-9_.:-]{1,128}$"
+MAX_TOOLS = 1024
+
+ToolName = Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
+
+
+class Function(Edge):
+    """A function; `parameters` is the JSON schema of its arguments, an object."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @field_validator("parameters")
+    @classmethod
+    def _bounded(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None:
+            check_schema(schema, "parameters")
+        return schema
+
+
+class Tool(Edge):
+    type: Literal["function"]
+    function: Function
+
+
+class CalledFunction(Edge):
+    """`arguments` is JSON as a string, as the model wrote it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    arguments: str = ""
+
+
+class ToolCall(Edge):
+    """A call that an assistant made."""
+
+    id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class NamedFunction(Edge):
+    name: ToolName
+
+
+class NamedTool(Edge):
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class Tools(Edge):
+    """The part of a request that is about tools."""
+
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: ToolChoice | None = Field(
+        None,
+        description="`none`, `auto` (the default where there are tools), `required`, or a function",
+    )
+    parallel_tool_calls: bool = Field(True, description="whether an answer may hold several calls")
+
+    @model_validator(mode="after")
+    def _choice_is_there(self) -> Self:
+        names = [tool.function.name for tool in self.tools or []]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"tools: {twice} is there twice")
+        if isinstance(self.tool_choice, NamedTool) and self.forced_tool not in names:
+            raise ValueError(f"tool_choice: there is no tool {self.forced_tool}")
+        if self.tool_choice == "required" and not names:
+            raise ValueError("tool_choice: `required` needs tools")
+        return self
+
+    @property
+    def forced_tool(self) -> str | None:
+        """The one that must be called."""
+        choice = self.tool_choice
+        return choice.function.name if isinstance(choice, NamedTool) else None
+
+    @property
+    def usable_tools(self) -> list[Function]:
+        """Those that the model is told of."""
+        return [] if self.tool_choice == "none" else [tool.function for tool in self.tools or []]
+
+    @property
+    def must_call(self) -> bool:
+        return self.tool_choice == "required" or self.forced_tool is not None

@@ -1,0 +1,92 @@
+"""The format of one model's answers, and the parser for each of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from worker.answer.control import NO_CONTROL_TOKENS, AddedToken, ControlTokens
+from worker.answer.delta import Delta
+from worker.answer.formats.base import Tool, ToolFormat
+from worker.answer.formats.known import HARMONY, TOOL_FORMATS, find_tool_format
+from worker.answer.harmony import HarmonyAnswer
+from worker.answer.marked import MarkedAnswer
+from worker.answer.parser import AnswerParser, Bind, Channel
+from worker.answer.reasoning import REASONING_FORMATS, ReasoningFormat, find_reasoning_format
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """How a model writes reasoning and tool calls.
+
+    Attributes:
+        control: the added tokens of its markers.
+        reasoning: None where it does not think, or does not mark it.
+        tools: None where it knows no tools, or writes `harmony`.
+    """
+
+    control: ControlTokens
+    reasoning: ReasoningFormat | None = None
+    tools: ToolFormat | None = None
+    harmony: bool = False
+
+    @property
+    def can_call(self) -> bool:
+        return self.tools is not None or self.harmony
+
+    @property
+    def can_reason(self) -> bool:
+        return self.reasoning is not None or self.harmony
+
+    def opens_reasoning(self, prompt_end: str) -> bool:
+        """Whether a prompt that ends so has opened reasoning already."""
+        return self.reasoning is not None and prompt_end.rstrip().endswith(
+            self.reasoning.open.rstrip()
+        )
+
+    def parser(self, tools: Sequence[Tool], *, opened: bool, bind: Bind | None) -> AnswerParser:
+        """For one answer; see `MarkedAnswer`."""
+        if self.harmony:
+            return HarmonyAnswer(self.control, tools, bind=bind)
+        return MarkedAnswer(
+            self.control, self.reasoning, self.tools, tools, opened=opened, bind=bind
+        )
+
+
+PLAIN_FORMAT = AnswerFormat(NO_CONTROL_TOKENS)
+
+
+def find_format(
+    template: str,
+    vocabulary: Mapping[str, AddedToken],
+    *,
+    tool_format: str | None = None,
+    reasoning_format: str | None = None,
+) -> AnswerFormat:
+    """What a chat template and the added tokens of a vocabulary show.
+
+    Args:
+        tool_format, reasoning_format: names, where they were set; `none` for none.
+    """
+    tool_format = tool_format or find_tool_format(template, vocabulary)
+    if tool_format == HARMONY and all(each in vocabulary for each in HarmonyAnswer.markers):
+        return AnswerFormat(ControlTokens(vocabulary, HarmonyAnswer.markers), harmony=True)
+    tools = TOOL_FORMATS.get(tool_format or "")
+    if reasoning_format is None:
+        reasoning = find_reasoning_format(template, vocabulary)
+    else:
+        reasoning = next((f for f in REASONING_FORMATS if f.name == reasoning_format), None)
+    hidden = reasoning.markers if reasoning is not None else ()
+    markers = (*hidden, *(tools.markers if tools is not None else ()))
+    return AnswerFormat(ControlTokens(vocabulary, markers, hidden), reasoning, tools)
+
+
+class PlainAnswer:
+    """An `AnswerParser` for text that is content, whatever stands in it."""
+
+    channel: Channel = "content"
+    has_calls = False
+
+    def push(self, text: str) -> Delta:
+        return Delta(text)
+
+    def finish(self) -> Delta:
+        return Delta()

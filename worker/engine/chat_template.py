@@ -1,0 +1,211 @@
+"""From messages and tools to the tokens of a prompt, by the model's chat template.
+
+Text from outside stays text: where a string of a message or tool holds what the tokenizer takes
+for a token of its own (`<|im_end|>`, `</think>`), a nonce splits it before the template is
+rendered, and the pieces are tokenised apart.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError, meta
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from shared.errors import InvalidRequest, ModelError, RequestError
+from worker.answer.reasoning import ReasoningFormat
+from worker.engine.tool_prompt import with_tools_as_text
+
+_ROLES = {"developer": "system"}
+"""OpenAI's newer name for a role that chat templates know by the older one."""
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+"""What templates call what was thought: each family another."""
+_END_CHARACTERS = 64
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a model is trained on; it prints its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt: its tokens, and the last characters of its text."""
+
+    token_ids: list[int]
+    end: str
+
+
+class ChatTemplate:
+    """Belongs to the thread that prepares prompts.
+
+    Attributes:
+        variables: what the template reads beyond what it sets itself.
+
+    Args:
+        reasoning: how the model marks it.
+        defaults: what the template is given where a request does not say otherwise.
+
+    Raises:
+        ModelError: no request could use the template.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TokenizerWrapper,
+        reasoning: ReasoningFormat | None,
+        defaults: Mapping[str, Any],
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._reasoning = reasoning
+        self._defaults = dict(defaults)
+        self.variables = _variables(getattr(tokenizer, "chat_template", None))
+        self._guard = Guard(str(token) for token in tokenizer.added_tokens_decoder.values())
+
+    @property
+    def knows_tools(self) -> bool:
+        return "tools" in self.variables
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        values: Mapping[str, Any],
+    ) -> Rendered:
+        """The prompt of a conversation, with the assistant's turn opened.
+
+        Args:
+            tools: functions as OpenAI describes them.
+            values: for the template, beyond messages and tools.
+
+        Raises:
+            RequestError: the template cannot be rendered with them.
+        """
+        turns = [self._turn(message) for message in messages]
+        known: dict[str, Any] = {**self._defaults, **values}
+        known.setdefault("enable_thinking", self._reasoning is not None)
+        if self.knows_tools and tools:
+            known["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
+        elif not self.knows_tools:
+            turns = with_tools_as_text(turns, tools)
+        nonce = secrets.token_hex(8)
+        turns = self._guard.split(turns, nonce)
+        if "tools" in known:
+            known["tools"] = self._guard.split(known["tools"], nonce)
+        text = self._rendered(turns, known)
+        pieces = text.split(nonce)
+        token_ids = [
+            token
+            for piece in pieces
+            if piece
+            for token in self._tokenizer.encode(piece, add_special_tokens=False)
+        ]
+        return Rendered(token_ids, pieces[-1][-_END_CHARACTERS:])
+
+    def _rendered(self, turns: list[dict[str, Any]], values: dict[str, Any]) -> str:
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    turns, add_generation_prompt=True, tokenize=False, **values
+                )
+            )
+        except TemplateError as error:
+            raise InvalidRequest(
+                f"messages: the model's chat template refuses them: {error}", param="messages"
+            ) from None
+        except Exception as error:  # a template is a program from outside
+            raise RequestError(
+                f"the model's chat template failed: {type(error).__name__}: {error}",
+                code="request_failed",
+                param="messages",
+            ) from None
+
+    def _turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        turn = {**message, "role": _ROLES.get(message["role"], message["role"])}
+        if turn["role"] == "assistant":
+            reasoning = turn.pop("reasoning", None)
+            if reasoning is None and self._reasoning is not None:
+                reasoning, turn["content"] = _parted(turn["content"], self._reasoning)
+            if reasoning:
+                turn.update(dict.fromkeys(_REASONING_KEYS, reasoning))
+            if calls := turn.get("tool_calls"):
+                turn["tool_calls"] = [_readable(call) for call in calls]
+        return turn
+
+
+def _parted(content: str, reasoning: ReasoningFormat) -> tuple[str | None, str]:
+    """What an assistant's content begins with as reasoning, and the rest."""
+    if not content.lstrip().startswith(reasoning.open):
+        return None, content
+    thought, mark, rest = content.lstrip().removeprefix(reasoning.open).partition(reasoning.close)
+    return (thought.strip("\n"), rest.lstrip("\n")) if mark else (None, content)
+
+
+def _readable(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call whose arguments are an object, as most templates expect it."""
+    function = call["function"]
+    arguments = function["arguments"]
+    try:
+        found = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        found = arguments
+    if not isinstance(found, dict):
+        found = arguments
+    return {**call, "function": {**function, "arguments": found}}
+
+
+class Guard:
+    """Splits strings where a tokenizer would see a token of its own."""
+
+    def __init__(self, added_tokens: Iterable[str]) -> None:
+        tokens = sorted({token for token in added_tokens if len(token) > 1}, key=len, reverse=True)
+        self._tokens = tuple(tokens)
+        self._any = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+        self._beginnings = frozenset(token[:n] for token in tokens for n in range(1, len(token)))
+        self._longest = max(map(len, tokens), default=1)
+
+    def split(self, value: Any, nonce: str) -> Any:
+        """A value of JSON in which no string, key or value, holds or begins a token: a nonce stands
+        behind the first character."""
+        match value:
+            case str():
+                return self._split(value, nonce)
+            case Mapping():
+                return {self.split(k, nonce): self.split(v, nonce) for k, v in value.items()}
+            case list() | tuple():
+                return [self.split(each, nonce) for each in value]
+            case _:
+                return value
+
+    def _split(self, text: str, nonce: str) -> str:
+        if any(token in text for token in self._tokens):
+            text = self._any.sub(lambda found: f"{found[0][0]}{nonce}{found[0][1:]}", text)
+        end = text[-self._longest :]
+        if any(end[at:] in self._beginnings for at in range(len(end))):
+            text += nonce
+        return text
+
+
+def _variables(template: Any) -> frozenset[str]:
+    """Raises ModelError for a template that no request could use."""
+    if template is None:
+        return frozenset()
+    if not isinstance(template, str):
+        raise ModelError(f"the chat template is no text but a {type(template).__name__}")
+    environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols", _Generation])
+    try:
+        return frozenset(meta.find_undeclared_variables(environment.parse(template)))
+    except TemplateSyntaxError as error:
+        raise ModelError(
+            f"the chat template has an error in line {error.lineno}: {error}"
+        ) from None

@@ -1,0 +1,46 @@
+"""Tools for a model whose chat template knows none: described in its system message, in the
+words of Nous Hermes (https://github.com/NousResearch/Hermes-Function-Calling)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_SYSTEM = """\
+You may call one or more functions to assist with the user query. You are provided with \
+function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+For each function call return a JSON object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+def with_tools_as_text(
+    turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Turns of a role and a content each; calls and their results are in the content."""
+    written = [_written(turn) for turn in turns]
+    if not tools:
+        return written
+    described = "\n".join(
+        json.dumps({"type": "function", "function": tool}, ensure_ascii=False) for tool in tools
+    )
+    system = _SYSTEM.format(tools=described)
+    if written and written[0]["role"] == "system":
+        first = written.pop(0)
+        system = f"{first['content']}\n\n{system}"
+    return [{"role": "system", "content": system}, *written]
+
+
+def _written(turn: Mapping[str, Any]) -> dict[str, Any]:
+    content = turn["content"]
+    if turn["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    for call in turn.get("tool_calls") or ():
+        said = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+        line = f"<tool_call>\n{json.dumps(said, ensure_ascii=False)}\n</tool_call>"
+        content = f"{content}\n{line}" if content else line
+    return {**turn, "content": content}
