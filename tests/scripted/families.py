@@ -146,6 +146,7 @@ _HARMONY = """\
 
 _CALL = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 _CHATML = (("<|im_start|>assistant\n",), ("<|im_start|>user\n",))
+_TURNS = (("[/INST]", "[/TOOL_RESULTS]"), ("[INST]", "[TOOL_RESULTS]"))
 _INST = ("[/INST]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
 
 TEMPLATES = {
@@ -156,9 +157,9 @@ TEMPLATES = {
                  _CHATML[1], added=_CALL),
         Template("hermes, markers spelled", _QWEN3, *_CHATML),
         Template("qwen3_coder", _QWEN_XML, *_CHATML, added=_CALL),
-        Template("mistral", _MISTRAL, ("[/INST]", "[/TOOL_RESULTS]"), ("[INST]", "[TOOL_RESULTS]"),
+        Template("mistral", _MISTRAL, *_TURNS,
                  special=("[INST]", *_INST, "[TOOL_CALLS]", "</s>"), ends=("</s>",)),
-        Template("mistral_args", _MISTRAL_ARGS, ("[/INST]", "[/TOOL_RESULTS]"), ("[INST]", "[TOOL_RESULTS]"),
+        Template("mistral_args", _MISTRAL_ARGS, *_TURNS,
                  special=("[INST]", *_INST, "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "</s>"),
                  ends=("</s>",)),
         Template("llama3", _LLAMA, ("<|start_header_id|>assistant<|end_header_id|>\n\n",),

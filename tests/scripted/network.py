@@ -4,9 +4,9 @@
 # It knows the whole text through the KV cache alone, where each token's id is kept as a number: so
 # prefix caches, batches and migration have to keep it as they do for every model.
 #
-# config.json has `turn_markers`, with which users' and tools' turns begin, and `generation_prompts`,
-# the first of which behind the last turn's beginning ends the prompt. scripts.json is a list of {"when", "say"}: the first of
-# which `when` stands in the last turn.
+# config.json has `turn_markers`, with which users' and tools' turns begin, and
+# `generation_prompts`: the first of them behind the beginning of the last turn ends the prompt.
+# scripts.json is a list of {"when", "say"}: the first of which `when` stands in the last turn.
 
 import dataclasses
 import inspect
