@@ -74,6 +74,15 @@ class ControlTokens:
             at = match.end()
         return [part for part in [*parts, marker[at:]] if part != ""]
 
+    def parts(self, text: str) -> list[int | str]:
+        """A text with control characters as ids and pieces of ordinary text."""
+        parts: list[int | str] = []
+        at = 0
+        for match in _NONCHARACTERS.finditer(text):
+            parts += [text[at : match.start()], self._token_ids[self._texts[match.group()]]]
+            at = match.end()
+        return [part for part in [*parts, text[at:]] if part != ""]
+
     def spelled(self, text: str) -> str:
         """A text with its control tokens written out."""
         return _NONCHARACTERS.sub(lambda match: self._texts.get(match.group(), ""), text)

@@ -14,8 +14,10 @@ from worker.answer.calls import CallWriter
 from worker.answer.control import ControlTokens
 from worker.answer.delta import Delta
 from worker.answer.formats.base import Tool
+from worker.answer.formats.json_rules import add_json, marker
 from worker.answer.parser import Bind, Channel
 from worker.answer.reader import BrokenCall, Reading, TextReader, run_reading
+from worker.grammar.lark import Rules, one_of
 
 _START, _CHANNEL, _MESSAGE, _END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 _CALL, _RETURN, _CONSTRAIN = "<|call|>", "<|return|>", "<|constrain|>"
@@ -115,7 +117,7 @@ class HarmonyAnswer:
                     self._delta.calls += calls.take()
 
             marker = yield from self._read_body(write)
-            if marker:
+            if marker or (text and not enforced):
                 calls.end()
             elif not enforced:
                 raise BrokenCall("it does not end")
@@ -160,3 +162,22 @@ class HarmonyAnswer:
 
 def _nothing(text: str) -> None:
     pass
+
+
+def add_harmony_answer(
+    rules: Rules, control: ControlTokens, content: str, tools: Sequence[Tool]
+) -> None:
+    """The grammar of an answer that may think first, and then says `content` or calls a tool."""
+
+    def tokens(text: str) -> str:
+        return marker(control, text)
+
+    alternatives = [f"{tokens(f'{_CHANNEL}final{_MESSAGE}')} {content}"] if content else []
+    for number, tool in enumerate(tools):
+        header = f"{_CHANNEL}commentary to=functions.{tool.name} {_CONSTRAIN}json{_MESSAGE}"
+        arguments = add_json(rules, f"arguments_{number}", tool.parameters)
+        alternatives.append(f"{tokens(header)} {arguments}")
+    thought = tokens(f"{_CHANNEL}analysis{_MESSAGE}")
+    behind = tokens(f"{_END}{_START}assistant")
+    rules.add("THOUGHT", "/(?s:.*)/")
+    rules.add("start", f"({thought} THOUGHT {behind})? {one_of(alternatives)}")

@@ -58,10 +58,20 @@ class Family:
     def parser(
         self, tools: Sequence[Tool], *, opened: bool = False, bind: Bind | None = None
     ) -> AnswerParser:
+        return self.parser_with(self.control, tools, opened=opened, bind=bind)
+
+    def parser_with(
+        self,
+        control: ControlTokens,
+        tools: Sequence[Tool],
+        *,
+        opened: bool = False,
+        bind: Bind | None = None,
+    ) -> AnswerParser:
         if self.tool_format is None:
-            return HarmonyAnswer(self.control, tools, bind=bind)
+            return HarmonyAnswer(control, tools, bind=bind)
         return MarkedAnswer(
-            self.control, self.reasoning, self.tool_format, tools, opened=opened, bind=bind
+            control, self.reasoning, self.tool_format, tools, opened=opened, bind=bind
         )
 
     def tokens(self, text: str) -> list[str]:

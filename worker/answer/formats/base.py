@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 from worker.answer.calls import CallWriter
 from worker.answer.control import ControlTokens
 from worker.answer.reader import Reading, TextReader
+from worker.grammar.lark import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,13 @@ class ToolFormat(Protocol):
         Raises:
             BrokenCall: it is not there.
         """
+        ...
+
+    def add_section(
+        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+    ) -> str:
+        """Add the grammar of a section; returns the rule. `parallel`: it may have several calls.
+        The tools' `parameters` are enforced as they are."""
         ...
 
     def read_section(

@@ -8,8 +8,11 @@ from typing import ClassVar
 from worker.answer.calls import CallWriter
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
+from worker.answer.formats.gemma_rules import GemmaRules
+from worker.answer.formats.json_rules import marker
 from worker.answer.reader import BrokenCall, Reading, TextReader
-from worker.answer.schema_types import escaped
+from worker.answer.schema_types import escaped, resolve
+from worker.grammar.lark import Rules, literal, one_of
 
 _NAME = re.compile(r"[^\s{}\ufdd0-\ufdef]+")
 _KEY = re.compile(r"[^:{}\[\],\ufdd0-\ufdef]+")
@@ -31,6 +34,22 @@ class GemmaFormat:
         yield from reader.skip_space()
         yield from reader.expect("call:")
         yield from reader.expect(*(f"{name}{{" for name in names))
+
+    def add_section(
+        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+    ) -> str:
+        quote = marker(control, self.quote)
+        is_token = control.by_token(self.quote) != self.quote
+        text = "/(?s:.*)/" if is_token else "/[^<]*/"
+        calls = []
+        for number, tool in enumerate(tools):
+            root = tool.parameters
+            values = GemmaRules(rules, f"tool_{number}", root, quote, text)
+            schema = resolve(root, root)
+            arguments = values.object(schema if isinstance(schema, dict) else {})
+            calls.append(f"{literal(tool.name)} {arguments}")
+        opening, closing = marker(control, self.open), marker(control, self.close)
+        return rules.add("section", f'{opening} "call:" {one_of(calls)} {closing}')
 
     def read_section(
         self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]

@@ -6,7 +6,9 @@ from typing import ClassVar
 from worker.answer.calls import CallWriter, read_json_call, read_json_head
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
+from worker.answer.formats.json_rules import SPACE, add_json, call_schema, marker
 from worker.answer.reader import Reading, TextReader
+from worker.grammar.lark import Rules
 
 _OPEN = "<|python_tag|>"
 
@@ -20,6 +22,13 @@ class LlamaFormat:
 
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
         yield from read_json_head(reader, names)
+
+    def add_section(
+        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+    ) -> str:
+        call = add_json(rules, "call", call_schema(tools, "parameters"))
+        others = f'(";" {SPACE} {call})*' if parallel else ""
+        return rules.add("section", f"({marker(control, _OPEN)})? {SPACE} {call} {others}")
 
     def read_section(
         self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]

@@ -7,7 +7,9 @@ from typing import ClassVar
 from worker.answer.calls import CallWriter, read_json_call, read_json_head
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
+from worker.answer.formats.json_rules import SPACE, add_json, call_schema, marker
 from worker.answer.reader import Reading, TextReader
+from worker.grammar.lark import Rules, literal, one_of
 
 _OPEN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _NAME = re.compile(r"[^\s\[{\ufdd0-\ufdef]+")
@@ -24,6 +26,21 @@ class MistralFormat:
         yield from reader.skip_space()
         yield from reader.expect("[")
         yield from read_json_head(reader, names)
+
+    def add_section(
+        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+    ) -> str:
+        call = call_schema(tools, "arguments")
+        schema = {
+            "type": "array",
+            "items": {"anyOf": call["anyOf"]},
+            "minItems": 1,
+            "$defs": call["$defs"],
+        }
+        if not parallel:
+            schema["maxItems"] = 1
+        calls = add_json(rules, "calls", schema)
+        return rules.add("section", f"{marker(control, _OPEN)} {SPACE} {calls}")
 
     def read_section(
         self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
@@ -44,6 +61,17 @@ class MistralArgsFormat(MistralFormat):
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
         yield from reader.skip_space()
         yield from reader.expect(*(f"{name}{end}" for name in names for end in (_ARGUMENTS, _ID)))
+
+    def add_section(
+        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+    ) -> str:
+        arguments = marker(control, _ARGUMENTS)
+        calls = [
+            f"{literal(tool.name)} {arguments} {SPACE} "
+            + add_json(rules, f"arguments_{number}", tool.parameters)
+            for number, tool in enumerate(tools)
+        ]
+        return rules.add("section", f"{marker(control, _OPEN)} {SPACE} {one_of(calls)}")
 
 
 def _read_list(reader: TextReader, calls: CallWriter) -> Reading[None]:

@@ -4,19 +4,25 @@ Values are not quoted: the schema says what they are. A value ends where another
 end of the function follows, so that it may hold `</parameter>` itself.
 """
 
+import json
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from worker.answer.calls import CallWriter
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
+from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.schema_types import ALL_TYPES, as_json, escaped, json_types, resolve
+from worker.grammar.lark import Rules, literal, one_of, pattern
+from worker.grammar.schemas import moved
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FUNCTION, _PARAMETER = "<function=", "<parameter="
 _END_OF_VALUE, _END = "</parameter>", "</function>"
+_LINE = "\n"
+_VALUE_END = f"{_LINE}{_END_OF_VALUE}{_LINE}"
 _NAME = re.compile(r"[^>\n]+")
 
 
@@ -31,6 +37,14 @@ class QwenXmlFormat:
         yield from reader.skip_space()
         yield from reader.expect(_FUNCTION)
         yield from reader.expect(*(f"{name}>" for name in names))
+
+    def add_section(
+        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+    ) -> str:
+        calls = [_add_call(rules, number, tool) for number, tool in enumerate(tools)]
+        call = one_of(calls)
+        opening, closing = marker(control, _OPEN), marker(control, _CLOSE)
+        return rules.add("section", f"{opening} {SPACE} {call} {SPACE} {closing} | {call}")
 
     def read_section(
         self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
@@ -48,6 +62,52 @@ class QwenXmlFormat:
             yield from reader.skip_space()
             if (yield from reader.peek()):  # some models end their answer without it
                 yield from reader.expect(*control.forms(_CLOSE))
+
+
+def _add_call(rules: Rules, number: int, tool: Tool) -> str:
+    schema = resolve(tool.parameters, tool.parameters)
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    required = schema.get("required") or () if isinstance(schema, dict) else ()
+    if isinstance(properties, dict) and "allOf" not in schema:
+        parts = []
+        for place, (key, inner) in enumerate(properties.items()):
+            name = f"value_{number}_{place}"
+            value = _add_value(rules, name, inner, tool.parameters)
+            rule = rules.add(name, f"{literal(f'{_PARAMETER}{key}>')} {literal(_LINE)} {value}")
+            parts.append(rule if key in required else f"{rule}?")
+        body = " ".join(parts)
+    else:
+        value = add_json(rules, f"any_{number}", {})
+        key = r"/[A-Za-z_][A-Za-z0-9_]{0,63}/"
+        rule = rules.add(
+            f"any_{number}",
+            f"{literal(_PARAMETER)} {key} {literal('>' + _LINE)} {value} {literal(_VALUE_END)}",
+        )
+        body = f"{rule}*"
+    head = literal(f"{_FUNCTION}{tool.name}>{_LINE}")
+    return rules.add(f"call_{number}", f"{head} {body} {literal(_END)}")
+
+
+def _add_value(rules: Rules, name: str, schema: Any, root: dict[str, Any]) -> str:
+    """A value and what ends it. Only what is written without quotes needs a grammar of its own."""
+    types = json_types(schema, root)
+    found = resolve(schema, root)
+    if "string" not in types:
+        whole = moved(schema, "#/$defs/root") if isinstance(schema, dict) else schema
+        json_ = add_json(rules, name, {"allOf": [whole], "$defs": {"root": root}})
+        return f"{json_} {literal(_VALUE_END)}"
+    if isinstance(found, dict):
+        values = found.get("enum") or ([found["const"]] if "const" in found else [])
+        if values:
+            texts = [each if isinstance(each, str) else json.dumps(each) for each in values]
+            return f"{one_of([literal(text + _VALUE_END) for text in texts])}"
+    characters = ".*"
+    if isinstance(found, dict):
+        least, most = found.get("minLength"), found.get("maxLength")
+        if isinstance(least, int) or isinstance(most, int):
+            characters = f".{{{least or 0},{most if isinstance(most, int) else ''}}}"
+    rules.add(f"{name}_text[lazy]", f"/(?s:{characters}){pattern(_VALUE_END)}/")
+    return f"{name}_text"
 
 
 def _read_parameters(

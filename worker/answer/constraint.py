@@ -1,0 +1,123 @@
+"""What the next token of one answer may be."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.numpy import fill_next_token_bitmask
+from numpy.typing import NDArray
+
+from worker.answer.control import ControlTokens
+from worker.answer.parser import Channel
+
+Bitmask = NDArray[np.int32]
+"""[rows, words]: a bit for each token that is allowed."""
+
+
+class Constraint:
+    """Goes along with the tokens of an answer. Belongs to one thread at a time.
+
+    Args:
+        control: what stands for control tokens in the text of calls.
+        whole: the grammar of the whole answer, at its beginning; None where the answer is free.
+        sections: where the answer is free, the grammars of what follows once a tool call has begun.
+        parallel: several calls may follow one another.
+        closing_ids: the tokens that end reasoning.
+        budget_tokens: of reasoning; then it is ended.
+
+    Attributes:
+        ended: nothing but an end may follow.
+        problem: why there is no next token; None while there is one.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LLTokenizer,
+        control: ControlTokens,
+        *,
+        whole: LLMatcher | None = None,
+        sections: Mapping[str, LLMatcher] | None = None,
+        parallel: bool = True,
+        closing_ids: Sequence[int] = (),
+        budget_tokens: int | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._control = control
+        self._whole = whole
+        self._sections = dict(sections or {})
+        self._matcher = whole
+        self._parallel = parallel
+        self._closing_ids = list(closing_ids)
+        self._budget_tokens = budget_tokens
+        self._forced: list[int] = []
+        self.ended = False
+        self.problem: str | None = None
+
+    @property
+    def masks(self) -> bool:
+        """Whether not every token may be next."""
+        return self.problem is None and (self._matcher is not None or bool(self._forced))
+
+    def bind(self, text: str) -> bool:
+        """A call begins with this text, as `parser.Bind` says."""
+        if self._whole is not None:
+            return True
+        section = self._sections.get("") or self._sections.get(text)
+        if section is None:
+            return False
+        section.reset()
+        begun = self._token_ids(text) if "" in self._sections else []
+        if section.try_consume_tokens(begun) < len(begun):
+            return False
+        self._matcher = section
+        return True
+
+    def take(self, token_id: int) -> None:
+        """The next token; before its text is parsed."""
+        if self._forced:
+            self._forced.pop(0)
+        if self._matcher is not None and not self._matcher.consume_token(token_id):
+            self._give_up(self._matcher)
+
+    def parsed(self, channel: Channel, reasoning_tokens: int) -> None:
+        """Where the answer is now that the text of a token is parsed."""
+        if self._matcher is not None and self._matcher.is_stopped():
+            self._stop(self._matcher)
+        over = self._budget_tokens is not None and reasoning_tokens >= self._budget_tokens
+        if over and channel == "reasoning" and not self._forced:
+            self._forced = list(self._closing_ids)
+
+    def fill(self, bitmask: Bitmask, row: int) -> None:
+        """Set the bits of what may be next in a row of a mask."""
+        if self._forced:
+            bitmask[row] = 0
+            word, bit = divmod(self._forced[0], 32)
+            bitmask.view(np.uint32)[row, word] = 1 << bit
+            return
+        assert self._matcher is not None
+        fill_next_token_bitmask(self._matcher, bitmask, row)
+        if self._matcher.is_error() or not bitmask[row].any():
+            self._give_up(self._matcher)
+            bitmask[row] = -1
+
+    def _stop(self, matcher: LLMatcher) -> None:
+        if matcher.is_error():
+            self._give_up(matcher)
+        elif self._whole is not None or not self._parallel:
+            self.ended = True
+        self._matcher = None
+
+    def _give_up(self, matcher: LLMatcher) -> None:
+        said = " ".join(matcher.get_error().split())[:200]
+        self.problem = f"the grammar of the answer cannot go on: {said or 'it allows no token'}"
+        self._matcher = None
+
+    def _token_ids(self, text: str) -> list[int]:
+        """Tokens of a text with control characters; they need not be those that it came in."""
+        token_ids: list[int] = []
+        for part in self._control.parts(text):
+            if isinstance(part, int):
+                token_ids.append(part)
+            else:
+                token_ids += self._tokenizer.tokenize_str(part)
+        return token_ids

@@ -1,0 +1,119 @@
+"""The grammar of a whole answer: reasoning where the model thinks, then what it is bound to."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llguidance import LLMatcher, regex_to_lark
+
+from shared.messages.structured import Structure
+from worker.answer.format import AnswerFormat
+from worker.answer.formats.base import Tool
+from worker.answer.formats.json_rules import add_json, marker
+from worker.answer.harmony import add_harmony_answer
+from worker.answer.reasoning import ReasoningFormat
+from worker.grammar.lark import Rules, literal, one_of, pattern
+from worker.grammar.schemas import cleaned, with_options
+
+_LINES = r"/\n{1,2}/?"
+"""Between reasoning and what follows; not part of either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What an answer is bound to.
+
+    Attributes:
+        structure: of its content.
+        tools: that it may call.
+        must_call: the answer is one call or more.
+        parallel: it may have several.
+        opened: the prompt has opened reasoning.
+        thinks: it may open it itself.
+    """
+
+    structure: Structure | None
+    tools: Sequence[Tool]
+    must_call: bool
+    parallel: bool
+    opened: bool
+    thinks: bool
+
+
+def answer_grammar(answers: AnswerFormat, bound: Bound) -> str:
+    """From the first token of an answer on; there must be something that it is bound to.
+
+    Raises:
+        ValueError: what it is bound to is no grammar.
+    """
+    rules = Rules()
+    content = ""
+    if bound.structure is not None and not bound.must_call:
+        content = _add_structure(rules, bound.structure)
+    if answers.harmony:
+        add_harmony_answer(rules, answers.control, content, bound.tools)
+        return rules.grammar
+    alternatives = [content] if content else []
+    if bound.tools:
+        assert answers.tools is not None
+        section = answers.tools.add_section(
+            rules, answers.control, bound.tools, parallel=bound.parallel
+        )
+        more = rf"(/[ \n]{{1,8}}/? {section})*" if bound.parallel else ""
+        alternatives.append(f"{section} {more}")
+    body = one_of(alternatives)
+    reasoning = answers.reasoning
+    if reasoning is None or not (bound.opened or bound.thinks):
+        rules.add("start", body)
+        return rules.grammar
+    rest = _add_reasoning(rules, answers, reasoning)
+    if bound.opened:
+        rules.add("start", f"{rest} {_LINES} {body}")
+    else:
+        opening = marker(answers.control, reasoning.open)
+        rules.add("start", f"({opening} {rest} {_LINES})? {body}")
+    return rules.grammar
+
+
+def section_grammars(
+    answers: AnswerFormat, tools: Sequence[Tool], *, parallel: bool
+) -> dict[str, str]:
+    """What follows once a call has begun: from the opening of tool calls to their end, under the
+    empty name; or, where the name comes before the call, the arguments of each tool."""
+    if answers.harmony:
+        return {tool.name: _arguments_grammar(tool) for tool in tools}
+    rules = Rules()
+    assert answers.tools is not None
+    section = answers.tools.add_section(rules, answers.control, tools, parallel=parallel)
+    rules.add("start", section)
+    return {"": rules.grammar}
+
+
+def _arguments_grammar(tool: Tool) -> str:
+    rules = Rules()
+    rules.add("start", add_json(rules, "arguments", tool.parameters))
+    return rules.grammar
+
+
+def _add_reasoning(rules: Rules, answers: AnswerFormat, reasoning: ReasoningFormat) -> str:
+    """Reasoning and the marker that ends it."""
+    parts = answers.control.token_ids(reasoning.close)
+    if isinstance(parts[0], int):
+        rules.add("THOUGHT", "/(?s:.*)/")
+        return f"THOUGHT {marker(answers.control, reasoning.close)}"
+    rules.add("thought[lazy]", f"/(?s:.*){pattern(reasoning.close)}/")
+    return "thought"
+
+
+def _add_structure(rules: Rules, structure: Structure) -> str:
+    match structure.kind:
+        case "json":
+            return rules.refer("answer", {"json_schema": with_options(cleaned(structure.value))})
+        case "choice":
+            return rules.add("answer", one_of([literal(each) for each in structure.value]))
+        case "regex":
+            return rules.add("answer", f"/{regex_to_lark(structure.value)}/")
+        case "grammar":
+            whole = json.loads(LLMatcher.grammar_from_lark(structure.value))
+            (only,) = whole["grammars"]
+            return rules.refer("answer", only)
