@@ -36,7 +36,15 @@ from shared.messages.stream import (
 )
 from shared.settings.tree import PromptRule
 from shared.stream_log import MAX_BYTES, StreamLog
-from worker.link.messages import Calling, CallPiece, Output, Sampling, SentCharacters, Submit
+from worker.link.messages import (
+    Calling,
+    CallPiece,
+    Output,
+    Sampling,
+    SentCharacters,
+    Structured,
+    Submit,
+)
 from worker.request_prompts import RequestPrompt, request_prompts
 
 RequestKey = tuple[ClientName, RequestId]
@@ -311,6 +319,7 @@ class ActiveRequest:
             reasoning_effort=body.reasoning_effort,
             thinking_budget=body.thinking_budget,
             calling=self._calling,
+            structure=self._structure,
             replayed_ids=list(choice.known_ids[len(body.heard_ids) :]) if replays else [],
             ended=choice.known_end if replays else None,
             count_only=body.count_only,
@@ -325,6 +334,11 @@ class ActiveRequest:
         if not tools:
             return None
         return Calling(tools, forced, body.must_call, body.parallel_tool_calls)
+
+    @property
+    def _structure(self) -> Structured | None:
+        bound = self.dispatch.request.structure
+        return Structured(bound.kind, bound.value, bound.param) if bound is not None else None
 
     def admit(self, engine: int) -> None:
         self.engine = engine

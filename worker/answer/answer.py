@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from worker.answer.constraint import Constraint
 from worker.answer.control import without_noncharacters
 from worker.answer.delta import Delta
 from worker.answer.parser import AnswerParser, Channel
@@ -21,6 +22,7 @@ class Answer:
         control: the characters of control tokens, by id.
         stop_strings: end the answer where they stand in its content.
         sent: what is left out, as the client has it.
+        constraint: what the tokens are bound to.
 
     Attributes:
         reasoning_tokens: those that belong to reasoning, its markers included.
@@ -35,7 +37,9 @@ class Answer:
         stop_strings: Sequence[str],
         *,
         sent: Sent = _NOTHING_SENT,
+        constraint: Constraint | None = None,
     ) -> None:
+        self.constraint = constraint
         self._decode = decode
         self._parser = parser
         self._control = control
@@ -50,6 +54,16 @@ class Answer:
     def stopped(self) -> bool:
         """Whether a stop string was found; nothing comes after it."""
         return self._scanner.stopped
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing but an end may follow."""
+        return self.constraint is not None and self.constraint.ended
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot go on; None while it can."""
+        return self.constraint.problem if self.constraint is not None else None
 
     @property
     def stop_sequence(self) -> str | None:
@@ -69,6 +83,10 @@ class Answer:
         """Another thread goes on with it, which has a tokenizer of its own."""
         self._decode = decode
         self._detokenizer.decode_with(decode)
+
+    def warn(self, sentences: Sequence[str]) -> None:
+        """Tell these with the next token."""
+        self._pending.warnings += sentences
 
     def resume(self, token_ids: Sequence[int]) -> None:
         """Go on after these, one at a time, as they were generated: what is held back depends on
@@ -98,8 +116,12 @@ class Answer:
         if self.stopped:
             return Delta()
         before = self.channel
+        if self.constraint is not None:
+            self.constraint.take(token_id)
         delta = self._parser.push(self._text_of(token_id))
         self.reasoning_tokens += "reasoning" in (before, self.channel)
+        if self.constraint is not None:
+            self.constraint.parsed(self.channel, self.reasoning_tokens)
         return self._filter.unsent(self._scanned(delta))
 
     def _with_pending(self, delta: Delta) -> Delta:

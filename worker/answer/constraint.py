@@ -54,6 +54,11 @@ class Constraint:
         self.problem: str | None = None
 
     @property
+    def words(self) -> int:
+        """Of 32 bits each, for all tokens."""
+        return -(-self._tokenizer.vocab_size // 32)
+
+    @property
     def masks(self) -> bool:
         """Whether not every token may be next."""
         return self.problem is None and (self._matcher is not None or bool(self._forced))
@@ -65,7 +70,7 @@ class Constraint:
         section = self._sections.get("") or self._sections.get(text)
         if section is None:
             return False
-        section.reset()
+        section = section.deep_copy()  # a matcher that has stopped does not always go back
         begun = self._token_ids(text) if "" in self._sections else []
         if section.try_consume_tokens(begun) < len(begun):
             return False

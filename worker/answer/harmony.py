@@ -47,6 +47,12 @@ class HarmonyAnswer:
         either = "|".join(re.escape(control.by_token(each)) for each in self.markers)
         self._marker = re.compile(either)
 
+    @staticmethod
+    def closing_of_reasoning(*, into_content: bool) -> str:
+        """What ends a message of analysis, and begins the next."""
+        begun = f"{_END}{_START}assistant"
+        return f"{begun}{_CHANNEL}final{_MESSAGE}" if into_content else begun
+
     @property
     def has_calls(self) -> bool:
         return self._calls > 0

@@ -40,10 +40,18 @@ class _Generation(Extension):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt: its tokens, and the last characters of its text."""
+    """A prompt.
+
+    Attributes:
+        end: the last characters of its text.
+        closed_reasoning: the model is not to think: that is over already, or turned off.
+        warnings: sentences about what of the request could not be done.
+    """
 
     token_ids: list[int]
     end: str
+    closed_reasoning: bool = False
+    warnings: Sequence[str] = ()
 
 
 class ChatTemplate:
@@ -110,7 +118,11 @@ class ChatTemplate:
             if piece
             for token in self._tokenizer.encode(piece, add_special_tokens=False)
         ]
-        return Rendered(token_ids, pieces[-1][-_END_CHARACTERS:])
+        end = pieces[-1][-_END_CHARACTERS:]
+        closed = known.get("enable_thinking") is False or known.get("thinking") is False
+        if self._reasoning is not None:
+            closed |= end.rstrip().endswith(self._reasoning.close)
+        return Rendered(token_ids, end, closed)
 
     def _rendered(self, turns: list[dict[str, Any]], values: dict[str, Any]) -> str:
         try:

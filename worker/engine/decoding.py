@@ -7,11 +7,13 @@ from typing import Any, cast
 import mlx.core as mx
 
 from shared.messages.stream import FinishReason
+from worker.answer.constraint import Constraint
 from worker.engine.caches import BatchCache, blocks_for
 from worker.engine.prefill import Pending
 from worker.engine.prefix_cache import Trail
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
+from worker.engine.token_mask import mask_of
 
 _WEIGHT_OF_NEW = 0.3
 _PATIENT_STEPS = 64
@@ -81,6 +83,12 @@ class DecodingRow:
     @property
     def priority(self) -> int:
         return self.pending.prepared.order.priority
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What its tokens are bound to."""
+        answer = self.pending.prepared.answer
+        return answer.constraint if answer is not None else None
 
     @property
     def text_ids(self) -> list[int]:
@@ -180,13 +188,26 @@ class DecodeGroup:
 
     # Steps.
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether what a row may get depends on what it got last."""
+        return any(row.constraint is not None for row in self.rows)
+
     def draw(self) -> Drawn:
         """The next token of every row, for which the device is to be asked."""
+        return self.draw_next(self.forward())
+
+    def forward(self) -> mx.array:
+        """[B, V] the logits of the next step; `draw_next` comes then."""
         self._roomy_steps = self._roomy_steps + 1 if self._is_roomy else 0
         if self._roomy_steps > _PATIENT_STEPS:
             self.fit()
         logits = self._network(self._inputs[:, None], cache=self.cache.layers)[:, -1]
         self.cache.rows.advance()
+        return cast(mx.array, logits)
+
+    def draw_next(self, logits: mx.array) -> Drawn:
+        """The next token of every row, from `forward`."""
         drawn = self.draw_from(logits)
         self._keep()
         self.stepped = True
@@ -194,7 +215,8 @@ class DecodeGroup:
 
     def draw_from(self, logits: mx.array) -> Drawn:
         """The next token of every row from what is known already: [B, V]."""
-        tokens, logprobs = self._sampler.sample(logits, self._inputs)
+        mask = mask_of([None if row.gone else row.constraint for row in self.rows])
+        tokens, logprobs = self._sampler.sample(logits, self._inputs, mask)
         self._inputs = tokens
         for row in self.rows:
             row.left -= 1

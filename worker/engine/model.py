@@ -25,6 +25,7 @@ from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.chat_template import ChatTemplate
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefill_speed import PrefillSpeed
+from worker.grammar.compiler import GrammarCompiler
 from worker.link.messages import LoadModel
 from worker.models.fingerprint import fingerprint
 
@@ -48,6 +49,7 @@ class LoadedModel:
         fingerprint: of its weights; see `worker.models.fingerprint`.
         format: of its answers.
         template: for the thread that prepares prompts; None where it has none.
+        grammars: for that thread, too; None where the tokenizer does not allow any.
     """
 
     network: Any
@@ -63,6 +65,7 @@ class LoadedModel:
     output: OutputLayer | None = None
     format: AnswerFormat = PLAIN_FORMAT
     template: ChatTemplate | None = None
+    grammars: GrammarCompiler | None = None
 
 
 class Loading:
@@ -119,21 +122,37 @@ def _loading_steps(order: LoadModel) -> Generator[float, None, LoadedModel]:
                 Path(order.path), lazy=True, trust_remote_code=order.trust_remote_code
             )
             end_ids = config.get("eos_token_id")
-            tokenizer = thread.submit(_load_tokenizer, order, end_ids)
+            loaded = thread.submit(_load_tokenizer, order, end_ids, config)
             yield from _materialise(network)
-            while not tokenizer.done():
-                wait([tokenizer], timeout=_TOKENIZER_WAIT_S)
+            while not loaded.done():
+                wait([loaded], timeout=_TOKENIZER_WAIT_S)
                 yield 1.0
-            return (yield from _assemble(order, network, tokenizer.result(), config))
+            tokenizer, grammars = loaded.result()
+            return (yield from _assemble(order, network, tokenizer, grammars, config))
     except ModelError as error:
         raise ModelError(_with_place(order.path, error.message)) from None
     except Exception as error:  # anything may be wrong with files from outside
         raise ModelError(f"{order.path}: {_reason(error)}") from error
 
 
-def _load_tokenizer(order: LoadModel, end_ids: Any) -> TokenizerWrapper:
+def _load_tokenizer(
+    order: LoadModel, end_ids: Any, config: dict[str, Any]
+) -> tuple[TokenizerWrapper, GrammarCompiler | None]:
     trust = {"trust_remote_code": True} if order.trust_remote_code else None
-    return cast(TokenizerWrapper, load_tokenizer(Path(order.path), trust, eos_token_ids=end_ids))
+    tokenizer = cast(
+        TokenizerWrapper, load_tokenizer(Path(order.path), trust, eos_token_ids=end_ids)
+    )
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return tokenizer, None
+    ends = [token for token in tokenizer.eos_token_ids if token is not None]
+    size = _vocabulary_size(config, tokenizer)
+    return tokenizer, GrammarCompiler(backend.to_str(), size, ends)
+
+
+def _vocabulary_size(config: dict[str, Any], tokenizer: TokenizerWrapper) -> int:
+    named = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    return int(named or len(tokenizer))
 
 
 def _materialise(network: Any) -> Iterator[float]:
@@ -152,7 +171,11 @@ def _weights(network: Any) -> list[mx.array]:
 
 
 def _assemble(
-    order: LoadModel, network: Any, tokenizer: TokenizerWrapper, config: dict[str, Any]
+    order: LoadModel,
+    network: Any,
+    tokenizer: TokenizerWrapper,
+    grammars: GrammarCompiler | None,
+    config: dict[str, Any],
 ) -> Generator[float, None, LoadedModel]:
     own_context = _context_tokens(config)
     answers = _find_format(order, tokenizer)
@@ -160,8 +183,7 @@ def _assemble(
     if not template.knows_tools and not answers.can_call:
         answers = replace(answers, tools=TOOL_FORMATS["hermes"])
     limit = order.max_context_tokens or own_context
-    named = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    vocabulary = int(named or len(tokenizer))
+    vocabulary = _vocabulary_size(config, tokenizer)
     end_ids = frozenset(tokenizer.eos_token_ids)
     if not all(0 <= token < vocabulary for token in end_ids):
         raise ModelError(
@@ -185,6 +207,7 @@ def _assemble(
         output=OutputLayer.of(network, layout),
         format=answers,
         template=template,
+        grammars=grammars,
     )
 
 

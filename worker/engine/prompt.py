@@ -3,17 +3,17 @@ up the decode steps of others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shared.errors import InvalidRequest, RequestError
 from shared.messages.request import DEFAULT_MAX_TOKENS
 from worker.answer.answer import Answer
 from worker.answer.format import PlainAnswer
-from worker.answer.formats.base import Tool
 from worker.answer.parser import AnswerParser
 from worker.answer.sent import Sent
+from worker.engine.binding import bind_answer, tools_of
 from worker.engine.chat_template import Rendered
 from worker.engine.model import LoadedModel
+from worker.engine.thinking import template_values
 from worker.link.messages import Submit
 
 
@@ -74,30 +74,36 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
         )
     wanted = order.max_tokens or DEFAULT_MAX_TOKENS
     max_tokens = min(wanted, context - len(prompt_ids))
-    return PreparedSequence(order, prompt_ids, max_tokens, _answer(order, model, prompt))
-
-
-def _answer(order: Submit, model: LoadedModel, prompt: Rendered) -> Answer:
-    tools = [_tool(tool) for tool in order.calling.tools] if order.calling else []
-    sent = Sent(order.sent.text, order.sent.reasoning, order.sent.tool_calls)
-    if order.messages is None:
-        parser: AnswerParser = PlainAnswer()
-        control: Mapping[int, str] = {}
-    else:
-        opened = model.format.opens_reasoning(prompt.end)
-        parser = model.format.parser(tools, opened=opened, bind=None)
-        control = model.format.control.by_id
-    answer = Answer(model.decode, prompt.token_ids, parser, control, order.stop, sent=sent)
-    return answer
-
-
-def _tool(described: Mapping[str, Any]) -> Tool:
-    return Tool(
-        described["name"],
-        described.get("description") or "",
-        described.get("parameters") or {},
-        described.get("strict") is True,
+    return PreparedSequence(
+        order, prompt_ids, max_tokens, _answer(order, model, prompt, max_tokens)
     )
+
+
+def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int) -> Answer:
+    is_chat = order.messages is not None
+    opened = is_chat and model.format.opens_reasoning(prompt.end)
+    thinks = is_chat and model.format.can_reason and not prompt.closed_reasoning
+    constraint, warnings = bind_answer(
+        order, model, opened=opened, thinks=thinks, max_tokens=max_tokens
+    )
+    bind = constraint.bind if constraint is not None and order.calling is not None else None
+    parser: AnswerParser = PlainAnswer()
+    control: Mapping[int, str] = {}
+    if is_chat:
+        parser = model.format.parser(tools_of(order.calling), opened=opened, bind=bind)
+        control = model.format.control.by_id
+    sent = Sent(order.sent.text, order.sent.reasoning, order.sent.tool_calls)
+    answer = Answer(
+        model.decode,
+        prompt.token_ids,
+        parser,
+        control,
+        order.stop,
+        sent=sent,
+        constraint=constraint,
+    )
+    answer.warn([*prompt.warnings, *warnings])
+    return answer
 
 
 def _check_vocabulary(order: Submit, prompt_ids: list[int], size: int) -> None:
@@ -149,7 +155,11 @@ def _tokenise(order: Submit, model: LoadedModel) -> Rendered:
             "messages: this model has no chat template; use prompt", param="messages"
         )
     tools = order.calling.tools if order.calling is not None else []
-    return model.template.render(order.messages or [], tools, order.template_values)
+    values, warnings = template_values(
+        order, model.template.variables, reasons=model.format.can_reason
+    )
+    rendered = model.template.render(order.messages or [], tools, values)
+    return replace(rendered, warnings=warnings)
 
 
 def _param(order: Submit) -> str:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import mlx.core as mx
+
 from shared.ids import ModelId
 from worker.engine.batch import Batch
 from worker.engine.decoding import DecodeGroup, Drawn, Token
@@ -16,6 +18,7 @@ from worker.link.messages import (
     PrefillAdvanced,
     PrefixRestored,
     SequencePreempted,
+    SequenceRefused,
     StepCompleted,
 )
 
@@ -171,8 +174,19 @@ class Rounds:
             self.report_preempted()
             if has_rows:
                 began_at = time.perf_counter()  # on a CPU most of the step is done when it is asked
-                return _Step(batch, group, group.draw(), began_at)
+                return _Step(batch, group, self._drawn(group), began_at)
         return None
+
+    def _drawn(self, group: DecodeGroup) -> Drawn:
+        """The next tokens of a group. Where they depend on those before, the device computes the
+        logits while these are read."""
+        if not group.is_constrained:
+            return group.draw()
+        logits = group.forward()
+        if self._asks_first:
+            mx.async_eval(logits)
+        self._read_ahead()
+        return group.draw_next(logits)
 
     def _read_ahead(self) -> bool:
         """Whether there was a step to read."""
@@ -207,6 +221,11 @@ class Rounds:
         ]
         if outputs:
             self._send(StepCompleted(outputs))
+        for output in outputs:
+            problem = self._sequences[output.sequence].problem
+            if problem is not None and output.finish_reason is None:
+                self.remove(output.sequence)
+                self._send(SequenceRefused(output.sequence, "request_failed", problem))
         for output in outputs:
             if output.finish_reason is not None:
                 sequence = self._sequences.pop(output.sequence)

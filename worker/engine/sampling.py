@@ -23,6 +23,7 @@ from worker.engine.draws import (
     limiting_top_k,
 )
 from worker.engine.penalties import Bias, PresenceAndFrequency, Repetition, put, take
+from worker.engine.token_mask import TokenMask
 from worker.link.messages import Sampling
 
 _GREEDY_BELOW = 1e-5
@@ -98,12 +99,15 @@ class BatchSampler:
         self._dissolve_plan()
         self._rows = [self._rows[index] for index in indices]
 
-    def sample(self, logits: mx.array, inputs: mx.array) -> tuple[mx.array, Logprobs | None]:
+    def sample(
+        self, logits: mx.array, inputs: mx.array, mask: TokenMask | None = None
+    ) -> tuple[mx.array, Logprobs | None]:
         """Draw the next token of each row.
 
         Args:
             logits: [B, V].
             inputs: [B] the tokens before, as this sampler drew them, unless a row is new.
+            mask: what may be drawn; log-probabilities are those without it.
 
         Returns:
             [B] tokens, still on the device, and the log-probabilities that rows asked for.
@@ -111,7 +115,7 @@ class BatchSampler:
         if self._plan is None:
             self._plan = _Plan(self._rows, logits.shape[-1])
         processed = self._plan.process(logits, inputs)
-        tokens = self._plan.draw(processed)
+        tokens = self._plan.draw(processed if mask is None else mask.apply(processed))
         logprobs = self._plan.logprobs(processed, tokens)
         for row in self._rows:
             row.position += 1

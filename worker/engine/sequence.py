@@ -55,8 +55,9 @@ class Sequence:
         before = self._answer.channel
         delta = self._answer.push(token.token_id)
         reason: FinishReason | None = None
-        if self._answer.stopped:
+        if self._answer.stopped or self._answer.ended:
             reason = "stop"
+            delta += self._answer.finish()
         elif token.finish_reason is not None:
             reason = token.finish_reason
             delta += self._answer.finish()
@@ -67,6 +68,11 @@ class Sequence:
             entry = _logprob(token.token_id, token.logprobs, self._logprobs, self._decode)
             logprobs = [{**entry, "channel": _channel(before, self._answer.channel)}]
         return self._output([token.token_id], delta, reason, logprobs)
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot go on; None while it can."""
+        return self._answer.problem
 
     def cancel(self) -> Output:
         """The last output of a sequence that is cut short."""

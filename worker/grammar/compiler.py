@@ -19,6 +19,7 @@ _LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 _KEPT = 256
+_KEPT_PROBLEMS = 4096
 _MOST_TRIES = 500
 _NO_TOKEN = "nothing can satisfy it"
 
@@ -36,8 +37,11 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: str, vocabulary_size: int, end_ids: Iterable[int]) -> None:
-        self.tokenizer = LLTokenizer(tokenizer, n_vocab=vocabulary_size, eos_token=sorted(end_ids))
+        self.tokenizer = LLTokenizer(
+            _with_plain_tokens(tokenizer), n_vocab=vocabulary_size, eos_token=sorted(end_ids)
+        )
         self._known: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._problems: OrderedDict[Grammar, str | None] = OrderedDict()
 
     def matcher(self, grammar: Grammar) -> LLMatcher:
         """A matcher of one's own, at the beginning.
@@ -63,18 +67,22 @@ class GrammarCompiler:
             InvalidRequest: names the place in it.
         """
         clean = cleaned(schema)
-        if (problem := self._problem(clean)) is not None:
+        if (problem := self.problem(clean)) is not None:
             path, problem = self._place(clean, problem)
             where = ".".join([param, *path])
             raise InvalidRequest(f"{where}: {problem}", param=where)
 
-    def dropped(self, schema: Any) -> str | None:
-        """What of a clean schema cannot be enforced; None where all can."""
-        return self._problem(schema)
-
-    def _problem(self, schema: Any) -> str | None:
-        grammar = json.dumps({"grammars": [{"json_schema": with_options(schema)}]})
-        return _problem(LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS))
+    def problem(self, schema: Any, *, lenient: bool = False) -> str | None:
+        """What of a clean schema cannot be enforced; None where all can, or, if `lenient`, what
+        can be is of use."""
+        options = with_options(schema, lenient=lenient)
+        grammar = json.dumps({"grammars": [{"json_schema": options}]})
+        if grammar not in self._problems:
+            matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
+            self._problems[grammar] = _problem(matcher)
+            if len(self._problems) > _KEPT_PROBLEMS:
+                self._problems.popitem(last=False)
+        return self._problems[grammar]
 
     def _place(self, schema: Any, problem: str) -> tuple[list[str], str]:
         """The path to the innermost schema that has a problem, and its problem."""
@@ -91,12 +99,26 @@ class GrammarCompiler:
                 if tries > _MOST_TRIES:
                     return path, problem
                 whole = {**shared, **inner} if isinstance(inner, dict) else inner
-                if (found := self._problem(whole)) is not None:
+                if (found := self.problem(whole)) is not None:
                     path.append(step)
                     schema, problem = inner, found
                     break
             else:
                 return path, problem
+
+
+def _with_plain_tokens(tokenizer: str) -> str:
+    """A tokenizer whose added tokens are ordinary ones unless they are special. llguidance takes
+    all of them for special, and lets none stand in a text; but a string may hold `</tool_call>`."""
+    described = json.loads(tokenizer)
+    vocabulary = described["model"].get("vocab")
+    if isinstance(vocabulary, dict):
+        plain = [token for token in described["added_tokens"] if not token["special"]]
+        vocabulary.update({token["content"]: token["id"] for token in plain})
+        described["added_tokens"] = [
+            token for token in described["added_tokens"] if token["special"]
+        ]
+    return json.dumps(described)
 
 
 def _problem(matcher: LLMatcher) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from shared.ids import ModelId
 from shared.messages.stream import FinishReason
+from shared.messages.structured import StructureKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Calling:
 class Structured:
     """What the content is bound to; see `shared.messages.structured.Structure`."""
 
-    kind: str
+    kind: StructureKind
     value: Any
     param: str
 

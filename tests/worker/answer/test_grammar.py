@@ -123,8 +123,7 @@ def compiled(family: Family, demo_folder: Path, known: dict[str, Compiled]) -> C
     return known[family.name]
 
 
-def required(compiled: Compiled, *, parallel: bool = False) -> str:
-    thinks = compiled.format.reasoning is not None
+def required(compiled: Compiled, *, parallel: bool = False, thinks: bool = True) -> str:
     bound = Bound(None, TOOLS, True, parallel, opened=False, thinks=thinks)
     return answer_grammar(compiled.format, bound)
 
@@ -150,8 +149,6 @@ def test_several_calls_are_allowed_where_they_may_be(family: Family, compiled: C
     two = family.write(_CALLS[:2])
     if family.tool_format is None:
         pytest.skip("a call ends the turn")
-    if family.name == "mistral_args" or "gemma" in family.name or "qwen" in family.name:
-        pass
     assert compiled.accepts(required(compiled, parallel=True), two)
     assert not compiled.accepts(required(compiled), two)
 
@@ -176,7 +173,7 @@ def test_whatever_the_grammar_allows_is_read_as_a_valid_call(
 ) -> None:
     """Random tokens, of which those that may end something come more often."""
     draw = random.Random(7)
-    grammar = required(compiled)
+    grammar = required(compiled, thinks=False)
     ended = 0
     for _ in range(60):
         token_ids = _random_answer(compiled, grammar, draw)
@@ -198,12 +195,12 @@ def _random_answer(compiled: Compiled, grammar: str, draw: random.Random) -> lis
         for token in compiled.encode(text)
     } | set(compiled.control.by_id)
     token_ids: list[int] = []
-    for _ in range(600):
+    for _ in range(300):
         words = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
         allowed = np.unpackbits(words, bitorder="little")[: compiled.size].nonzero()[0].tolist()
         assert allowed, matcher.get_error()
         ends = [token for token in allowed if token in closing or token in compiled.ends]
-        token = draw.choice(ends if ends and draw.random() < 0.5 else allowed)
+        token = draw.choice(ends if ends and draw.random() < 0.6 else allowed)
         if token in compiled.ends:
             return token_ids
         assert matcher.consume_token(token)

@@ -1,0 +1,37 @@
+"""How much a model thinks, in the words of its chat template."""
+
+from collections.abc import Collection
+from typing import Any
+
+from worker.link.messages import Submit
+
+_SWITCHES = ("enable_thinking", "thinking")
+"""Variables that templates read for on and off."""
+_EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high", "none": "low"}
+"""Those that templates with a `reasoning_effort` do not know, and what comes nearest."""
+
+
+def template_values(
+    order: Submit, variables: Collection[str], *, reasons: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """What the template is given for a request, and sentences about what of it cannot be done.
+
+    Args:
+        variables: that the template reads.
+        reasons: whether the model thinks at all, as far as is known.
+    """
+    values = dict(order.template_values)
+    effort = order.reasoning_effort
+    if effort is None:
+        return values, []
+    switches = [name for name in _SWITCHES if name in variables]
+    for name in switches:
+        values.setdefault(name, effort != "none")
+    if "reasoning_effort" in variables and not (effort == "none" and switches):
+        known = _EFFORTS.get(effort, effort)
+        values.setdefault("reasoning_effort", known)
+        if known != effort:
+            return values, [f"reasoning_effort: the model knows no `{effort}`: it gets `{known}`"]
+    elif effort == "none" and reasons and not switches:
+        return values, ["reasoning_effort: thinking cannot be turned off for this model"]
+    return values, []
