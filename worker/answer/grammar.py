@@ -1,10 +1,9 @@
 """The grammar of a whole answer: reasoning where the model thinks, then what it is bound to."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llguidance import LLMatcher, regex_to_lark
+from llguidance import regex_to_lark
 
 from shared.messages.structured import Structure
 from worker.answer.format import AnswerFormat
@@ -114,6 +113,4 @@ def _add_structure(rules: Rules, structure: Structure) -> str:
         case "regex":
             return rules.add("answer", f"/{regex_to_lark(structure.value)}/")
         case "grammar":
-            whole = json.loads(LLMatcher.grammar_from_lark(structure.value))
-            (only,) = whole["grammars"]
-            return rules.refer("answer", only)
+            return rules.refer("answer", {"lark_grammar": structure.value})
