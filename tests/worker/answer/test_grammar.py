@@ -44,13 +44,13 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
     "now": {"type": "object", "properties": {}},
 }
 TOOLS = [Tool(name, parameters=arguments_schema(schema)) for name, schema in _SCHEMAS.items()]
-_CALLS = [
+_CALLS: list[tuple[str, dict[str, Any]]] = [
     ("get_weather", {"city": "Paris", "units": "C"}),
     ("get_weather", {"city": "São", "days": 3, "units": "F", "exact": True}),
     ("get_weather", {"city": "", "units": "C", "where": {"x": 1.5, "tags": ["a", "b"]}}),
     ("now", {}),
 ]
-_WRONG = [
+_WRONG: list[tuple[str, dict[str, Any]]] = [
     ("get_weather", {"city": "Paris"}),
     ("get_weather", {"city": "Paris", "units": "K"}),
     ("get_weather", {"city": 5, "units": "C"}),
