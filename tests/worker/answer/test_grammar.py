@@ -72,8 +72,7 @@ class Compiled:
             add = self.tokenizer.add_special_tokens if special else self.tokenizer.add_tokens
             add([token])
         ids = {
-            text: AddedToken(self.tokenizer.token_to_id(text), special)
-            for text, special in family.added.items()
+            text: AddedToken(self.id_of(text), special) for text, special in family.added.items()
         }
         reasoning = family.reasoning.markers if family.reasoning else ()
         tools = family.tool_format.markers if family.tool_format else HarmonyAnswer.markers
@@ -82,11 +81,16 @@ class Compiled:
             self.control, family.reasoning, family.tool_format, harmony=family.tool_format is None
         )
         self.size = self.tokenizer.get_vocab_size()
-        ends = [self.tokenizer.token_to_id("<|im_end|>")]
+        ends = [self.id_of("<|im_end|>")]
         if family.tool_format is None:
-            ends += [self.tokenizer.token_to_id(text) for text in ("<|call|>", "<|return|>")]
+            ends += [self.id_of(text) for text in ("<|call|>", "<|return|>")]
         self.ends = ends
         self.compiler = GrammarCompiler(self.tokenizer.to_str(), self.size, ends)
+
+    def id_of(self, token: str) -> int:
+        token_id = self.tokenizer.token_to_id(token)
+        assert token_id is not None
+        return int(token_id)
 
     def encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
