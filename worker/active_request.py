@@ -42,7 +42,6 @@ from worker.link.messages import (
     Output,
     Sampling,
     SentCharacters,
-    Structured,
     Submit,
 )
 from worker.request_prompts import RequestPrompt, request_prompts
@@ -319,7 +318,7 @@ class ActiveRequest:
             reasoning_effort=body.reasoning_effort,
             thinking_budget=body.thinking_budget,
             calling=self._calling,
-            structure=self._structure,
+            structure=body.structure,
             replayed_ids=list(choice.known_ids[len(body.heard_ids) :]) if replays else [],
             ended=choice.known_end if replays else None,
             count_only=body.count_only,
@@ -334,11 +333,6 @@ class ActiveRequest:
         if not tools:
             return None
         return Calling(tools, forced, body.must_call, body.parallel_tool_calls)
-
-    @property
-    def _structure(self) -> Structured | None:
-        bound = self.dispatch.request.structure
-        return Structured(bound.kind, bound.value, bound.param) if bound is not None else None
 
     def admit(self, engine: int) -> None:
         self.engine = engine

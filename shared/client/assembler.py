@@ -32,6 +32,7 @@ class Assembler:
     Attributes:
         status: the last one heard; None before the first message.
         usage: of the prompt from the first token on, of everything at the end.
+        warnings: what the end says for people.
         done: the end has come; `timings` is set unless it was an error, and `route` where that was
             asked for.
     """
@@ -47,6 +48,7 @@ class Assembler:
         self.done = False
         self.usage: Usage | None = None
         self.timings: Timings | None = None
+        self.warnings: tuple[str, ...] = ()
         self.route: dict[str, Any] | None = None
         self._expected_choices = choices
         self._first_index = first_index
@@ -147,6 +149,7 @@ class Assembler:
         new = [joined for output in outputs for joined in self._join(output)]
         if self._end is not None and self._is_whole(self._end):
             self.done, self.timings = True, self._end.timings
+            self.warnings = self._end.warnings
             counted = max(self._end.usage.completion_tokens, self._came)
             self.usage = replace(self._end.usage, completion_tokens=counted)
             self.route = self._end.route

@@ -184,6 +184,7 @@ class Stream:
             choices=tuple(ChoiceOutput.joined(parts[choice]) for choice in sorted(parts)),
             usage=self.usage,
             timings=self.timings,
+            warnings=self._assembler.warnings,
             route=self.route,
         )
 

@@ -110,12 +110,6 @@ class ChoiceOutput:
             tool_calls=_joined_calls(outputs),
         )
 
-    @property
-    def characters(self) -> int:
-        """Of its content, reasoning and calls."""
-        calls = sum(len(call["function"]["arguments"]) for call in self.tool_calls or ())
-        return len(self.text) + len(self.reasoning or "") + calls
-
 
 def _joined_calls(outputs: Sequence[ChoiceOutput]) -> list[dict[str, Any]] | None:
     """Every call whole."""

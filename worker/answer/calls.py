@@ -7,6 +7,7 @@ from typing import Any
 from worker.answer.control import ControlTokens
 from worker.answer.delta import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader
+from worker.answer.schema_types import strict_json
 
 
 class CallWriter:
@@ -56,16 +57,12 @@ class CallWriter:
 def parse_object(text: str) -> dict[str, Any]:
     """Raises BrokenCall where a text is no JSON object."""
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = strict_json(text)
     except (ValueError, RecursionError) as error:
         raise BrokenCall(f"its arguments are no JSON: {error}") from None
     if not isinstance(value, dict):
         raise BrokenCall("its arguments are no JSON object")
     return value
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def read_json_head(reader: TextReader, names: Collection[str]) -> Reading[None]:

@@ -1,6 +1,6 @@
 """What the next token of one answer may be."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -71,7 +71,8 @@ class Constraint:
         if section is None:
             return False
         section = section.deep_copy()  # a matcher that has stopped does not always go back
-        begun = self._token_ids(text) if "" in self._sections else []
+        parts = self._control.parts(text) if "" in self._sections else []
+        begun = token_ids_of(parts, self._tokenizer)
         if section.try_consume_tokens(begun) < len(begun):
             return False
         self._matcher = section
@@ -117,12 +118,10 @@ class Constraint:
         self.problem = f"the grammar of the answer cannot go on: {said or 'it allows no token'}"
         self._matcher = None
 
-    def _token_ids(self, text: str) -> list[int]:
-        """Tokens of a text with control characters; they need not be those that it came in."""
-        token_ids: list[int] = []
-        for part in self._control.parts(text):
-            if isinstance(part, int):
-                token_ids.append(part)
-            else:
-                token_ids += self._tokenizer.tokenize_str(part)
-        return token_ids
+
+def token_ids_of(parts: Iterable[int | str], tokenizer: LLTokenizer) -> list[int]:
+    """Ids and pieces of ordinary text as token ids."""
+    token_ids: list[int] = []
+    for part in parts:
+        token_ids += [part] if isinstance(part, int) else tokenizer.tokenize_str(part)
+    return token_ids

@@ -214,7 +214,8 @@ class MarkedAnswer:
         return section.rest
 
     def _give_up(self, section: CallSection, error: BrokenCall, delta: Delta) -> str:
-        """What was no call is text; but what was told of one cannot be taken back."""
+        """Turn a section that is no valid call into text. Deltas of an enforced section were sent
+        already and stay."""
         warning = f"a tool call could not be read: {error}"
         if warning not in self._warnings:  # what is tried again without its first marker
             self._warnings.add(warning)

@@ -66,7 +66,7 @@ def as_json(text: str, types: frozenset[str]) -> str:
         bare = text.strip()
         bare = _WORDS.get(bare, bare) if types & {"null", "boolean"} else bare
         try:
-            kind = _type_of(json.loads(bare, parse_constant=_refuse))
+            kind = _type_of(strict_json(bare))
         except (ValueError, RecursionError):
             kind = "string"
         if kind != "string" and kind in types:
@@ -94,6 +94,11 @@ def _type_of(value: Any) -> str:
             return "array"
         case _:
             return "object"
+
+
+def strict_json(text: str) -> Any:
+    """Raises ValueError or RecursionError for what is no JSON, `NaN` among it."""
+    return json.loads(text, parse_constant=_refuse)
 
 
 def _refuse(constant: str) -> None:

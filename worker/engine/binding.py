@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from shared.errors import InvalidRequest, RequestError
-from shared.messages.structured import Structure
-from worker.answer.constraint import Constraint
+from worker.answer.constraint import Constraint, token_ids_of
 from worker.answer.format import PLAIN_FORMAT, AnswerFormat
 from worker.answer.formats.base import Tool
 from worker.answer.grammar import Bound, answer_grammar, section_grammars
@@ -14,7 +13,7 @@ from worker.answer.harmony import HarmonyAnswer
 from worker.engine.model import LoadedModel
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.schemas import arguments_schema
-from worker.link.messages import Calling, Structured, Submit
+from worker.link.messages import Calling, Submit
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -50,10 +49,11 @@ def bind_answer(
     tools, warnings = _enforced(calling, model.grammars)
     whole = sections = None
     if structured is not None or (calling is not None and calling.required):
-        structure = _structure(structured, model.grammars)
+        if structured is not None and structured.kind == "json":
+            model.grammars.check_schema(structured.value, structured.param)
         must_call = calling is not None and calling.required
         parallel = calling is not None and calling.parallel
-        bound = Bound(structure, tools, must_call, parallel, opened=opened, thinks=thinks)
+        bound = Bound(structured, tools, must_call, parallel, opened=opened, thinks=thinks)
         whole = _whole(answers, bound, model.grammars)
         if budget is None and answers.can_reason:
             budget = max(1, max_tokens // 2)
@@ -99,14 +99,6 @@ def _enforced(calling: Calling | None, grammars: GrammarCompiler) -> tuple[list[
     return tools, warnings
 
 
-def _structure(structured: Structured | None, grammars: GrammarCompiler) -> Structure | None:
-    if structured is None:
-        return None
-    if structured.kind == "json":
-        grammars.check_schema(structured.value, structured.param)
-    return Structure(structured.kind, structured.value, structured.param)
-
-
 def _whole(answers: AnswerFormat, bound: Bound, grammars: GrammarCompiler) -> Any:
     param = bound.structure.param if bound.structure is not None else "tools"
     try:
@@ -135,7 +127,4 @@ def _closing_ids(answers: AnswerFormat, grammars: GrammarCompiler, *, free: bool
         closing = answers.reasoning.close
     else:
         return []
-    token_ids: list[int] = []
-    for part in answers.control.token_ids(closing):
-        token_ids += [part] if isinstance(part, int) else grammars.tokenizer.tokenize_str(part)
-    return token_ids
+    return token_ids_of(answers.control.token_ids(closing), grammars.tokenizer)

@@ -223,13 +223,12 @@ class Rounds:
             self._send(StepCompleted(outputs))
         for output in outputs:
             problem = self._sequences[output.sequence].problem
-            if problem is not None and output.finish_reason is None:
-                self.remove(output.sequence)
+            if output.finish_reason is None:
+                if problem is None:
+                    continue
                 self._send(SequenceRefused(output.sequence, "request_failed", problem))
-        for output in outputs:
-            if output.finish_reason is not None:
-                sequence = self._sequences.pop(output.sequence)
-                self._batches[sequence.model].remove(sequence.id)
+            sequence = self._sequences.pop(output.sequence)
+            self._batches[sequence.model].remove(sequence.id)
 
     def _groups(self) -> list[DecodeGroup]:
         return [group for batch in self._batches.values() for group in batch.groups]

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import orjson
 
 from shared.errors import DecodeError
+from shared.messages.structured import Structure
 from worker.link.messages import (
     BatchMeasured,
     Calling,
@@ -20,7 +21,6 @@ from worker.link.messages import (
     Sampling,
     SentCharacters,
     StepCompleted,
-    Structured,
     Submit,
     TextMeasured,
     TextsMeasured,
@@ -69,7 +69,7 @@ def decode_body(body: bytes) -> Order | Fact:
 def _submit(order: dict[str, Any]) -> Submit:
     order["sampling"] = Sampling(**order["sampling"])
     order["sent"] = SentCharacters(**order["sent"])
-    for name, kind in (("calling", Calling), ("structure", Structured)):
+    for name, kind in (("calling", Calling), ("structure", Structure)):
         if order[name] is not None:
             order[name] = kind(**order[name])
     return Submit(**order)

@@ -9,7 +9,7 @@ from typing import Any
 
 from shared.ids import ModelId
 from shared.messages.stream import FinishReason
-from shared.messages.structured import StructureKind
+from shared.messages.structured import Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,6 @@ class Calling:
     forced: str | None = None
     required: bool = False
     parallel: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Structured:
-    """What the content is bound to; see `shared.messages.structured.Structure`."""
-
-    kind: StructureKind
-    value: Any
-    param: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +108,7 @@ class Submit:
     reasoning_effort: str | None = None
     thinking_budget: int | None = None
     calling: Calling | None = None
-    structure: Structured | None = None
+    structure: Structure | None = None
 
     @property
     def is_trial(self) -> bool:

@@ -9,9 +9,10 @@ import pytest
 from jsonschema import validate
 
 from shared.ids import ModelId
+from shared.messages.structured import Structure
 from tests.worker.engine.running_engine import Answer, RunningEngine
 from tests.worker.engine.samplings import GREEDY, sampling
-from worker.link.messages import Calling, Structured, Submit
+from worker.link.messages import Calling, Submit
 
 DEMO = ModelId("demo")
 _CITY = {
@@ -50,8 +51,8 @@ def ask(engine: RunningEngine, question: str, **fields: Any) -> Answer:
     return engine.answer(asked.sequence)
 
 
-def json_of(schema: Any) -> Structured:
-    return Structured("json", schema, "response_format.json_schema.schema")
+def json_of(schema: Any) -> Structure:
+    return Structure("json", schema, "response_format.json_schema.schema")
 
 
 def test_an_answer_is_json_of_its_schema_and_ends_by_itself(engine: RunningEngine) -> None:
@@ -81,7 +82,7 @@ def test_it_ends_where_nothing_may_follow_also_with_ignore_eos(engine: RunningEn
 def test_an_answer_is_one_of_what_is_allowed(
     engine: RunningEngine, kind: Any, value: Any, allowed: set[str]
 ) -> None:
-    structure = Structured(kind, value, f"structured_outputs.{kind}")
+    structure = Structure(kind, value, f"structured_outputs.{kind}")
     answer = ask(engine, "What is it?", structure=structure)
     assert answer.text in allowed
     assert answer.finish_reason == "stop"
@@ -107,7 +108,7 @@ def test_the_tool_that_is_named_is_called(engine: RunningEngine) -> None:
 
 
 def test_log_probabilities_are_those_without_the_mask(engine: RunningEngine) -> None:
-    structure = Structured("choice", ["zebra"], "structured_outputs.choice")
+    structure = Structure("choice", ["zebra"], "structured_outputs.choice")
     answer = ask(engine, "Hello!", structure=structure, sampling=sampling(logprobs=2))
     entries = [entry for output in answer.outputs for entry in output.logprobs or []]
     assert answer.text == "zebra"
@@ -123,11 +124,11 @@ def test_who_is_served_beside_it_changes_no_answer(
         {},
         {"structure": json_of(_CITY)},
         {"structure": json_of({"type": "array", "items": {"type": "integer"}, "maxItems": 4})},
-        {"structure": Structured("choice", ["yes", "no"], "structured_outputs.choice")},
+        {"structure": Structure("choice", ["yes", "no"], "structured_outputs.choice")},
         {"calling": Calling(_TOOLS, required=True, parallel=False)},
         {"calling": Calling(_TOOLS)},
         {"calling": Calling(_TOOLS[1:], required=True)},
-        {"structure": Structured("regex", "[a-z ]{5,40}", "structured_outputs.regex")},
+        {"structure": Structure("regex", "[a-z ]{5,40}", "structured_outputs.regex")},
     ]
 
     def orders() -> list[Submit]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shared.errors import DecodeError
 from shared.ids import ModelId
 from shared.messages.stream import FinishReason
+from shared.messages.structured import Structure
 from worker.link.frames import (
     HEADER,
     MAX_FRAME_BYTES,
@@ -27,7 +28,6 @@ from worker.link.messages import (
     Output,
     Sampling,
     SentCharacters,
-    Structured,
     Submit,
     TextMeasured,
 )
@@ -66,7 +66,7 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     list[Output]: st.lists(st.deferred(lambda: _messages(Output)), max_size=4),
     SentCharacters: st.deferred(lambda: _messages(SentCharacters)),
     Calling | None: st.none() | st.deferred(lambda: _messages(Calling)),
-    Structured | None: st.none() | st.deferred(lambda: _messages(Structured)),
+    Structure | None: st.none() | st.deferred(lambda: _messages(Structure)),
     list[CallPiece]: st.lists(st.deferred(lambda: _messages(CallPiece)), max_size=3),
     dict[str, Any]: st.dictionaries(st.text(), _JSON, max_size=3),
     Any: _JSON,
