@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shared.errors import DecodeError
 from shared.ids import ModelId
 from shared.messages.stream import FinishReason
-from shared.messages.structured import Structure
+from shared.messages.structured import Structure, StructureKind
 from worker.link.frames import (
     HEADER,
     MAX_FRAME_BYTES,
@@ -53,6 +53,7 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     ModelId: st.text(),
     int | None: st.none() | _INTEGERS,
     str | None: st.none() | st.text(),
+    StructureKind: st.sampled_from(get_args(StructureKind)),
     FinishReason | None: st.none() | st.sampled_from(get_args(FinishReason)),
     list[int]: st.lists(_INTEGERS),
     list[int] | None: st.none() | st.lists(_INTEGERS),
