@@ -1,6 +1,7 @@
 """A model in memory with its tokenizer, and how it gets there."""
 
 import json
+import logging
 import math
 import time
 from collections.abc import Generator, Iterator
@@ -28,6 +29,8 @@ from worker.engine.prefill_speed import PrefillSpeed
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.messages import LoadModel
 from worker.models.fingerprint import fingerprint
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_CONTEXT_TOKENS = 4096
 _TOKENIZER_WAIT_S = 0.01
@@ -147,7 +150,11 @@ def _load_tokenizer(
         return tokenizer, None
     ends = [token for token in tokenizer.eos_token_ids if token is not None]
     size = _vocabulary_size(config, tokenizer)
-    return tokenizer, GrammarCompiler(backend.to_str(), size, ends)
+    try:
+        return tokenizer, GrammarCompiler(backend.to_str(), size, ends)
+    except ValueError as error:  # without grammars it can still answer
+        _log.warning("%s: no tools, schemas or budgets: its tokenizer: %s", order.path, error)
+        return tokenizer, None
 
 
 def _vocabulary_size(config: dict[str, Any], tokenizer: TokenizerWrapper) -> int:

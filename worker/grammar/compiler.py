@@ -32,13 +32,20 @@ class GrammarCompiler:
 
     Args:
         tokenizer: as JSON, in the form of Hugging Face's `tokenizers`.
-        vocabulary_size: of the model's logits: ids beyond the tokenizer are never allowed.
+        vocabulary_size: of the model's logits: ids beyond the tokenizer are never allowed. Where
+            the tokenizer has more, the model can never write them.
         end_ids: tokens that end an answer, wherever a grammar allows an end.
+
+    Raises:
+        ValueError: the tokenizer is of a kind that llguidance does not know.
     """
 
     def __init__(self, tokenizer: str, vocabulary_size: int, end_ids: Iterable[int]) -> None:
+        described = _with_plain_tokens(json.loads(tokenizer))
         self.tokenizer = LLTokenizer(
-            _with_plain_tokens(tokenizer), n_vocab=vocabulary_size, eos_token=sorted(end_ids)
+            json.dumps(described),
+            n_vocab=max(vocabulary_size, _highest_id(described) + 1),
+            eos_token=sorted(end_ids),
         )
         self._known: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._problems: OrderedDict[Grammar, str | None] = OrderedDict()
@@ -107,10 +114,9 @@ class GrammarCompiler:
                 return path, problem
 
 
-def _with_plain_tokens(tokenizer: str) -> str:
+def _with_plain_tokens(described: dict[str, Any]) -> dict[str, Any]:
     """A tokenizer whose added tokens are ordinary ones unless they are special. llguidance takes
     all of them for special, and lets none stand in a text; but a string may hold `</tool_call>`."""
-    described = json.loads(tokenizer)
     vocabulary = described["model"].get("vocab")
     if isinstance(vocabulary, dict):
         plain = [token for token in described["added_tokens"] if not token["special"]]
@@ -118,7 +124,13 @@ def _with_plain_tokens(tokenizer: str) -> str:
         described["added_tokens"] = [
             token for token in described["added_tokens"] if token["special"]
         ]
-    return json.dumps(described)
+    return described
+
+
+def _highest_id(described: dict[str, Any]) -> int:
+    vocabulary = described["model"].get("vocab") or []
+    ids = vocabulary.values() if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
+    return max([*ids, *(token["id"] for token in described["added_tokens"])], default=-1)
 
 
 def _problem(matcher: LLMatcher) -> str | None:
