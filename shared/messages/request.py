@@ -432,13 +432,7 @@ def invalid(error: ValidationError) -> InvalidRequest:
 
 
 def _refuse_unsupported(request: InferenceRequest) -> None:
-    refuse_asked(
-        {
-            "input": request.input is not None,
-            "tool_choice": request.must_call,
-            "response_format": request.structure is not None,
-        }
-    )
+    refuse_asked({"input": request.input is not None})
 
 
 def refuse_asked(asked: Mapping[str, bool]) -> None:

@@ -167,7 +167,6 @@ def test_fields_that_do_not_go_together_are_refused(
     ("body", "param"),
     [
         ({"input": "embed me"}, "input"),
-        ({"prompt": "x", "response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
 def test_what_is_known_but_not_served_yet_says_so(body: dict[str, Any], param: str) -> None:
