@@ -178,7 +178,7 @@ class SimulatedEngine(EngineProcess):
                 many_s = await self._compute(self._device.pass_s(_MANY_TOKENS))
                 self._speed = PrefillSpeed.from_two(_FEW_TOKENS, few_s, _MANY_TOKENS, many_s)
                 self._loaded = True
-                await self._tell(ModelLoaded(order.model, _CONTEXT_TOKENS, 0))
+                await self._tell(ModelLoaded(order.model, _CONTEXT_TOKENS, 0, []))
             case Submit():
                 tokens = _prompt_tokens(order)
                 self._waiting.append(

@@ -72,6 +72,14 @@ class Registry:
             self._holding[model] = found
         return found
 
+    def knows_to_reason(self, models: Iterable[ModelId]) -> bool:
+        """Whether one of these thinks, as a worker says that holds it."""
+        return any(
+            "reasoning" in (view.models[model].abilities or ())
+            for model in models
+            for view in self.holding(model)
+        )
+
     def breakers(self, now: float) -> dict[WorkerId, Literal["half-open", "open"]]:
         """Of workers that are here, those that are not closed."""
         found: dict[WorkerId, Literal["half-open", "open"]] = {}

@@ -7,16 +7,23 @@ from controller.routing.need import Links, Need
 from shared.ids import ModelId, WorkerId
 from shared.messages.prefixes import prefix_links
 from shared.messages.prompt_rules import cleaned
-from shared.messages.request import utf8_bytes
+from shared.messages.request import InferenceRequest, SentCharacters, utf8_bytes
 from shared.settings.tree import PromptRule
 
 
-def need_of(request: OwnedRequest, rules: Sequence[PromptRule], home: WorkerId | None) -> Need:
+def need_of(
+    request: OwnedRequest,
+    rules: Sequence[PromptRule],
+    home: WorkerId | None,
+    *,
+    reasons: bool = False,
+) -> Need:
     """The need of a request with all that was said before it in its session.
 
     Args:
         rules: that workers apply to prompts before they compare them.
         home: where its session was served.
+        reasons: what is known of its answer may be reasoning.
     """
     whole = request.whole
     turns = cleaned(whole.turns, rules)
@@ -46,4 +53,25 @@ def need_of(request: OwnedRequest, rules: Sequence[PromptRule], home: WorkerId |
         session=request.kinship,
         home=home,
         among_others=request.part_of is not None,
+        abilities=_abilities(whole),
+        structured=reasons or _is_structured(whole),
+    )
+
+
+def _abilities(asked: InferenceRequest) -> frozenset[str]:
+    needed = {"tools": bool(asked.usable_tools), "schema": asked.structure is not None}
+    return frozenset(ability for ability, is_needed in needed.items() if is_needed)
+
+
+def _is_structured(asked: InferenceRequest) -> bool:
+    """Whether there is more in it than text, or in the answer that it goes on with."""
+    sent = asked.resume.characters if asked.resume is not None else SentCharacters()
+    return (
+        bool(_abilities(asked) or sent.reasoning or sent.tool_calls or asked.chat_template_kwargs)
+        or asked.reasoning_effort is not None
+        or asked.thinking_budget is not None
+        or any(
+            message.reasoning or message.tool_calls or message.tool_call_id
+            for message in asked.messages or []
+        )
     )

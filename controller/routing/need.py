@@ -22,6 +22,8 @@ class Need(NamedTuple):
         links: of the prompt, for a model.
         session, home: that it is a turn of, and the worker that served that last.
         among_others: of a list of prompts, which is answered when its last one is.
+        abilities: that the model must have there, of `events.ABILITIES`.
+        structured: it asks for reasoning, tools or a schema, of which older workers know nothing.
     """
 
     models: Sequence[ModelId]
@@ -33,3 +35,5 @@ class Need(NamedTuple):
     session: SessionKey | None = None
     home: WorkerId | None = None
     among_others: bool = False
+    abilities: frozenset[str] = frozenset()
+    structured: bool = False

@@ -7,7 +7,7 @@ from controller.routing.need import Need
 from controller.worker_view import WorkerView
 from shared.errors import Unavailable
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import MEMORY_RETRY_AFTER_MS, WorkerReport, refuses
+from shared.messages.events import MEMORY_RETRY_AFTER_MS, ModelStatus, WorkerReport, refuses
 from shared.messages.request import Priority, Requirements
 
 _UNKNOWN_RETRY_MS = 1000
@@ -15,7 +15,7 @@ _LONGEST_RETRY_MS = 60_000
 _MOST_NAMED = 10
 """An error names so many workers; the others are counted."""
 
-_FAR = ("no_worker", "requirements_unmet", "model_unavailable")
+_FAR = ("no_worker", "not_supported", "requirements_unmet", "model_unavailable")
 """Codes of workers that are not those to wait for, where there are others; farthest first."""
 
 PASSING = frozenset({"queue_full", "memory_pressure", "circuit_open"})
@@ -85,6 +85,8 @@ def find_obstacle(
         return Obstacle("model_unavailable", f"could not load {model}: {status.error}")
     if need.requires is not None and (unmet := _unmet(report, need.requires)):
         return Obstacle("requirements_unmet", unmet)
+    if (unable := _unable(status, need)) is not None:
+        return unable
     if report.state == "starting":
         return Obstacle("no_worker", "is starting", may_return=True, starts=not view.was_up)
     if view.breaker is not None and not view.breaker.admits(now):
@@ -96,7 +98,10 @@ def find_obstacle(
 def could_serve(view: WorkerView, need: Need) -> bool:
     """Whether this worker is one for it, when it is well and has room."""
     statuses = (view.models.get(model) for model in need.models)
-    if all(status is None or status.state == "failed" for status in statuses):
+    if all(
+        status is None or status.state == "failed" or _unable(status, need) is not None
+        for status in statuses
+    ):
         return False
     return need.requires is None or _unmet(view.report, need.requires) is None
 
@@ -131,6 +136,18 @@ def _queued_since(view: WorkerView) -> int:
     places = 0 if report.queued_requests else max(0, report.max_batch_size - report.places_taken)
     over = max(view.unreported, view.unreported_choices) - places
     return max(0, min(view.unreported, over))
+
+
+def _unable(status: ModelStatus, need: Need) -> Obstacle | None:
+    """Why a model there cannot answer as is asked."""
+    if status.abilities is None:
+        if not need.structured:
+            return None
+        return Obstacle("no_worker", "runs a release without reasoning, tools and schemas")
+    missing = sorted(need.abilities.difference(status.abilities))
+    if not missing:
+        return None
+    return Obstacle("not_supported", f"has no {' and '.join(missing)} with {status.id}")
 
 
 def _unmet(report: WorkerReport, requires: Requirements) -> str | None:

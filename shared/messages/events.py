@@ -14,6 +14,8 @@ ControllerState = Literal["starting", "ready", "draining", "stopped"]
 ModelState = Literal["available", "loading", "warm", "failed"]
 LoadPhase = Literal["downloading", "loading", "warming"]
 MemoryPressure = Literal["none", "soft", "hard"]
+ABILITIES = ("tools", "schema", "reasoning")
+"""What a model can do beyond free text: call tools, keep to a schema, think."""
 
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -67,6 +69,8 @@ class ModelStatus(Part):
         error: why it failed, or was not loaded the last time.
         size_bytes: of its weights; 0 while nobody knows.
         idle_s: since its last use; None while it is in use or not loaded.
+        abilities: of `ABILITIES`; before it was loaded for the first time, those that it may have.
+            None where the worker knows nothing of them.
     """
 
     id: ModelId
@@ -81,6 +85,7 @@ class ModelStatus(Part):
     queued_requests: Count = 0
     idle_s: float | None = None
     max_context_tokens: int | None = None
+    abilities: list[str] | None = None
     speed: ModelSpeed = ModelSpeed()
 
 

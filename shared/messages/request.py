@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import DERIVED_SESSION, ID_PATTERN, MAX_ID_LENGTH, ClientName, RequestId
 from shared.messages.codec import first_problem, shortened
-from shared.messages.edge import Edge
+from shared.messages.edge import Edge, TemplateValues
 from shared.messages.structured import ResponseFormat, Structure, StructuredOutputs
 from shared.messages.tools import ToolCall, Tools
 
@@ -66,10 +66,6 @@ Characters = Annotated[int, Field(ge=0, le=2**31)]
 MAX_CALLS = 4096
 """In one message."""
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-TemplateValues = Annotated[
-    dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Any],
-    Field(max_length=64),
-]
 TimeoutMs = Annotated[int, Field(ge=1, le=86_400_000)]
 
 # What a field with several allowed shapes takes; pydantic's own words would list each shape.

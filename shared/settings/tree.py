@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.ids import NAME_PATTERN, ModelId, SkillName
+from shared.messages.edge import TemplateValues
 
 Milliseconds = Annotated[int, Field(ge=0, le=86_400_000)]
 PositiveMilliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
@@ -127,10 +128,20 @@ class Gateway(Section):
     drain_timeout_ms: PositiveMilliseconds = 30_000
 
 
+ToolFormatName = Literal[
+    "hermes", "qwen3_coder", "mistral", "mistral_args", "llama3", "gemma4", "function_gemma",
+    "harmony", "none",
+]  # fmt: skip
+ReasoningFormatName = Literal["think", "longcat", "think_start_end", "mistral", "gemma4", "none"]
+
+
 class ModelSource(Section):
     """Where a model comes from, a folder or a Hugging Face id, and how long it stays: it is
     unloaded when it was not used for `ttl_s`, and evicted for others the sooner, the lower its
-    `priority`; a `pinned` one never. `trust_remote_code` runs Python files that come with it."""
+    `priority`; a `pinned` one never. `trust_remote_code` runs Python files that come with it. How
+    it writes tool calls and reasoning is found from its files where `tool_format` and
+    `reasoning_format` do not say it; `chat_template_kwargs` go to its chat template, unless a
+    request says otherwise."""
 
     path: str = Field(min_length=1)
     priority: PriorityName = "medium"
@@ -139,6 +150,9 @@ class ModelSource(Section):
     revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     max_context_tokens: Count | None = None
     trust_remote_code: bool = False
+    tool_format: ToolFormatName | None = None
+    reasoning_format: ReasoningFormatName | None = None
+    chat_template_kwargs: TemplateValues = {}
 
 
 class Routing(Section):

@@ -10,7 +10,7 @@ from controller.routing import Need, NoRoute, Obstacle, choose, find_obstacle, p
 from controller.worker_view import WorkerView
 from shared.errors import ERROR_CODES
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import Hardware, MemoryPressure, MemoryStatus, QueueStatus
+from shared.messages.events import Hardware, MemoryPressure, MemoryStatus, ModelStatus, QueueStatus
 from shared.messages.request import PRIORITIES, Priority, Requirements
 from shared.settings.tree import CircuitBreaker as Limits
 from tests.controller.fleet import Kept, Views
@@ -57,6 +57,45 @@ def obstacle_for(one: WorkerView, level: Priority) -> str | None:
 
 
 # One worker.
+
+CAN = ["tools", "schema"]
+
+
+def able_to(abilities: list[str] | None) -> list[ModelStatus]:
+    return [ModelStatus(id=DEMO, state="warm", abilities=abilities)]
+
+
+@pytest.mark.parametrize(
+    ("abilities", "need", "code", "reason"),
+    [
+        (None, Need([DEMO]), None, ""),
+        (None, Need([DEMO], structured=True), "no_worker", "a release without reasoning"),
+        ([], Need([DEMO], structured=True), None, ""),
+        (CAN, Need([DEMO], abilities=frozenset(CAN), structured=True), None, ""),
+        (["tools"], Need([DEMO], abilities=frozenset(CAN)), "not_supported", "no schema with demo"),
+        ([], Need([DEMO], abilities=frozenset(CAN)), "not_supported", "no schema and tools"),
+    ],
+)
+def test_only_workers_that_can_answer_so_are_asked(
+    abilities: list[str] | None, need: Need, code: str | None, reason: str
+) -> None:
+    one = view("a", models=able_to(abilities))
+    obstacle = find_obstacle(one, DEMO, need)
+    assert (obstacle.code if obstacle is not None else None) == code
+    assert obstacle is None or reason in obstacle.reason
+
+
+def test_one_that_could_answer_so_is_waited_for_and_none_is_told_at_once() -> None:
+    need = Need([DEMO], abilities=frozenset({"schema"}), structured=True)
+    able = full("able", models=able_to(["schema"]))
+    old = view("old")
+    unable = view("unable", models=able_to(["tools"]))
+    waiting = refused(able, old, unable, need=need)
+    assert (waiting.code, waiting.passes) == ("queue_full", True)
+    never = refused(old, unable, need=need)
+    assert (never.code, never.passes) == ("not_supported", False)
+    assert not ERROR_CODES["not_supported"].retryable
+
 
 OBSTACLES: list[tuple[dict[str, Any], Requirements | None, str | None, str]] = [
     ({}, None, None, ""),

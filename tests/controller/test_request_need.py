@@ -76,3 +76,37 @@ def test_models_level_and_requirements_are_the_requests() -> None:
     assert (asked.models, asked.level) == ([DEMO], "high")
     assert asked.requires == Requirements(labels={"room": "2"})
     assert (need().level, need().requires) == ("medium", None)
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "now"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "abilities", "structured"),
+    [
+        ({}, set(), False),
+        ({"tools": [TOOL]}, {"tools"}, True),
+        ({"tools": [TOOL], "tool_choice": "none"}, set(), False),
+        ({"response_format": {"type": "json_object"}}, {"schema"}, True),
+        ({"response_format": {"type": "text"}}, set(), False),
+        ({"structured_outputs": {"regex": "a+"}}, {"schema"}, True),
+        ({"reasoning_effort": "none"}, set(), True),
+        ({"thinking_budget": 0}, set(), True),
+        ({"chat_template_kwargs": {"x": 1}}, set(), True),
+        ({"messages": [HELLO, {"role": "assistant", "tool_calls": [CALL]}]}, set(), True),
+        ({"messages": [HELLO, {"role": "assistant", "reasoning": "Hm."}]}, set(), True),
+        ({"resume": {"token_ids": [1], "text_sent": 1}}, set(), False),
+        ({"resume": {"token_ids": [1], "sent": {"reasoning": 1}}}, set(), True),
+    ],
+)
+def test_it_says_what_older_workers_would_not_understand(
+    body: dict[str, Any], abilities: set[str], structured: bool
+) -> None:
+    asked = need(**{"prompt": None, "messages": [HELLO], **body})
+    assert set(asked.abilities) == abilities
+    assert asked.structured == structured
+
+
+def test_an_answer_that_may_have_begun_with_thinking_goes_on_where_that_is_understood() -> None:
+    assert need_of(owned(), (), None, reasons=True).structured

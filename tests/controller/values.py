@@ -22,7 +22,7 @@ def report(worker: str, *, boot: str = "b1", **fields: Any) -> WorkerReport:
         "state": "ready",
         "max_batch_size": 8,
         "max_queue_depth": 10,
-        "models": [ModelStatus(id=DEMO, state="warm")],
+        "models": models(demo="warm"),
     }
     return WorkerReport(**{**values, **fields})
 

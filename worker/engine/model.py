@@ -18,9 +18,10 @@ from mlx_lm.utils import load_model as _load_network
 from mlx_lm.utils import load_tokenizer
 
 from shared.errors import ModelError
+from shared.messages.events import ABILITIES
 from worker.answer.control import AddedToken
 from worker.answer.format import PLAIN_FORMAT, AnswerFormat, find_format
-from worker.answer.formats.known import TOOL_FORMATS
+from worker.answer.formats.known import HARMONY, TOOL_FORMATS
 from worker.answer.text import Decode
 from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.chat_template import ChatTemplate
@@ -69,6 +70,16 @@ class LoadedModel:
     format: AnswerFormat = PLAIN_FORMAT
     template: ChatTemplate | None = None
     grammars: GrammarCompiler | None = None
+
+    @property
+    def abilities(self) -> list[str]:
+        """As `ModelStatus` has them."""
+        can = {
+            "tools": self.grammars is not None and self.format.can_call,
+            "schema": self.grammars is not None,
+            "reasoning": self.format.can_reason,
+        }
+        return [ability for ability in ABILITIES if can[ability]]
 
 
 class Loading:
@@ -187,7 +198,7 @@ def _assemble(
     own_context = _context_tokens(config)
     answers = _find_format(order, tokenizer)
     template = ChatTemplate(tokenizer, answers.reasoning, order.template_values)
-    if not template.knows_tools and not answers.can_call:
+    if order.tool_format is None and not template.knows_tools and not answers.can_call:
         answers = replace(answers, tools=TOOL_FORMATS["hermes"])
     limit = order.max_context_tokens or own_context
     vocabulary = _vocabulary_size(config, tokenizer)
@@ -224,12 +235,15 @@ def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> AnswerFormat:
         token.content: AddedToken(token_id, token.special)
         for token_id, token in tokenizer.added_tokens_decoder.items()
     }
-    return find_format(
+    answers = find_format(
         template if isinstance(template, str) else "",
         added,
         tool_format=order.tool_format,
         reasoning_format=order.reasoning_format,
     )
+    if order.tool_format == HARMONY and not answers.harmony:
+        raise ModelError("tool_format: its tokenizer does not have the tokens of harmony")
+    return answers
 
 
 def _context_tokens(config: dict[str, Any]) -> int:

@@ -200,9 +200,12 @@ class ModelLoading:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoaded:
+    """`abilities` are those of `ModelStatus`."""
+
     model: ModelId
     max_context_tokens: int
     memory_bytes: int
+    abilities: list[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.ids import ModelId
-from shared.messages.events import LoadPhase, ModelSpeed, ModelState, ModelStatus
+from shared.messages.events import ABILITIES, LoadPhase, ModelSpeed, ModelState, ModelStatus
 from shared.settings.tree import ClusterSettings, ModelSource
 from worker.link.messages import LoadModel
 
@@ -22,6 +22,7 @@ class Model:
         progress: of `phase`, 0 to 1.
         error: why it failed, or was not loaded the last time.
         size_bytes: of its weights; 0 while nobody knows.
+        abilities: as far as is known; see `ModelStatus`.
         folder: where its files are, once that is known.
         fetched: whether its files are being, or were, downloaded for the present load.
         placed: the engines that were told to load it, by index.
@@ -41,6 +42,7 @@ class Model:
     error: str | None = None
     size_bytes: int = 0
     max_context_tokens: int | None = None
+    abilities: list[str] = field(default_factory=lambda: list(ABILITIES))
     folder: Path | None = None
     fetched: bool = False
     placed: set[int] = field(default_factory=set)
@@ -85,6 +87,7 @@ class Model:
             queued_requests=queued,
             idle_s=round(now - self.used_at, 1) if idle else None,
             max_context_tokens=self.max_context_tokens,
+            abilities=self.abilities,
             speed=speed,
         )
 
@@ -96,6 +99,9 @@ class Model:
             path=str(self.folder),
             max_context_tokens=self.source.max_context_tokens,
             trust_remote_code=self.source.trust_remote_code,
+            tool_format=self.source.tool_format,
+            reasoning_format=self.source.reasoning_format,
+            template_values=self.source.chat_template_kwargs,
         )
 
 

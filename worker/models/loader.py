@@ -245,6 +245,7 @@ class ModelLoader:
         if self._loaded[model.id] >= model.placed:
             self._room.taken(model)
         model.max_context_tokens = fact.max_context_tokens
+        model.abilities = fact.abilities
         if model.state == "loading":
             model.phase, model.progress = "warming", 0.0
         sequence = next(self._trial_numbers)

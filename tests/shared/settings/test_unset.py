@@ -13,7 +13,15 @@ from shared.settings import ClusterSettings, load_settings
 from shared.settings.origin import PREFIX, section, value_shape
 from shared.settings.overrides import merged
 
-_EXAMPLES: list[Any] = [1, "a", ["a"], [{"model": "a"}], {}, {"cert_file": "a", "key_file": "a"}]
+_EXAMPLES: list[Any] = [
+    1,
+    "a",
+    "mistral",
+    ["a"],
+    [{"model": "a"}],
+    {},
+    {"cert_file": "a", "key_file": "a"},
+]
 """For every optional setting one of these is a valid value."""
 _ENTRY = "coder"
 """The key of an entry in a mapping of sections."""

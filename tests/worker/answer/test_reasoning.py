@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.worker.answer.families import FAMILIES, GEMMA_THINK, THINK, Family, read
+from tests.worker.answer.families import FAMILIES, Family, read
 from tests.worker.answer.test_calls import TOOLS
 
 QWEN = FAMILIES[0]
@@ -97,8 +97,3 @@ def test_messages_of_one_channel_are_parted() -> None:
     )
     got = read(HARMONY.parser([]), HARMONY.tokens(answer))
     assert (got.reasoning, got.text) == ("a\n\nb", "c\n\nd")
-
-
-def test_formats_are_told_apart() -> None:
-    assert THINK.close == "</think>"
-    assert GEMMA_THINK.close == "<channel|>"
