@@ -11,7 +11,7 @@ import mlx.core as mx
 from shared.ids import ModelId
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize, UsualRequest
 from worker.engine.decode_groups import DecodeGroups
-from worker.engine.decoding import DecodeGroup, DecodingRow, Token
+from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.ledger import Claim, KVLedger
 from worker.engine.model import LoadedModel
 from worker.engine.places import Placed, Waiting, gives_way
@@ -20,6 +20,7 @@ from worker.engine.prefilling import Prefilling
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.engine.step_cost import StepCost
+from worker.engine.tokens import Token
 from worker.engine.turns import Turns
 from worker.link.messages import BatchMeasured
 

@@ -14,32 +14,13 @@ from worker.engine.prefix_cache import Trail
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
 from worker.engine.token_mask import mask_of
+from worker.engine.tokens import Token, TokenLogprobs
 
 _WEIGHT_OF_NEW = 0.3
 _PATIENT_STEPS = 64
 """So many steps long a group keeps room that it does not need: others often come soon."""
 _LONGEST_OF_USUAL = 4.0
 """A step of more than so many times the usual tells of the machine, not of the group."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Log-probabilities: of the drawn token, and (id, value) of the likeliest, best first."""
-
-    drawn: float
-    top: list[tuple[int, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One new token of a sequence; `token_id` is None when the sequence ended with an end
-    token, `end_id`, which nobody gets to see."""
-
-    sequence: int
-    token_id: int | None
-    finish_reason: FinishReason | None
-    logprobs: TokenLogprobs | None = None
-    end_id: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -87,8 +68,8 @@ class DecodingRow:
     @property
     def constraint(self) -> Constraint | None:
         """What its tokens are bound to."""
-        answer = self.pending.prepared.answer
-        return answer.constraint if answer is not None else None
+        sequence = self.pending.prepared.sequence
+        return sequence.constraint if sequence is not None else None
 
     @property
     def text_ids(self) -> list[int]:

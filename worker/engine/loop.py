@@ -22,7 +22,6 @@ from worker.engine.prefix_cache import PrefixCache
 from worker.engine.preparation import Foreseen, NotPrepared, Preparation, Prepared, refused
 from worker.engine.prompt import PreparedSequence
 from worker.engine.rounds import Rounds
-from worker.engine.sequence import Sequence
 from worker.engine.served_models import ServedModels
 from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
@@ -245,24 +244,25 @@ class Engine:
     def _start(self, prepared: PreparedSequence) -> None:
         order = prepared.order
         cancelled = self._preparation.leave(order.sequence)
-        model = self._models.find(order.model)
-        if model is None:  # unloaded while its prompt was prepared
+        if self._models.find(order.model) is None:  # unloaded while its prompt was prepared
             self._send(refused(order, "model_unavailable", f"{order.model} was unloaded"))
             return
-        if cancelled:
-            counts = prepared.answer is None
-            said = _cancelled(order) if counts else Sequence(prepared, model).cancel()
-            self._send(StepCompleted([said]))
+        sequence, replayed = prepared.sequence, prepared.replayed
+        if cancelled and sequence is None:
+            self._send(StepCompleted([_cancelled(order)]))
             return
-        self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids)))
-        if order.count_only:
+        if not cancelled:
+            self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids)))
+        if sequence is None:
             self._send(StepCompleted([Output(order.sequence, 0, [], "", "stop")]))
             return
-        sequence = Sequence(prepared, model)
-        if replayed := sequence.replay():
+        if replayed:
             self._send(StepCompleted(replayed))
             if replayed[-1].finish_reason is not None:
                 return
+        if cancelled:
+            self._send(StepCompleted([sequence.cancel()]))
+            return
         self._rounds.add(sequence, prepared)
 
     def _cancel(self, sequence_id: int) -> None:

@@ -43,7 +43,7 @@ class LoadedModel:
     """What the engine keeps of a model.
 
     Attributes:
-        tokenizer: for the thread that prepares prompts.
+        tokenizer, replay_decode: for the thread that prepares prompts.
         decode: for the engine thread; it has a tokenizer of its own, because the library's
             fail when two threads use one.
         end_ids: the tokens that end an answer.
@@ -58,6 +58,7 @@ class LoadedModel:
 
     network: Any
     tokenizer: TokenizerWrapper
+    replay_decode: Decode
     decode: Decode
     end_ids: frozenset[int]
     vocabulary_size: int
@@ -209,12 +210,14 @@ def _assemble(
             f"{vocabulary} tokens"
         )
     layout = CacheLayout(network)
+    decoding = getattr(tokenizer, "backend_tokenizer", None) or tokenizer
     context_tokens = min(limit, own_context)
     speed = yield from _measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens))
     return LoadedModel(
         network=network,
         tokenizer=tokenizer,
-        decode=_own_decoder(tokenizer),
+        replay_decode=_decoder(decoding),
+        decode=_decoder(deepcopy(decoding)),
         end_ids=end_ids,
         vocabulary_size=vocabulary,
         max_context_tokens=context_tokens,
@@ -256,13 +259,8 @@ def _context_tokens(config: dict[str, Any]) -> int:
     return _DEFAULT_CONTEXT_TOKENS
 
 
-def _own_decoder(tokenizer: TokenizerWrapper) -> Decode:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        own = deepcopy(tokenizer)
-        return lambda ids: str(own.decode(list(ids), skip_special_tokens=True))
-    own_backend = deepcopy(backend)
-    return lambda ids: str(own_backend.decode(list(ids), skip_special_tokens=True))
+def _decoder(tokenizer: Any) -> Decode:
+    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def _measure_prefill(

@@ -1,8 +1,8 @@
 """From messages or text to token ids, on a thread of its own: a long prompt must not hold
 up the decode steps of others."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from shared.errors import InvalidRequest, RequestError
 from shared.messages.request import DEFAULT_MAX_TOKENS
@@ -13,8 +13,9 @@ from worker.answer.sent import Sent
 from worker.engine.binding import bind_answer, tools_of
 from worker.engine.chat_template import Rendered
 from worker.engine.model import LoadedModel
+from worker.engine.sequence import Sequence
 from worker.engine.thinking import template_values
-from worker.link.messages import Submit
+from worker.link.messages import Output, Submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,15 @@ class PreparedSequence:
     Attributes:
         prompt_ids: the tokens of the prompt alone; never empty.
         max_tokens: as asked, but at most what the context leaves; 0 where it is only counted.
-        answer: splits what is generated; not where the prompt is only counted.
+        sequence: puts out what is generated; not where the prompt is only counted.
+        replayed: what it puts out first; with its end where nothing is left to generate.
     """
 
     order: Submit
     prompt_ids: list[int]
     max_tokens: int
-    answer: Answer | None = None
+    sequence: Sequence | None = None
+    replayed: list[Output] = field(default_factory=list)
 
     @property
     def all_ids(self) -> list[int]:
@@ -38,17 +41,18 @@ class PreparedSequence:
         answered = self.order.answer_ids
         return [*self.prompt_ids, *answered] if answered else self.prompt_ids
 
-    def resumed(self, answer_ids: Sequence[int]) -> "PreparedSequence":
+    def resumed(self, answer_ids: Iterable[int]) -> "PreparedSequence":
         """The same, to go on after an answer that was interrupted here."""
         order = replace(self.order, resumed_ids=list(answer_ids), replayed_ids=[])
         return replace(self, order=order)
 
 
 def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
-    """Render, tokenise and check one prompt.
+    """Render, tokenise and check one prompt, and go once more through what is known of its answer.
 
     Raises:
-        RequestError: the prompt cannot be rendered, is too long, or names unknown tokens.
+        RequestError: the prompt cannot be rendered, is too long, or names unknown tokens; or the
+            answer cannot be what is asked for.
     """
     prompt = _tokenise(order, model)
     prompt_ids = prompt.token_ids
@@ -74,9 +78,13 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
         )
     wanted = order.max_tokens or DEFAULT_MAX_TOKENS
     max_tokens = min(wanted, context - len(prompt_ids))
-    return PreparedSequence(
-        order, prompt_ids, max_tokens, _answer(order, model, prompt, max_tokens)
-    )
+    answer = _answer(order, model, prompt, max_tokens)
+    sequence = Sequence(order, answer, max_tokens, model.replay_decode)
+    replayed = sequence.replay()
+    if sequence.problem is not None:
+        raise RequestError(sequence.problem, code="request_failed", param=_param(order))
+    sequence.decode_with(model.decode)
+    return PreparedSequence(order, prompt_ids, max_tokens, sequence, replayed)
 
 
 def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int) -> Answer:
@@ -94,7 +102,7 @@ def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int
         control = model.format.control.by_id
     sent = Sent(order.sent.text, order.sent.reasoning, order.sent.tool_calls)
     answer = Answer(
-        model.decode,
+        model.replay_decode,
         prompt.token_ids,
         parser,
         control,

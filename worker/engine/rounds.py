@@ -8,10 +8,11 @@ import mlx.core as mx
 
 from shared.ids import ModelId
 from worker.engine.batch import Batch
-from worker.engine.decoding import DecodeGroup, Drawn, Token
+from worker.engine.decoding import DecodeGroup, Drawn
 from worker.engine.prefill import Progress
 from worker.engine.prompt import PreparedSequence
 from worker.engine.sequence import Sequence
+from worker.engine.tokens import Token
 from worker.engine.turns import Turns
 from worker.link.messages import (
     Fact,

@@ -3,36 +3,48 @@
 from typing import Any
 
 from shared.messages.stream import FinishReason
+from worker.answer.answer import Answer
+from worker.answer.constraint import Constraint
 from worker.answer.delta import Delta
 from worker.answer.parser import Channel
 from worker.answer.text import Decode
-from worker.engine.decoding import Token, TokenLogprobs
-from worker.engine.model import LoadedModel
-from worker.engine.prompt import PreparedSequence
-from worker.link.messages import CallPiece, Output
+from worker.engine.tokens import Token, TokenLogprobs
+from worker.link.messages import CallPiece, Output, Submit
 
 
 class Sequence:
-    """Turns the tokens of one sequence into outputs. Belongs to the engine thread."""
+    """Turns the tokens of one sequence into outputs. Belongs to one thread at a time.
 
-    def __init__(self, prepared: PreparedSequence, model: LoadedModel) -> None:
-        """The sequence must have an answer: it is not only counted."""
-        order = prepared.order
-        assert prepared.answer is not None
+    Args:
+        max_tokens: of the answer, those that are known already included.
+        decode: for the log-probabilities of tokens.
+    """
+
+    def __init__(self, order: Submit, answer: Answer, max_tokens: int, decode: Decode) -> None:
         self.id = order.sequence
         self.model = order.model
-        self._decode = model.decode
+        self._decode = decode
         self._logprobs = order.sampling.logprobs
         self._index = len(order.resumed_ids)
-        self._replayed_ids = order.replayed_ids
+        self._resumed_ids, self._replayed_ids = order.resumed_ids, order.replayed_ids
         self._ended = order.ended
-        self._left = prepared.max_tokens - len(order.answer_ids)
-        self._answer = prepared.answer
-        self._answer.resume(order.resumed_ids)
+        self._left = max_tokens - len(order.answer_ids)
+        self._answer = answer
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What its tokens are bound to."""
+        return self._answer.constraint
+
+    def decode_with(self, decode: Decode) -> None:
+        """Another thread goes on with it, which has a tokenizer of its own."""
+        self._decode = decode
+        self._answer.decode_with(decode)
 
     def replay(self) -> list[Output]:
         """What an earlier attempt generated, as it was put out then, one output a token; with the
-        end where nothing is left to generate."""
+        end where nothing is left to generate. Call it before anything else."""
+        self._answer.resume(self._resumed_ids)
         outputs: list[Output] = []
         reason = "length" if self._left <= 0 else self._ended
         last = len(self._replayed_ids) - 1
@@ -43,9 +55,9 @@ class Sequence:
             outputs.append(self.advance(Token(self.id, token_id, at_its_end)))
             if outputs[-1].finish_reason is not None:
                 return outputs
-        if self._answer.stopped or reason is not None:
-            rest = self._answer.finish()
-            outputs.append(self._output([], rest, "stop" if self._answer.stopped else reason))
+        stopped = self._answer.stopped or self._answer.ended
+        if stopped or reason is not None:
+            outputs.append(self._output([], self._answer.finish(), "stop" if stopped else reason))
         return outputs
 
     def advance(self, token: Token) -> Output:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shared.ids import ModelId
 from worker.engine.batch import Batch
-from worker.engine.decoding import DecodeGroup, Drawn, Token
+from worker.engine.decoding import DecodeGroup, Drawn
 from worker.engine.kv_memory import KVMemory
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel
@@ -15,6 +15,7 @@ from worker.engine.prefill import Progress
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
+from worker.engine.tokens import Token
 
 TOKEN_S = 0.001
 ENOUGH_S = 1e6

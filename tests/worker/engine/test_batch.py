@@ -17,10 +17,10 @@ from tests.worker.engine.watched_network import (
     random_ids,
 )
 from worker.engine.caches import BatchCache
-from worker.engine.decoding import Token
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import Progress
 from worker.engine.prompt import PreparedSequence
+from worker.engine.tokens import Token
 from worker.link.messages import Sampling
 
 MakeBatch = Callable[..., DrivenBatch]

@@ -17,9 +17,10 @@ from tests.worker.engine.watched_network import (
     random_ids,
 )
 from worker.engine.caches import BatchCache, evaluate
-from worker.engine.decoding import DecodeGroup, DecodingRow, Token
+from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import Pending
+from worker.engine.tokens import Token
 from worker.link.messages import Sampling
 
 

@@ -1,0 +1,25 @@
+"""What a step brings for each row."""
+
+from dataclasses import dataclass
+
+from shared.messages.stream import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities: of the drawn token, and (id, value) of the likeliest, best first."""
+
+    drawn: float
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One new token of a sequence; `token_id` is None when the sequence ended with an end
+    token, `end_id`, which nobody gets to see."""
+
+    sequence: int
+    token_id: int | None
+    finish_reason: FinishReason | None
+    logprobs: TokenLogprobs | None = None
+    end_id: int | None = None
