@@ -7,7 +7,7 @@ from controller.routing.need import Links, Need
 from shared.ids import ModelId, WorkerId
 from shared.messages.prefixes import prefix_links
 from shared.messages.prompt_rules import cleaned
-from shared.messages.request import InferenceRequest, SentCharacters, utf8_bytes
+from shared.messages.request import InferenceRequest, SentCharacters
 from shared.settings.tree import PromptRule
 
 
@@ -27,13 +27,6 @@ def need_of(
     """
     whole = request.whole
     turns = cleaned(whole.turns, rules)
-    texts = [turn["content"] for turn in turns]
-    token_ids = 0
-    for prompt in whole.prompts:
-        if isinstance(prompt, str):
-            texts.append(prompt)
-        else:
-            token_ids += len(prompt)
 
     known: dict[ModelId, Links] = {}
 
@@ -47,8 +40,8 @@ def need_of(
         models=request.models,
         requires=whole.requires,
         level=whole.level,
-        text_bytes=sum(map(utf8_bytes, texts)),
-        token_ids=token_ids,
+        text_bytes=whole.text_bytes(turns),
+        token_ids=sum(len(prompt) for prompt in whole.prompts if not isinstance(prompt, str)),
         links=links,
         session=request.kinship,
         home=home,

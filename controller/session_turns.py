@@ -19,7 +19,7 @@ from shared.errors import BusError, DecodeError, RequestError
 from shared.ids import SessionKey, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import ControlReply, ForgetSession, TellSession
-from shared.messages.request import Message, utf8_bytes
+from shared.messages.request import Message, turn_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class SessionTurns:
 
 def _size(messages: Iterable[Message]) -> int:
     """About the bytes that messages take."""
-    return sum(utf8_bytes(message.text) + 50 for message in messages)
+    return sum(turn_bytes(message.turn) + 50 for message in messages)
 
 
 def _too_large(session_id: str) -> RequestError:

@@ -8,6 +8,7 @@ from shared.messages.stream import ChoiceOutput
 MAX_BYTES = 8 * 1024 * 1024
 _OUTPUT_BYTES = 150
 _TOKEN_BYTES = 10
+_CALL_BYTES = 300
 _LOGPROB_BYTES = 100
 
 
@@ -54,6 +55,8 @@ def _size(output: ChoiceOutput) -> int:
     return (
         _OUTPUT_BYTES
         + len(output.text)
+        + len(output.reasoning or "")
+        + sum(_CALL_BYTES + len(call["function"]["arguments"]) for call in output.tool_calls or ())
         + _TOKEN_BYTES * len(output.token_ids)
         + _LOGPROB_BYTES * logprobs
     )

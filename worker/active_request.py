@@ -20,7 +20,7 @@ from shared.messages.events import (
 )
 from shared.messages.prefixes import PrefixChain, prefix_chain, prefix_links
 from shared.messages.prompt_rules import cleaned
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.request import PRIORITIES, Priority, Turn
 from shared.messages.stream import (
     ChoiceOutput,
     Chunk,
@@ -216,9 +216,9 @@ class ActiveRequest:
     @cached_property
     def prompt_links(self) -> list[tuple[bytes, float]]:
         """The links of its prompt, and which share of it each is."""
-        return self.prefix_links("")
+        return self.prefix_links(None)
 
-    def prefix_links(self, answer: str) -> list[tuple[bytes, float]]:
+    def prefix_links(self, answer: Turn | None) -> list[tuple[bytes, float]]:
         """The links of its prompt, and of an answer to it: see `shared.messages.prefixes`."""
         return prefix_links(self.model, self.dispatch.request, self._messages, answer)
 
@@ -271,11 +271,12 @@ class ActiveRequest:
         return sum(choice.tokens for choice in self.choices)
 
     @property
-    def answer(self) -> str | None:
-        """The text of its only answer; None where there are several, or not all is known."""
+    def answer(self) -> Turn | None:
+        """Its only answer; None where there are several, or not all is known."""
         if len(self.choices) > 1 or self.dispatch.request.resume or not self._log.whole:
             return None
-        return "".join(output.text for output in self._log.since(0, 0))
+        outputs = list(self._log.since(0, 0))
+        return ChoiceOutput.joined(outputs).turn if outputs else None
 
     @property
     def unfinished(self) -> list[Choice]:

@@ -150,5 +150,5 @@ def _links(request: ActiveRequest, tokens: int) -> Links:
     answer_tokens = tokens - prompt_tokens
     return [
         (link.hex(), int(prompt_tokens * min(share, 1.0) + answer_tokens * max(0.0, share - 1.0)))
-        for link, share in request.prefix_links(answer or "")
+        for link, share in request.prefix_links(answer)
     ]

@@ -1,9 +1,10 @@
 """The prompts of one request: how large they are, and how much of them is still to be computed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.messages.events import TYPICAL_BYTES_PER_TOKEN, ModelSpeed
-from shared.messages.request import InferenceRequest, utf8_bytes
+from shared.messages.request import InferenceRequest, Turn, utf8_bytes
 
 
 @dataclass(slots=True)
@@ -43,12 +44,10 @@ class RequestPrompt:
         return self.tokens or self.id_tokens or self.text_bytes / bytes_per_token
 
 
-def request_prompts(
-    request: InferenceRequest, messages: list[dict[str, str]]
-) -> list[RequestPrompt]:
+def request_prompts(request: InferenceRequest, messages: Sequence[Turn]) -> list[RequestPrompt]:
     """Those of a request, of which the model reads these messages, if any."""
     if not request.prompts:
-        return [RequestPrompt(sum(utf8_bytes(each["content"]) for each in messages))]
+        return [RequestPrompt(request.text_bytes(messages))]
     return [
         RequestPrompt(text_bytes=utf8_bytes(prompt))
         if isinstance(prompt, str)

@@ -16,6 +16,7 @@ from shared.ids import (
 from shared.messages.codec import Internal, Part
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import Count, KeptPrefixes, ModelStatus, RequestFailed
+from shared.messages.request import Turn
 
 _LONGEST_DRAIN_MS = 86_400_000
 
@@ -322,7 +323,7 @@ class ControlReply(Internal):
     adopted: AdoptedRequest | None = None
     models: list[ModelStatus] = []
     sessions: list[SessionStatus] = []
-    said: list[dict[str, str]] | None = None
+    said: list[Turn] | None = None
     kept: KeptPrefixes | None = None
     effect: Literal["live", "models", "restart"] | None = None
     changes: list[SettingChange] = []

@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from shared.ids import ClientName, ModelId
-from shared.messages.request import InferenceRequest
+from shared.messages.request import InferenceRequest, Turn
 
 LINK_BYTES = 1024
 _DIGEST_BYTES = 8
@@ -39,7 +37,7 @@ def prefix_links(
     model: ModelId,
     request: InferenceRequest,
     messages: Sequence[Mapping[str, Any]] | None = None,
-    answer: str = "",
+    answer: Turn | None = None,
 ) -> list[tuple[bytes, float]]:
     """The links of `prefix_chain`, each with the share of the prompt up to there, from 0 to 1;
     then those of the answer to a conversation, from 1 to 2."""
@@ -48,8 +46,7 @@ def prefix_links(
         return links
     turns = [*(request.turns if messages is None else messages)]
     parts = [*_parts(request, turns)]
-    said = _turns([{"role": "assistant", "content": answer}])
-    whole = _links(model, [*parts, *said])
+    whole = _links(model, [*parts, *_turns([answer])])
     after = [link for number, link in enumerate(whole) if number >= len(links)]
     before = sum(len(content) for _, content in parts)
     return links + _shares([(link, size - before) for link, size in after], 1.0)
@@ -92,9 +89,8 @@ def _parts(
     request: InferenceRequest, messages: Sequence[Mapping[str, Any]] | None
 ) -> Iterator[tuple[bytes, bytes]]:
     """Kind and content of each part."""
-    if tools := request.usable_tools:
-        said = [tool.model_dump(exclude_none=True) for tool in tools]
-        yield b"tools", orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+    if tools := request.tools_json:
+        yield b"tools", tools
     yield from _turns(request.turns if messages is None else messages)
     for prompt in request.prompts[:1]:
         if isinstance(prompt, str):

@@ -6,8 +6,9 @@ This is an edge: every field is checked here, strictly, and unknown ones are ref
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
@@ -118,6 +119,16 @@ class Message(Edge):
 Turn = dict[str, Any]
 """A message: `role`, `content`, and what else is there of `name`, `reasoning`, `tool_calls`,
 `tool_call_id`."""
+
+
+def turn_bytes(turn: Turn) -> int:
+    """What was said in it, in UTF-8: content, reasoning and calls."""
+    called = (call["function"] for call in turn.get("tool_calls", ()))
+    return (
+        utf8_bytes(turn["content"])
+        + utf8_bytes(turn.get("reasoning", ""))
+        + sum(utf8_bytes(each["name"]) + utf8_bytes(each["arguments"]) for each in called)
+    )
 
 
 class Requirements(Edge):
@@ -248,6 +259,17 @@ class InferenceRequest(Tools):
     def turns(self) -> list[Turn]:
         """What a chat template reads of each message."""
         return [each.turn for each in self.messages or []]
+
+    @cached_property
+    def tools_json(self) -> bytes:
+        """The tools that the model is told of; empty without any."""
+        tools = [tool.model_dump(exclude_none=True) for tool in self.usable_tools]
+        return orjson.dumps(tools, option=orjson.OPT_SORT_KEYS) if tools else b""
+
+    def text_bytes(self, turns: Sequence[Turn]) -> int:
+        """What the model reads that came as text, in UTF-8: of messages these turns."""
+        prompts = (prompt for prompt in self.prompts if isinstance(prompt, str))
+        return len(self.tools_json) + sum(map(turn_bytes, turns)) + sum(map(utf8_bytes, prompts))
 
     @property
     def structure(self) -> Structure | None:

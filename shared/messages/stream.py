@@ -96,6 +96,19 @@ class ChoiceOutput:
     stop_sequence: str | None = None
     error: StreamError | None = None
 
+    @property
+    def turn(self) -> dict[str, Any]:
+        """A whole answer as the assistant's turn, as it may be sent back."""
+        turn: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            turn["reasoning"] = self.reasoning
+        if self.tool_calls:
+            turn["tool_calls"] = [
+                {name: value for name, value in call.items() if name != "index"}
+                for call in self.tool_calls
+            ]
+        return turn
+
     @staticmethod
     def joined(outputs: Sequence["ChoiceOutput"]) -> "ChoiceOutput":
         """All outputs of one choice, in order and at least one, as one."""

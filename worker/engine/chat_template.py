@@ -182,6 +182,7 @@ class Guard:
     def __init__(self, added_tokens: Iterable[str]) -> None:
         tokens = sorted({token for token in added_tokens if len(token) > 1}, key=len, reverse=True)
         self._tokens = tuple(tokens)
+        self._first = frozenset(token[0] for token in tokens)
         self._any = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
         self._beginnings = frozenset(token[:n] for token in tokens for n in range(1, len(token)))
         self._longest = max(map(len, tokens), default=1)
@@ -200,7 +201,8 @@ class Guard:
                 return value
 
     def _split(self, text: str, nonce: str) -> str:
-        if any(token in text for token in self._tokens):
+        begins = any(character in text for character in self._first)  # a model may have thousands
+        if begins and any(token in text for token in self._tokens):
             text = self._any.sub(lambda found: f"{found[0][0]}{nonce}{found[0][1:]}", text)
         end = text[-self._longest :]
         if any(end[at:] in self._beginnings for at in range(len(end))):

@@ -8,11 +8,12 @@ from itertools import takewhile
 from shared.errors import RequestError
 from shared.ids import ClientName, SessionKey
 from shared.messages.control import SessionStatus
+from shared.messages.request import Turn
 from shared.settings.tree import Sessions
 from worker.active_request import ActiveRequest
 from worker.link.messages import DropText, FollowText, Order, TextKept, TextMeasured
 from worker.sessions.files import SessionFiles
-from worker.sessions.session import Session, Turns
+from worker.sessions.session import Session
 
 _MOST_SAID_BYTES = 256 * 2**20
 _PINNED_SHARE = 0.5
@@ -156,7 +157,7 @@ class SessionBook:
         """Raises RequestError: there is no such session."""
         return self._find(key).status(self._clock())
 
-    def said(self, key: SessionKey) -> Turns | None:
+    def said(self, key: SessionKey) -> list[Turn] | None:
         """All messages of a session; None where it is not here, or not all are known."""
         session = self._sessions.get(key)
         return session.said if session is not None else None
@@ -271,7 +272,7 @@ class SessionBook:
                     break
 
 
-def said_with(request: ActiveRequest) -> Turns | None:
+def said_with(request: ActiveRequest) -> list[Turn] | None:
     """All that was said in a conversation once a request was answered: nothing where its turns
     never come alone, None where not all is known."""
     body = request.dispatch.request
@@ -279,4 +280,4 @@ def said_with(request: ActiveRequest) -> Turns | None:
         return []
     if (answer := request.answer) is None:
         return None
-    return [*body.turns, {"role": "assistant", "content": answer}]
+    return [*body.turns, answer]

@@ -4,13 +4,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from shared.ids import ClientName, ModelId, SessionKey
 from shared.messages.control import SessionStatus
+from shared.messages.request import Message, Turn, turn_bytes
 from worker.link.messages import TextMeasured
-
-Turns = list[dict[str, str]]
-"""Messages: `role` and `content`."""
 
 _KEPT = ("client", "id", "model", "turns", "tokens", "engine", "end", "created_at", "used_at")
 
@@ -35,7 +34,7 @@ class Session:
     created_at: float
     used_at: float
     turns: int = 0
-    said: Turns | None = field(default_factory=list)
+    said: list[Turn] | None = field(default_factory=list)
     tokens: int = 0
     engine: int = 0
     end: str | None = None
@@ -50,7 +49,7 @@ class Session:
     @property
     def said_bytes(self) -> int:
         """About what its messages take."""
-        return sum(len(message["content"]) + 100 for message in self.said or [])
+        return sum(turn_bytes(turn) + 100 for turn in self.said or [])
 
     @property
     def answers(self) -> int:
@@ -110,7 +109,8 @@ def _is_hex(text: Any) -> bool:
         return False
 
 
-def _is_message(message: Any) -> bool:
-    return isinstance(message, dict) and all(
-        isinstance(message.get(name), str) for name in ("role", "content")
-    )
+def _is_message(turn: Any) -> bool:
+    try:
+        return bool(Message.model_validate(turn).turn == turn)
+    except ValidationError:
+        return False

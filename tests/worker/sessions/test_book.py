@@ -6,11 +6,20 @@ from typing import Any
 import pytest
 
 from shared.errors import RequestError
+from shared.messages.request import Message
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, active
 from tests.worker.virtual_time import Clock
-from worker.active_request import ActiveRequest
-from worker.link.messages import DropText, FollowText, Order, Output, TextKept, TextMeasured
+from worker.active_request import ActiveRequest, call_id
+from worker.link.messages import (
+    CallPiece,
+    DropText,
+    FollowText,
+    Order,
+    Output,
+    TextKept,
+    TextMeasured,
+)
 from worker.sessions.book import SessionBook
 
 USER = {"role": "user", "content": "Hello"}
@@ -53,6 +62,28 @@ def test_turns_that_another_worker_answered_count() -> None:
     book = new_book()
     turn(book, messages=[USER, ANSWER, USER, ANSWER, USER])
     assert book.status(KEY).turns == 3
+
+
+def test_calls_and_reasoning_belong_to_what_was_said(tmp_path: Path) -> None:
+    book = new_book(tmp_path)
+    request = begun(book)
+    choice = request.choices[0]
+    head = Output(1, 0, [5], "", reasoning="Hm.", calls=[CallPiece(0, "", "now")])
+    request.advance(choice, head)
+    request.advance(choice, Output(1, 1, [6], "", "tool_calls", calls=[CallPiece(0, "{}")]))
+    book.end(request, answered=True)
+    call = {
+        "id": call_id(request.key, 0, 0),
+        "type": "function",
+        "function": {"name": "now", "arguments": "{}"},
+    }
+    answer = {"role": "assistant", "content": "", "reasoning": "Hm.", "tool_calls": [call]}
+    assert book.said(KEY) == [USER, answer]
+    assert Message.model_validate(answer).turn == answer, "a client may send it back"
+    result = {"role": "tool", "content": "noon", "tool_call_id": call["id"]}
+    turn(book, messages=[USER, answer, result])
+    book.close()
+    assert new_book(tmp_path).said(KEY) == [USER, answer, result, ANSWER]
 
 
 @pytest.mark.parametrize(
