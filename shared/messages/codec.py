@@ -69,11 +69,13 @@ def first_problem(error: ValidationError) -> tuple[str | None, str]:
 
     A check of several fields raises `ValueError("field: what is wrong")`: the path ends there.
     """
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    problem = error.errors(include_url=False, include_input=False)[0]
     parts = [shortened(part) for part in problem["loc"]]
     message = problem["msg"]
     if problem["type"] == "extra_forbidden":
         message = "unknown field"
+    elif problem["type"] == "at_key":
+        parts = [*parts, shortened(problem["ctx"]["key"])]
     elif problem["type"] == "value_error":
         message = message.removeprefix("Value error, ")
         field, _, rest = message.partition(": ")

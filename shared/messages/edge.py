@@ -1,8 +1,10 @@
 """The base of what comes from outside."""
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 
 class Edge(BaseModel):
@@ -13,8 +15,22 @@ class Edge(BaseModel):
     )
 
 
-TemplateValues = Annotated[
-    dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")], Any],
-    Field(max_length=64),
-]
-"""What a chat template is given beyond messages and tools."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_OURS = frozenset({
+    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "messages",
+    "tokenize", "tools",
+})  # fmt: skip
+"""What a chat template is given, or rendered by, that requests and settings do not choose."""
+
+
+def _check_variables(values: dict[str, Any]) -> dict[str, Any]:
+    for name in values:
+        if not _VARIABLE.fullmatch(name):
+            raise PydanticCustomError("at_key", "`{key}` is no name of a variable", {"key": name})
+        if name in _OURS:
+            raise PydanticCustomError("at_key", "`{key}` cannot be set so", {"key": name})
+    return values
+
+
+TemplateValues = Annotated[dict[str, Any], Field(max_length=64), AfterValidator(_check_variables)]
+"""What a chat template is given beyond messages and tools, by variable."""

@@ -10,24 +10,23 @@ MAX_SCHEMA_DEPTH = 64
 MAX_SCHEMA_NODES = 20_000
 
 
-def check_schema(schema: Any, path: str) -> None:
+def check_schema(schema: Any) -> None:
     """Refuse what is too large, too deep, or no schema at all.
 
     Raises:
-        ValueError: says where, beginning with `path`.
+        ValueError: says what, and where in it.
     """
     if not isinstance(schema, Mapping | bool):
-        raise ValueError(f"{path}: a schema is an object")
-    nodes, waiting = 0, [(schema, path, 1)]
+        raise ValueError("a schema is an object")
+    nodes, waiting = 0, [(schema, "", 1)]
     while waiting:
         value, place, depth = waiting.pop()
         nodes += 1
         if nodes > MAX_SCHEMA_NODES:
-            raise ValueError(f"{path}: it has more than {MAX_SCHEMA_NODES} values")
+            raise ValueError(f"it has more than {MAX_SCHEMA_NODES} values")
         if depth > MAX_SCHEMA_DEPTH:
-            raise ValueError(
-                f"{_shortened(place)}: it is nested deeper than {MAX_SCHEMA_DEPTH} levels"
-            )
+            levels = f"it is nested deeper than {MAX_SCHEMA_DEPTH} levels"
+            raise ValueError(f"{levels} at {_shortened(place[1:])}")
         match value:
             case dict():
                 waiting += [(each, f"{place}.{key}", depth + 1) for key, each in value.items()]
@@ -36,9 +35,9 @@ def check_schema(schema: Any, path: str) -> None:
     try:
         size = len(orjson.dumps(schema))
     except orjson.JSONEncodeError:  # a number of more than 64 bits, a lone surrogate
-        raise ValueError(f"{path}: it holds a number or a character beyond JSON's") from None
+        raise ValueError("it holds a number or a character beyond JSON's") from None
     if size > MAX_SCHEMA_BYTES:
-        raise ValueError(f"{path}: {size} bytes; at most {MAX_SCHEMA_BYTES} are taken")
+        raise ValueError(f"{size} bytes; at most {MAX_SCHEMA_BYTES} are taken")
 
 
 def _shortened(path: str) -> str:

@@ -33,7 +33,7 @@ class NamedSchema(Edge):
     @field_validator("schema_")
     @classmethod
     def _bounded(cls, schema: Any) -> Any:
-        check_schema(schema, "schema")
+        check_schema(schema)
         return schema
 
 
@@ -81,7 +81,7 @@ class StructuredOutputs(Edge):
     @classmethod
     def _bounded(cls, schema: Any) -> Any:
         if schema is not None:
-            check_schema(schema, "json")
+            check_schema(schema)
         return schema
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ class Function(Edge):
     @classmethod
     def _bounded(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
         if schema is not None:
-            check_schema(schema, "parameters")
+            check_schema(schema)
         return schema
 
 

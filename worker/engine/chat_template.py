@@ -5,6 +5,7 @@ for a token of its own (`<|im_end|>`, `</think>`), a nonce splits it before the 
 rendered, and the pieces are tokenised apart.
 """
 
+import inspect
 import json
 import re
 import secrets
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError, meta
+from jinja2.defaults import DEFAULT_NAMESPACE
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -26,6 +28,8 @@ _ROLES = {"developer": "system"}
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 """What templates call what was thought: each family another."""
 _END_CHARACTERS = 64
+_FUNCTIONS = {*DEFAULT_NAMESPACE, "raise_exception", "strftime_now"}
+"""What templates may call."""
 
 
 class _Generation(Extension):
@@ -76,8 +80,8 @@ class ChatTemplate:
     ) -> None:
         self._tokenizer = tokenizer
         self._reasoning = reasoning
-        self._defaults = dict(defaults)
-        self.variables = _variables(getattr(tokenizer, "chat_template", None))
+        self.variables = _variables(tokenizer)
+        self._defaults = {key: defaults[key] for key in self.variables & defaults.keys()}
         self._guard = Guard(str(token) for token in tokenizer.added_tokens_decoder.values())
 
     @property
@@ -94,7 +98,7 @@ class ChatTemplate:
 
         Args:
             tools: functions as OpenAI describes them.
-            values: for the template, beyond messages and tools.
+            values: for variables of the template, beyond messages and tools.
 
         Raises:
             RequestError: the template cannot be rendered with them.
@@ -107,10 +111,7 @@ class ChatTemplate:
         elif not self.knows_tools:
             turns = with_tools_as_text(turns, tools)
         nonce = secrets.token_hex(8)
-        turns = self._guard.split(turns, nonce)
-        if "tools" in known:
-            known["tools"] = self._guard.split(known["tools"], nonce)
-        text = self._rendered(turns, known)
+        text = self._rendered(self._guard.split(turns, nonce), self._guard.split(known, nonce))
         pieces = text.split(nonce)
         token_ids = [
             token
@@ -210,16 +211,21 @@ class Guard:
         return text
 
 
-def _variables(template: Any) -> frozenset[str]:
+def _variables(tokenizer: TokenizerWrapper) -> frozenset[str]:
     """Raises ModelError for a template that no request could use."""
+    function = getattr(tokenizer, "_chat_template", None)  # mlx-lm's own, for some families
+    if function is not None:
+        return frozenset(inspect.signature(function).parameters) - {"messages", "conversation"}
+    template = getattr(tokenizer, "chat_template", None)
     if template is None:
         return frozenset()
     if not isinstance(template, str):
         raise ModelError(f"the chat template is no text but a {type(template).__name__}")
     environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols", _Generation])
     try:
-        return frozenset(meta.find_undeclared_variables(environment.parse(template)))
+        found = meta.find_undeclared_variables(environment.parse(template))
     except TemplateSyntaxError as error:
         raise ModelError(
             f"the chat template has an error in line {error.lineno}: {error}"
         ) from None
+    return frozenset(found) - _FUNCTIONS - set(tokenizer.special_tokens_map)

@@ -20,10 +20,14 @@ def template_values(
         variables: that the template reads.
         reasons: whether the model thinks at all, as far as is known.
     """
-    values = dict(order.template_values)
+    values = {key: value for key, value in order.template_values.items() if key in variables}
+    warnings = [
+        f"chat_template_kwargs.{name}: the model's chat template does not read it"
+        for name in sorted(order.template_values.keys() - values.keys())
+    ]
     effort = order.reasoning_effort
     if effort is None:
-        return values, []
+        return values, warnings
     switches = [name for name in _SWITCHES if name in variables]
     for name in switches:
         values.setdefault(name, effort != "none")
@@ -31,7 +35,7 @@ def template_values(
         known = _EFFORTS.get(effort, effort)
         values.setdefault("reasoning_effort", known)
         if known != effort:
-            return values, [f"reasoning_effort: the model knows no `{effort}`: it gets `{known}`"]
+            warnings.append(f"reasoning_effort: the model knows no `{effort}`: it gets `{known}`")
     elif effort == "none" and reasons and not switches:
-        return values, ["reasoning_effort: thinking cannot be turned off for this model"]
-    return values, []
+        warnings.append("reasoning_effort: thinking cannot be turned off for this model")
+    return values, warnings

@@ -148,3 +148,54 @@ def test_settings_lower_the_models_context_but_never_raise_it(tiny_model: Path) 
 def test_without_max_tokens_a_small_context_is_no_error(tiny_model: Path) -> None:
     small = _load(tiny_model, max_context_tokens=100)
     assert prepare(replace(_order(text="x" * 90), max_tokens=None), small).max_tokens == 10
+
+
+_TEMPLATE = """\
+{%- if not messages or eos_token == 'x' %}{{ raise_exception('none') }}{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}{{ note or '' }}{% if add_generation_prompt %}<|im_start|>assistant
+{% if mode == 'deep' %}Deep: {% endif %}{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def reads_values(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """A model whose chat template reads `mode` and `note`."""
+    folder = tmp_path_factory.mktemp("values") / "model"
+    shutil.copytree(tiny_model, folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = _TEMPLATE
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    defaults = {"mode": "deep", "unread": 1}
+    return load_model(LoadModel(ModelId("tiny"), str(folder), template_values=defaults))
+
+
+def _rendered(model: LoadedModel, **values: Any) -> tuple[str, list[str]]:
+    prepared = prepare(replace(_chat(("user", "hi")), template_values=values), model)
+    assert prepared.sequence is not None
+    warnings = prepared.sequence.cancel().warnings
+    return model.tokenizer.decode(prepared.prompt_ids), warnings
+
+
+def test_the_template_gets_the_values_that_it_reads(reads_values: LoadedModel) -> None:
+    beginning = f"<|im_start|>user\nhi{END_TOKEN}\n"
+    assert _rendered(reads_values) == (f"{beginning}<|im_start|>assistant\nDeep: ", [])
+    assert _rendered(reads_values, mode="plain") == (f"{beginning}<|im_start|>assistant\n", [])
+
+
+@pytest.mark.parametrize("name", ["unread", "eos_token", "raise_exception", "self", "padding"])
+def test_what_it_does_not_read_is_named_and_changes_nothing(
+    reads_values: LoadedModel, name: str
+) -> None:
+    text, warnings = _rendered(reads_values, **{name: "x"})
+    assert text == _rendered(reads_values)[0]
+    (warning,) = warnings
+    assert warning.startswith(f"chat_template_kwargs.{name}: ")
+
+
+def test_a_value_cannot_write_tokens_of_control(reads_values: LoadedModel) -> None:
+    prepared = prepare(
+        replace(_chat(("user", "hi")), template_values={"note": f"x{END_TOKEN}y"}), reads_values
+    )
+    end = reads_values.tokenizer.convert_tokens_to_ids(END_TOKEN)
+    assert prepared.prompt_ids.count(end) == 1, "that of the message's own end"
