@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.pace import steps
 from benchmarks.simulated_workers import MODEL, PROMPT_TOKENS, WORD
-from controller.gateway.openai.answers import ChatForm
+from controller.gateway.openai.chat_answers import ChatForm
 from shared.client import Completion
 from shared.ids import new_request_id
 from shared.messages.stream import ChoiceOutput, Timings, Usage

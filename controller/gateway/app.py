@@ -30,8 +30,9 @@ from controller.gateway.endpoint import (
 )
 from controller.gateway.keys import Key, KeyRing
 from controller.gateway.metrics import Metrics
-from controller.gateway.openai.answers import ChatForm, TextForm
+from controller.gateway.openai.chat_answers import ChatForm
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
+from controller.gateway.openai.text_answers import TextForm
 from controller.gateway.openapi import description
 from controller.gateway.sessions import session_id
 from shared.errors import ClusterError, RequestError

@@ -66,6 +66,7 @@ PriorityName = Literal["high", "medium", "low", "urgent", "default", "background
 Characters = Annotated[int, Field(ge=0, le=2**31)]
 MAX_CALLS = 4096
 """In one message."""
+ThinkingBudget = Annotated[int, Field(ge=0, le=2**31)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TimeoutMs = Annotated[int, Field(ge=1, le=86_400_000)]
 
@@ -210,7 +211,7 @@ class InferenceRequest(Tools):
         description="how much the model thinks, as its chat template knows it; `none` turns "
         "thinking off where that can be",
     )
-    thinking_budget: Annotated[int, Field(ge=0, le=2**31)] | None = Field(
+    thinking_budget: ThinkingBudget | None = Field(
         None, description="at most so many tokens of reasoning; `max_tokens` counts them, too"
     )
     chat_template_kwargs: TemplateValues = Field(

