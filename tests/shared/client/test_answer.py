@@ -99,3 +99,11 @@ def test_a_call_that_goes_on_after_a_resume_has_what_came_of_it() -> None:
     answer = PartialAnswer()
     answer.add(ChoiceOutput(0, 9, [1], "", tool_calls=[call(1, "}")]))
     assert answer.tool_calls == [{"function": {"arguments": "}"}}]
+
+
+def test_many_pieces_are_one_text() -> None:
+    answer = PartialAnswer()
+    for number in range(2000):
+        answer.add(ChoiceOutput(0, number, [1], f"{number} "))
+    assert answer.text == "".join(f"{number} " for number in range(2000))
+    assert answer.characters.text == len(answer.text)
