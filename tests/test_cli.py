@@ -189,10 +189,14 @@ def test_the_node_client_reads_a_tool_call(demo_cluster: ClusterProcess) -> None
     assert call.keys() == {"id", "type", "function"} and arguments.keys() == {"city", "days"}
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_programs_in_the_readme_work(demo_cluster: ClusterProcess, number: int) -> None:
-    readme = (ROOT / "README.md").read_text()
-    program = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)[number]
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [("README.md", 0), ("README.md", 1), *(("docs/client.md", n) for n in range(3))],
+)
+def test_the_programs_in_the_docs_work(
+    demo_cluster: ClusterProcess, page: str, number: int
+) -> None:
+    program = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)[number]
     program = program.replace("nats://127.0.0.1:4222", demo_cluster.url)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -25,8 +25,8 @@ _HELP = """Ask one question and stream the answer. PROMPT may be - for standard 
   cluster run --temperature 0 --max-tokens 20 "Count to ten"
   cat notes.txt | cluster run --system "Summarise this." -
 
-With --schema the answer is JSON of a JSON schema, whatever the model; one that breaks off, as at
---max-tokens, ends with an error:
+With --schema the answer is a value of a JSON schema; one that breaks off, as at --max-tokens, ends
+with an error:
 
 \b
   echo '{"type": "object", "properties": {"city": {"type": "string"},
