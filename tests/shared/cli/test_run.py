@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,30 @@ async def test_chat_keeps_what_was_thought_in_the_conversation(
         {"role": "user", "content": "And that?"},
     ]
     assert asked[2] == [{"role": "user", "content": "Again."}]
+
+
+async def test_what_was_thought_before_a_ctrl_c_stays_in_the_conversation(
+    server: NatsProcess, controller: SimulatedController
+) -> None:
+    async with Terminal("chat", "--nats", server.url) as terminal:
+        await terminal.wrote("> ")
+        terminal.type("What is it?\r")
+        request, request_id = await controller.next_request()
+        await controller.send(request, thought(request_id, "Hm."))
+        await terminal.wrote(f"{DIM}Hm.")
+        terminal.signal(signal.SIGINT)
+        await controller.next_cancel()
+        terminal.type("And that?\r")
+        request, request_id = await controller.next_request()
+        await controller.send(request, thought(request_id, ""), said(request_id, "That."))
+        await terminal.wrote("That.\r\n")
+        terminal.type("/exit\r")
+        assert await terminal.ended() == 0
+    assert json.loads(request.payload)["messages"] == [
+        {"role": "user", "content": "What is it?"},
+        {"role": "assistant", "content": "", "reasoning": "Hm."},
+        {"role": "user", "content": "And that?"},
+    ]
 
 
 # Schemas
