@@ -6,6 +6,7 @@
     ├── Unavailable               nothing is wrong with the request; later or elsewhere it works
     ├── StreamFailed              an accepted request ended in an error message
     │   └── StreamSilent          nothing was heard in time, or the connection is gone
+    ├── InvalidAnswer             a whole answer is no value of the schema asked for; holds it
     ├── SettingsError             a file, variable or flag holds a bad value
     ├── ModelError                a model cannot be found, loaded or understood
     ├── DecodeError               bytes that are no message; holds the bytes
@@ -89,6 +90,10 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "stream_silent": ErrorCode("Nothing was heard of the stream in time.", True),
         "disconnected": ErrorCode("The connection to NATS is gone.", True),
         "internal_error": ErrorCode("A fault of the cluster's own; please report it.", True),
+        "answer_incomplete": ErrorCode(
+            "The answer ended, as at max_tokens, before it was whole JSON.", False
+        ),
+        "answer_invalid": ErrorCode("The answer is no value of the schema it was asked by.", False),
         "settings": ErrorCode("A file, variable or flag holds a bad value.", False),
         "model": ErrorCode("A model cannot be found, loaded or understood.", False),
         "decode": ErrorCode("The bytes are no message of this protocol.", False),
@@ -141,6 +146,20 @@ class StreamFailed(ClusterError):
 
 class StreamSilent(StreamFailed):
     code = "stream_silent"
+
+
+class InvalidAnswer(ClusterError):
+    """Raised by a client that asked for a value of a schema.
+
+    Attributes:
+        text: the answer, as far as it came.
+    """
+
+    code = "answer_invalid"
+
+    def __init__(self, message: str, text: str, *, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.text = text
 
 
 class SettingsError(ClusterError):

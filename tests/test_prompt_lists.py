@@ -45,7 +45,8 @@ def in_turn(tiny_model: Path) -> Iterator[ClusterProcess]:
 
 
 async def ask(cluster: Cluster, prompts: Sequence[object], **fields: Any) -> Completion:
-    return await cluster.generate(prompt=list(prompts), max_tokens=24, logit_bias=ENDLESS, **fields)
+    stream = cluster.stream(prompt=list(prompts), max_tokens=24, logit_bias=ENDLESS, **fields)
+    return await stream.collect()
 
 
 async def warm_everywhere(cluster: Cluster) -> str:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 import uvloop
 
+from shared.cli.answer import print_answer
 from shared.cli.options import reports_errors, settings_options, version_option
-from shared.cli.run import print_stream, request_options
+from shared.cli.request import request_fields, request_options, system_messages
 from shared.cli.session import session
 from shared.client import Stream
 from shared.errors import ClusterError
@@ -20,7 +21,12 @@ T = TypeVar("T")
 
 _HELP = """Talk to a model. The conversation is kept until you leave or say /new.
 
-Ctrl-C stops an answer; Ctrl-D or /exit leaves; /new begins again.
+Ctrl-C stops an answer; Ctrl-D or /exit leaves; /new begins again. What a model thinks before it
+answers is shown dimmed, and goes back to it with the conversation; --no-think turns it off.
+
+\b
+  cluster chat
+  cluster chat --no-think --model quick --system "Answer in one sentence."
 """
 
 
@@ -35,13 +41,13 @@ def command(
     token: str | None,
     skill: str,
     system: str | None,
-    **fields: Any,
+    **flags: Any,
 ) -> None:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (line editing and history for input())
     connecting = session(config, nats, token)
-    given = {name: value for name, value in fields.items() if value is not None}
-    beginning = [{"role": "system", "content": system}] if system else []
+    fields = request_fields(flags)
+    beginning = system_messages(system)
     with _Loop() as loop:
         cluster = loop.run(connecting.__aenter__())
         try:
@@ -51,8 +57,9 @@ def command(
                     messages = list(beginning)
                 elif said:
                     messages.append({"role": "user", "content": said})
-                    stream = cluster.stream(messages, skill=skill, **given)
-                    messages.append({"role": "assistant", "content": _answer(loop, stream)})
+                    stream = cluster.stream(messages, skill=skill, **fields)
+                    _print_answer(loop, stream)
+                    messages.append(stream.message)
         finally:
             loop.run(connecting.__aexit__(None, None, None))
 
@@ -67,16 +74,14 @@ def _ask_user() -> str | None:
     return None if said in ("/exit", "/quit") else said
 
 
-def _answer(loop: "_Loop", stream: Stream) -> str:
-    """Print an answer; what was said before a Ctrl-C or an error stays in the conversation."""
-    spoken: list[str] = []
+def _print_answer(loop: "_Loop", stream: Stream) -> None:
+    """What came before a Ctrl-C or an error stays in the stream's message."""
     try:
-        loop.run(print_stream(stream, spoken))
+        loop.run(print_answer(stream))
     except KeyboardInterrupt:
         click.echo()
     except ClusterError as error:
         click.echo(f"{click.style('error:', fg='red')} {error.message}", err=True)
-    return "".join(spoken)
 
 
 class _Loop:

@@ -1,20 +1,22 @@
 """`cluster run`."""
 
 import sys
-import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
-from rich.console import Console
-from rich.text import Text
 
+from shared.cli.answer import answer_as_dict, print_answer
 from shared.cli.options import json_option, reports_errors, settings_options, version_option
+from shared.cli.request import request_fields, request_options, system_messages
+from shared.cli.schema_file import read_schema
 from shared.cli.session import with_cluster
-from shared.client import Cluster, Completion, Stream
-from shared.errors import SettingsError
+from shared.client import Cluster
+from shared.client.typed import read_value
+from shared.errors import ClusterError, SettingsError, StreamFailed
+
+_SCHEMA_PARAM = "response_format.json_schema.schema"
 
 _HELP = """Ask one question and stream the answer. PROMPT may be - for standard input.
 
@@ -22,25 +24,30 @@ _HELP = """Ask one question and stream the answer. PROMPT may be - for standard 
   cluster run "What is the capital of France?"
   cluster run --temperature 0 --max-tokens 20 "Count to ten"
   cat notes.txt | cluster run --system "Summarise this." -
+
+With --schema the answer is a value of a JSON schema; one that breaks off, as at --max-tokens, ends
+with an error:
+
+\b
+  echo '{"type": "object", "properties": {"city": {"type": "string"},
+         "people": {"type": "integer"}}, "required": ["city", "people"],
+         "additionalProperties": false}' > city.json
+  cluster run --schema city.json "Tell me about Paris." | jq .people
+
+Standard output has the answer alone. What a model thinks before it answers is shown dimmed on a
+terminal (standard error), and is `reasoning` with --json; --no-think turns it off:
+
+\b
+  cluster run --no-think "Which is larger, 9.9 or 9.11?"
+  cluster run --json "Which is larger, 9.9 or 9.11?" | jq -r .reasoning
 """
 
 
-def request_options(function: Any) -> Any:
-    """The fields of a request that people set by hand."""
-    for option in (
-        click.option("--seed", type=int, help="Makes a sampled answer repeatable."),
-        click.option("--max-tokens", type=int, help="At most so many tokens.  [default: 512]"),
-        click.option("--top-p", type=float, help="Nucleus sampling.  [default: 1]"),
-        click.option("--temperature", type=float, help="0 for the likeliest.  [default: 1]"),
-        click.option("--system", help="System message."),
-        click.option("--model", help="One of the skill's models.  [default: the first available]"),
-        click.option("--skill", default="chat", show_default=True, help="A skill of cluster.yaml."),
-    ):
-        function = option(function)
-    return function
-
-
 @click.command(help=_HELP)
+@click.option(
+    "--schema", metavar="FILE", type=click.Path(path_type=Path),
+    help="A JSON schema: the answer is a value of it.",
+)  # fmt: skip
 @request_options
 @settings_options
 @json_option
@@ -49,82 +56,42 @@ def request_options(function: Any) -> Any:
 @reports_errors
 def command(
     prompt: tuple[str, ...],
+    schema: Path | None,
     config: Path | None,
     nats: str | None,
     token: str | None,
     as_json: bool,
     skill: str,
     system: str | None,
-    **fields: Any,
+    **flags: Any,
 ) -> None:
+    bound = read_schema(schema) if schema is not None else None
     text = sys.stdin.read() if prompt == ("-",) else " ".join(prompt)
     if not text.strip():
         raise SettingsError("PROMPT is empty")
-    messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": text})
-    given = {name: value for name, value in fields.items() if value is not None}
+    messages = [*system_messages(system), {"role": "user", "content": text}]
+    fields = request_fields(flags)
 
     async def ask(cluster: Cluster) -> None:
-        stream = cluster.stream(messages, skill=skill, **given)
+        stream = cluster.stream(messages, schema=bound, skill=skill, **fields)
         if as_json:
-            click.echo(orjson.dumps(_as_dict(await stream.collect())).decode())
+            click.echo(orjson.dumps(answer_as_dict(await stream.collect())).decode())
         else:
-            await print_stream(stream, [])
+            await print_answer(stream)
+        if bound is not None:
+            assert stream.usage is not None
+            read_value(bound, stream.text, stream.finish_reason, stream.usage)
 
     try:
         with_cluster(config, nats, token, ask)
+    except StreamFailed as error:
+        raise (_of_schema(error, schema) if schema is not None else error) from None
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-class _Waiting:
-    """What a stream waits for, as of each time it is shown."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def __rich__(self) -> Text:
-        progress = self._stream.progress
-        share = f" {progress:.0%}" if progress is not None else ""
-        return Text(f"{self._stream.status or ''}{share}", style="dim")
-
-
-async def print_stream(stream: Stream, spoken: list[str]) -> None:
-    """Print an answer as it comes, add its pieces to `spoken`, and show on stderr what it cost."""
-    console = Console(stderr=True)
-    started = time.monotonic()
-    async with stream:
-        with console.status(_Waiting(stream)) as spinner:
-            async for chunk in stream:
-                if chunk.text:
-                    spinner.stop()
-                    spoken.append(chunk.text)
-                    click.echo(chunk.text, nl=False)
-                    sys.stdout.flush()
-    click.echo()
-    console.print(_cost(stream, time.monotonic() - started), style="dim", highlight=False)
-
-
-def _cost(stream: Stream, seconds: float) -> str:
-    usage, timings = stream.usage, stream.timings
-    if usage is None or timings is None:
-        return ""
-    decoded = usage.completion_tokens - 1
-    speed = decoded / (timings.decode_ms / 1000) if decoded > 0 and timings.decode_ms else 0.0
-    return (
-        f"{usage.completion_tokens} tokens, {speed:.1f} tokens/s, "
-        f"first token after {timings.ttft_ms / 1000:.2f} s, {seconds:.2f} s in all, "
-        f"by {stream.worker}"
-    )
-
-
-def _as_dict(answer: Completion) -> dict[str, Any]:
-    return {
-        "request_id": answer.request_id,
-        "worker": answer.worker,
-        "text": answer.text,
-        "finish_reason": answer.finish_reason,
-        "token_ids": answer.token_ids,
-        "usage": asdict(answer.usage),
-        "timings": asdict(answer.timings),
-    }
+def _of_schema(error: StreamFailed, file: Path) -> ClusterError:
+    """The error, if it is about the schema in terms of its file."""
+    if error.param is None or not error.param.startswith(_SCHEMA_PARAM):
+        return error
+    return SettingsError(f"--schema: {file}: {error.message.replace(_SCHEMA_PARAM, 'schema', 1)}")

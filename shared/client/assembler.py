@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from shared.client.answer import PartialAnswer
 from shared.errors import StreamFailed
 from shared.ids import RequestId, WorkerId
 from shared.messages.request import SentCharacters
@@ -66,17 +67,19 @@ class Assembler:
         return bool(self._choices)
 
     @property
+    def answer(self) -> PartialAnswer:
+        """What has come of the first choice."""
+        choice = self._choices.get(0)
+        return choice.answer if choice is not None else PartialAnswer()
+
+    @property
     def heard_answer(self) -> tuple[list[int], SentCharacters] | None:
         """Of the only answer the tokens that came, and how many characters they made; None where
         there are several."""
         if self._expected_choices > 1:
             return None
         choice = self._choices.get(0)
-        if choice is None:
-            return [], SentCharacters()
-        calls = [choice.calls[index] for index in sorted(choice.calls)]
-        sent = SentCharacters(text=choice.text, reasoning=choice.reasoning, tool_calls=calls)
-        return choice.token_ids, sent
+        return (choice.token_ids if choice is not None else []), self.answer.characters
 
     def forget_attempts(self, down_to: int = 0) -> None:
         """Whoever serves the request from now on counts its attempts anew, and is at this one."""
@@ -205,9 +208,7 @@ class _Choice:
         self.expected = first_index
         self.finished = False
         self.token_ids: list[int] = []
-        self.text = 0  # characters
-        self.reasoning = 0
-        self.calls: dict[int, int] = {}
+        self.answer = PartialAnswer()
         self.early: dict[int, ChoiceOutput] = {}
 
     def accept(self, output: ChoiceOutput) -> bool:
@@ -227,10 +228,6 @@ class _Choice:
             )
         self.expected = end
         self.token_ids += output.token_ids
-        self.text += len(output.text)
-        self.reasoning += len(output.reasoning or "")
-        for piece in output.tool_calls or ():
-            arguments = len(piece["function"]["arguments"])
-            self.calls[piece["index"]] = self.calls.get(piece["index"], 0) + arguments
+        self.answer.add(output)
         self.finished = output.finish_reason is not None
         return True

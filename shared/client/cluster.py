@@ -1,17 +1,19 @@
 """A connection to a cluster, and what can be asked of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, overload
 from weakref import WeakValueDictionary
 
 import orjson
 
 from shared import subjects
 from shared.bus import Bus, Message
+from shared.client.completion import Completion
 from shared.client.inbox import Inbox, OwnInbox
 from shared.client.recovery import DEFAULT_TIMES, RecoveryTimes
-from shared.client.stream import Completion, Stream
+from shared.client.stream import Stream
+from shared.client.typed import M, Schema, bind, check_single
 from shared.errors import (
     BusError,
     InvalidRequest,
@@ -106,19 +108,25 @@ class Cluster:
         self._turns: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # the last by session
 
     def stream(
-        self, content: Content | None = None, *, skill: str = "chat", **fields: Any
+        self,
+        content: Content | None = None,
+        *,
+        schema: Schema | None = None,
+        skill: str = "chat",
+        **fields: Any,
     ) -> Stream:
         """Ask, and get the answer as it comes.
 
         Args:
             content: what the user says, or the messages of a whole conversation. Leave it out
                 to give `prompt` (plain text or token ids) instead.
-            fields: any field of a request: model, max_tokens, temperature, stop, seed, ...
+            schema: what the content shall be JSON of: a pydantic model, or a JSON schema.
+            fields: any field of a request: model, max_tokens, temperature, tools, ...
 
         Raises:
             InvalidRequest: a field is wrong, or all together have too many bytes.
         """
-        body = _body(content, skill, fields)
+        body = _body(content, skill, bind(fields, schema) if schema is not None else fields)
         if body.get("stream") is False:
             raise InvalidRequest("stream: use `generate` for a whole answer", param="stream")
         if self._inbox.multiplex:
@@ -132,6 +140,8 @@ class Cluster:
                 code="payload_too_large",
             )
         request = parse_request(payload)
+        if schema is not None:
+            check_single(request)
         session = request.turn_of
         stream = Stream(
             self.bus,
@@ -149,12 +159,51 @@ class Cluster:
             self._turns[session] = stream
         return stream
 
+    @overload
     async def generate(
-        self, content: Content | None = None, *, skill: str = "chat", **fields: Any
-    ) -> Completion:
-        """Ask, and get the whole answer. Arguments and errors as of `stream`; streams
-        underneath, so that a dead cluster is noticed."""
-        return await self.stream(content, skill=skill, **fields).collect()
+        self,
+        content: Content | None = None,
+        *,
+        schema: None = None,
+        skill: str = "chat",
+        **fields: Any,
+    ) -> Completion: ...
+    @overload
+    async def generate(
+        self,
+        content: Content | None = None,
+        *,
+        schema: type[M],
+        skill: str = "chat",
+        **fields: Any,
+    ) -> M: ...
+    @overload
+    async def generate(
+        self,
+        content: Content | None = None,
+        *,
+        schema: Mapping[str, Any],
+        skill: str = "chat",
+        **fields: Any,
+    ) -> Any: ...
+    async def generate(
+        self,
+        content: Content | None = None,
+        *,
+        schema: Schema | None = None,
+        skill: str = "chat",
+        **fields: Any,
+    ) -> Any:
+        """Ask, and get the whole answer; with a `schema` only the value that it is: an instance of
+        the pydantic model, or what the JSON says. (`stream` with the same `schema`, `collect` and
+        `Completion.value` give the rest too.) Arguments and errors as of `stream`; streams
+        underneath, so that a dead cluster is noticed.
+
+        Raises:
+            InvalidAnswer: the answer is no value of the schema, as when it broke off.
+        """
+        answer = await self.stream(content, schema=schema, skill=skill, **fields).collect()
+        return answer.value(schema) if schema is not None else answer
 
     async def cancel(self, request_id: str) -> RequestState:
         """Stop a request; its stream ends with finish_reason `cancelled`.

@@ -4,7 +4,6 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +12,7 @@ import orjson
 from shared import subjects
 from shared.bus import Bus
 from shared.client.assembler import Assembler
+from shared.client.completion import Completion
 from shared.client.inbox import Arrival, Inbox, NobodyListens, Seat, Where
 from shared.client.mailbox import Mailbox
 from shared.client.recovery import DEFAULT_TIMES, Recovery, RecoveryTimes, Situation, Step
@@ -26,45 +26,12 @@ _LOOKS_S = 0.05
 _COPIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A whole answer. `text` and `token_ids` are those of the first choice; `route` says how its
-    worker was chosen, if that was asked with `debug`. Of a list of prompts some choices may have
-    failed alone: their `finish_reason` is `error`, and their `error` says why."""
-
-    request_id: RequestId
-    worker: WorkerId | None
-    choices: tuple[ChoiceOutput, ...]
-    usage: Usage
-    timings: Timings
-    route: dict[str, Any] | None = None
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        return self.choices[0].text
-
-    @property
-    def reasoning(self) -> str:
-        """What the model thought."""
-        return self.choices[0].reasoning or ""
-
-    @property
-    def tool_calls(self) -> list[dict[str, Any]]:
-        """The calls of the first choice, each {"id", "type", "function": {"name", "arguments"}}."""
-        return self.choices[0].tool_calls or []
-
-    @property
-    def token_ids(self) -> list[int]:
-        return self.choices[0].token_ids
-
-    @property
-    def finish_reason(self) -> str | None:
-        return self.choices[0].finish_reason
-
-
 class Stream:
     """The answer to one request as it comes: iterate over it once.
+
+    Each chunk has what is new: `text`, the content, and where there are any `reasoning` and
+    `tool_calls`, pieces of calls. The stream has the first choice as far as it has come: its
+    `text`, `reasoning` and `tool_calls`, and as a `message`.
 
     Leaving early (`break` inside `async with`, or `aclose`) cancels the request.
 
@@ -143,6 +110,36 @@ class Stream:
         """How its worker was chosen, if that was asked with `debug`; set at the end."""
         return self._assembler.route
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for people; set at the end."""
+        return self._assembler.warnings
+
+    @property
+    def text(self) -> str:
+        return self._assembler.answer.text
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before."""
+        return self._assembler.answer.reasoning
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """Each {"id", "type", "function": {"name", "arguments"}}; the arguments of the last one are
+        whole at the end."""
+        return self._assembler.answer.tool_calls
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """As `Completion.message`."""
+        return self._assembler.answer.message
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Set at the end of the first choice."""
+        return self._assembler.answer.finish_reason
+
     def __aiter__(self) -> AsyncIterator[ChoiceOutput]:
         return self._outputs
 
@@ -184,7 +181,7 @@ class Stream:
             choices=tuple(ChoiceOutput.joined(parts[choice]) for choice in sorted(parts)),
             usage=self.usage,
             timings=self.timings,
-            warnings=self._assembler.warnings,
+            warnings=self.warnings,
             route=self.route,
         )
 

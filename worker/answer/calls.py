@@ -4,10 +4,10 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from shared.strict_json import strict_json
 from worker.answer.control import ControlTokens
 from worker.answer.delta import CallDelta
 from worker.answer.reader import BrokenCall, Reading, TextReader
-from worker.answer.schema_types import strict_json
 
 
 class CallWriter:

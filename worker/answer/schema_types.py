@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from shared.strict_json import strict_json
+
 ALL_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _MAX_REFERENCES = 64
@@ -94,15 +96,6 @@ def _type_of(value: Any) -> str:
             return "array"
         case _:
             return "object"
-
-
-def strict_json(text: str) -> Any:
-    """Raises ValueError or RecursionError for what is no JSON, `NaN` among it."""
-    return json.loads(text, parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def escaped(text: str) -> str:

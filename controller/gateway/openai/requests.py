@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from controller.gateway.openai.messages import ChatMessage, Objects, Short
 from controller.gateway.sessions import derived_name
-from shared.messages.edge import Edge
+from shared.messages.edge import Edge, TemplateValues
 from shared.messages.request import (
     Choices,
     LogitBias,
@@ -26,7 +26,6 @@ from shared.messages.request import (
     StopString,
     StopStrings,
     Temperature,
-    TemplateValues,
     ThinkingBudget,
     TimeoutMs,
     TokenId,

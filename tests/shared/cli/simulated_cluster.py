@@ -112,17 +112,25 @@ def environment_of(role: Role, arguments: Sequence[str]) -> dict[str, str]:
 
 
 async def run(
-    *arguments: str, role: Role = "admin", columns: int = 80, limit_s: float = LIMIT_S
+    *arguments: str,
+    role: Role = "admin",
+    columns: int = 80,
+    limit_s: float = LIMIT_S,
+    said: str = "",
 ) -> Ran:
-    """`cluster` as a person of that role types it, its output not a terminal."""
+    """`cluster` as a person of that role types it, neither its input nor its output a terminal.
+
+    Args:
+        said: what its standard input has.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "shared.cli", *arguments),
         cwd=ROOT,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "COLUMNS": str(columns), **environment_of(role, arguments)},
     )
-    out, err = await asyncio.wait_for(process.communicate(), limit_s)
+    out, err = await asyncio.wait_for(process.communicate(said.encode()), limit_s)
     assert process.returncode is not None
     return Ran(process.returncode, out.decode(), err.decode())

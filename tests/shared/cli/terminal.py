@@ -88,6 +88,10 @@ class Terminal:
 
         await self._until(shown, text)
 
+    async def wrote(self, text: str) -> None:
+        """Return once it has written this, colours and all."""
+        await self._until(lambda: text in self._written, text)
+
     async def ended(self) -> int:
         """Its exit status."""
         assert self._process is not None

@@ -1,6 +1,7 @@
 """The client library against a simulated controller that answers as each test says."""
 
 import asyncio
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -130,3 +131,45 @@ async def test_a_bad_request_is_refused_before_it_is_sent(
         cluster.stream(**{"prompt": "x", **fields})  # type: ignore[arg-type]
     assert (caught.value.code, caught.value.param) == (code, param)
     assert controller.requests.empty()
+
+
+async def test_a_stream_tells_reasoning_and_calls_while_it_comes_and_as_a_whole(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    stream = cluster.stream("hello")
+    assert (stream.text, stream.reasoning, stream.tool_calls) == ("", "", [])
+    reading = asyncio.ensure_future(anext(aiter(stream)))
+    request, request_id = await controller.next_request()
+    first = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    more = {"index": 0, "function": {"arguments": "}"}}
+    thought = ChoiceOutput(0, 0, [1], "", reasoning="Hm.")
+    await controller.send(request, Chunk(request_id, 0, MAC, thought))
+    chunk = await asyncio.wait_for(reading, 10)
+    assert (chunk.reasoning, chunk.text, chunk.tool_calls) == ("Hm.", "", None)
+    assert (stream.reasoning, stream.finish_reason) == ("Hm.", None)
+    called = ChoiceOutput(0, 1, [2], "", tool_calls=[first])
+    end = ChoiceOutput(0, 2, [3], "", finish_reason="tool_calls", tool_calls=[more])
+    ended = replace(done(request_id, end, tokens=3), warnings=("a warning",))
+    await controller.send(request, Chunk(request_id, 0, MAC, called), ended)
+    pieces = [chunk.tool_calls async for chunk in stream]
+    assert pieces == [[first], [more]]
+    whole = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert stream.message == {
+        "role": "assistant",
+        "content": "",
+        "reasoning": "Hm.",
+        "tool_calls": [whole],
+    }
+    assert (stream.finish_reason, stream.warnings) == ("tool_calls", ("a warning",))
+
+
+async def test_of_several_choices_a_stream_has_the_first(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    stream = cluster.stream("hello", n=2)
+    whole = asyncio.ensure_future(stream.collect())
+    request, request_id = await controller.next_request()
+    outputs = [ChoiceOutput(c, 0, [1], f"answer {c}", finish_reason="stop") for c in (1, 0)]
+    await controller.send(request, done(request_id, *outputs, tokens=2))
+    await asyncio.wait_for(whole, 10)
+    assert stream.text == "answer 0"

@@ -11,8 +11,7 @@ import orjson
 import pytest
 
 from shared.bus import Message
-from shared.client import Cluster
-from shared.client.stream import Completion
+from shared.client import Cluster, Completion
 from shared.errors import StreamFailed, StreamSilent
 from shared.ids import WorkerId
 from shared.messages.stream import ChoiceOutput, Failed, Status, StreamError

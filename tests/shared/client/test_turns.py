@@ -32,8 +32,7 @@ class Asking:
         self._tasks: list[asyncio.Task[Completion]] = []
 
     def ask(self, what: str, session_id: str | None = "s") -> "asyncio.Task[Completion]":
-        fields = {} if session_id is None else {"session_id": session_id}
-        task = asyncio.create_task(self._cluster.generate(what, **fields))
+        task = asyncio.create_task(self._cluster.generate(what, session_id=session_id))
         self._tasks.append(task)
         return task
 

@@ -1,0 +1,104 @@
+"""An answer on a terminal or in a file: stdout has the content alone, stderr all else."""
+
+import sys
+import time
+from dataclasses import asdict
+from typing import Any, Self
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from shared.cli.views.figures import printable
+from shared.client import Completion, Stream
+
+
+async def print_answer(stream: Stream) -> None:
+    """Print an answer as it comes. On stderr: what the model thinks, dimmed, if that is a terminal;
+    warnings, and what it cost."""
+    console = Console(stderr=True)
+    started = time.monotonic()
+    async with stream:
+        with (
+            _Thoughts(shown=console.is_terminal) as thoughts,
+            console.status(_Waiting(stream)) as spinner,
+        ):
+            async for chunk in stream:
+                if chunk.reasoning and thoughts.shown:
+                    spinner.stop()
+                    thoughts.print(chunk.reasoning)
+                if chunk.text:
+                    spinner.stop()
+                    thoughts.end()
+                    click.echo(chunk.text, nl=False)
+                    sys.stdout.flush()
+    click.echo()
+    for warning in stream.warnings:
+        click.echo(f"{click.style('warning:', fg='yellow')} {printable(warning)}", err=True)
+    console.print(_cost(stream, time.monotonic() - started), style="dim", highlight=False)
+
+
+class _Thoughts:
+    """What a model thinks, before what it says."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self.shown = shown
+        self._open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def print(self, piece: str) -> None:
+        self._open = True
+        click.secho(piece, dim=True, nl=False, err=True)
+
+    def end(self) -> None:
+        """What comes next begins a paragraph."""
+        if self._open:
+            self._open = False
+            click.echo("\n", err=True)
+
+
+class _Waiting:
+    """What a stream waits for, as of each time it is shown."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __rich__(self) -> Text:
+        progress = self._stream.progress
+        share = f" {progress:.0%}" if progress is not None else ""
+        return Text(f"{self._stream.status or ''}{share}", style="dim")
+
+
+def _cost(stream: Stream, seconds: float) -> str:
+    usage, timings = stream.usage, stream.timings
+    if usage is None or timings is None:
+        return ""
+    decoded = usage.completion_tokens - 1
+    speed = decoded / (timings.decode_ms / 1000) if decoded > 0 and timings.decode_ms else 0.0
+    thought = f" ({usage.reasoning_tokens} of reasoning)" if usage.reasoning_tokens else ""
+    return (
+        f"{usage.completion_tokens} tokens{thought}, {speed:.1f} tokens/s, "
+        f"first token after {timings.ttft_ms / 1000:.2f} s, {seconds:.2f} s in all, "
+        f"by {stream.worker}"
+    )
+
+
+def answer_as_dict(answer: Completion) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "request_id": answer.request_id,
+        "worker": answer.worker,
+        "text": answer.text,
+        "reasoning": answer.reasoning,
+        "tool_calls": answer.tool_calls,
+        "finish_reason": answer.finish_reason,
+        "token_ids": answer.token_ids,
+        "usage": asdict(answer.usage),
+        "timings": asdict(answer.timings),
+        "warnings": list(answer.warnings),
+    }
