@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
-from llguidance.numpy import fill_next_token_bitmask
+from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
 from worker.answer.control import ControlTokens
 from worker.answer.parser import Channel
+from worker.grammar.matcher import Matcher
 
 Bitmask = NDArray[np.int32]
 """[rows, words]: a bit for each token that is allowed."""
@@ -35,8 +35,8 @@ class Constraint:
         tokenizer: LLTokenizer,
         control: ControlTokens,
         *,
-        whole: LLMatcher | None = None,
-        sections: Mapping[str, LLMatcher] | None = None,
+        whole: Matcher | None = None,
+        sections: Mapping[str, Matcher] | None = None,
         parallel: bool = True,
         closing_ids: Sequence[int] = (),
         budget_tokens: int | None = None,
@@ -70,10 +70,10 @@ class Constraint:
         section = self._sections.get("") or self._sections.get(text)
         if section is None:
             return False
-        section = section.deep_copy()  # a matcher that has stopped does not always go back
+        section = section.copy()
         parts = self._control.parts(text) if "" in self._sections else []
         begun = token_ids_of(parts, self._tokenizer)
-        if section.try_consume_tokens(begun) < len(begun):
+        if section.consume_allowed(begun) < len(begun):
             return False
         self._matcher = section
         return True
@@ -82,12 +82,12 @@ class Constraint:
         """The next token; before its text is parsed."""
         if self._forced:
             self._forced.pop(0)
-        if self._matcher is not None and not self._matcher.consume_token(token_id):
+        if self._matcher is not None and not self._matcher.consume(token_id):
             self._give_up(self._matcher)
 
     def parsed(self, channel: Channel, reasoning_tokens: int) -> None:
         """Where the answer is now that the text of a token is parsed."""
-        if self._matcher is not None and self._matcher.is_stopped():
+        if self._matcher is not None and self._matcher.stopped:
             self._stop(self._matcher)
         over = self._budget_tokens is not None and reasoning_tokens >= self._budget_tokens
         if over and channel == "reasoning" and not self._forced:
@@ -101,21 +101,20 @@ class Constraint:
             bitmask.view(np.uint32)[row, word] = 1 << bit
             return
         assert self._matcher is not None
-        fill_next_token_bitmask(self._matcher, bitmask, row)
-        if self._matcher.is_error() or not bitmask[row].any():
+        if not self._matcher.fill(bitmask, row) or not bitmask[row].any():
             self._give_up(self._matcher)
             bitmask[row] = -1
 
-    def _stop(self, matcher: LLMatcher) -> None:
-        if matcher.is_error():
+    def _stop(self, matcher: Matcher) -> None:
+        if matcher.error is not None:
             self._give_up(matcher)
         elif self._whole is not None or not self._parallel:
             self.ended = True
         self._matcher = None
 
-    def _give_up(self, matcher: LLMatcher) -> None:
-        said = " ".join(matcher.get_error().split())[:200]
-        self.problem = f"the grammar of the answer cannot go on: {said or 'it allows no token'}"
+    def _give_up(self, matcher: Matcher) -> None:
+        said = matcher.error or "it allows no token"
+        self.problem = f"the grammar of the answer cannot go on: {said}"
         self._matcher = None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from shared.errors import InvalidRequest
+from worker.grammar.matcher import Matcher, MatcherPool
 from worker.grammar.schemas import cleaned, subschemas, with_options
 
 _LIMITS = LLParserLimits(
@@ -18,7 +19,6 @@ _LIMITS = LLParserLimits(
     max_grammar_size=500_000,
     verbose_errors=False,
 )
-_KEPT = 256
 _KEPT_PROBLEMS = 4096
 _MOST_TRIES = 500
 _NO_TOKEN = "nothing can satisfy it"
@@ -47,25 +47,16 @@ class GrammarCompiler:
             n_vocab=max(vocabulary_size, _highest_id(described) + 1),
             eos_token=sorted(end_ids),
         )
-        self._known: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._pool = MatcherPool(self._compiled)
         self._problems: OrderedDict[Grammar, str | None] = OrderedDict()
 
-    def matcher(self, grammar: Grammar) -> LLMatcher:
-        """A matcher of one's own, at the beginning.
+    def matcher(self, grammar: Grammar) -> Matcher:
+        """For one answer, at the beginning of a grammar.
 
         Raises:
             ValueError: the grammar is none, or too large, or allows nothing.
         """
-        known = self._known.get(grammar)
-        if known is None:
-            known = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
-            if (problem := _problem(known)) is not None:
-                raise ValueError(problem)
-            self._known[grammar] = known
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        self._known.move_to_end(grammar)
-        return known.deep_copy()
+        return self._pool.matcher(grammar)
 
     def check_schema(self, schema: Any, param: str) -> None:
         """Refuse a schema that cannot be enforced whole.
@@ -90,6 +81,12 @@ class GrammarCompiler:
             if len(self._problems) > _KEPT_PROBLEMS:
                 self._problems.popitem(last=False)
         return self._problems[grammar]
+
+    def _compiled(self, grammar: Grammar) -> LLMatcher:
+        compiled = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
+        if (problem := _problem(compiled)) is not None:
+            raise ValueError(problem)
+        return compiled
 
     def _place(self, schema: Any, problem: str) -> tuple[list[str], str]:
         """The path to the innermost schema that has a problem, and its problem."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jsonschema import validate
+from llguidance.numpy import allocate_token_bitmask
 from tokenizers import AddedToken as TokenizersToken
 from tokenizers import Tokenizer
 
@@ -112,7 +113,9 @@ class Compiled:
         token_ids = self.encode(text)
         if token_ids[-1] in self.ends:
             token_ids.pop()
-        return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
+        if matcher.consume_allowed(token_ids) < len(token_ids):
+            return False
+        return matcher.stopped or matcher.consume_allowed(self.ends[:1]) == 1
 
 
 @pytest.fixture(scope="module")
@@ -199,17 +202,19 @@ def _random_answer(compiled: Compiled, grammar: str, draw: random.Random) -> lis
         for token in compiled.encode(text)
     } | set(compiled.control.by_id)
     token_ids: list[int] = []
+    bitmask = allocate_token_bitmask(1, compiled.size)
     for _ in range(300):
-        words = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-        allowed = np.unpackbits(words, bitorder="little")[: compiled.size].nonzero()[0].tolist()
-        assert allowed, matcher.get_error()
+        assert matcher.fill(bitmask, 0), matcher.error
+        bits = np.unpackbits(bitmask.view(np.uint8), bitorder="little")
+        allowed = bits[: compiled.size].nonzero()[0].tolist()
+        assert allowed
         ends = [token for token in allowed if token in closing or token in compiled.ends]
         token = draw.choice(ends if ends and draw.random() < 0.6 else allowed)
         if token in compiled.ends:
             return token_ids
-        assert matcher.consume_token(token)
+        assert matcher.consume(token)
         token_ids.append(token)
-        if matcher.is_stopped():
-            assert not matcher.is_error(), matcher.get_error()
+        if matcher.stopped:
+            assert matcher.error is None
             return token_ids
     return None

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from jsonschema import validate
+from llguidance import LLParserLimits
 
 from shared.ids import ModelId
 from shared.messages.structured import Structure
+from tests import tiers
 from tests.worker.engine.running_engine import Answer, RunningEngine
 from tests.worker.engine.samplings import GREEDY, sampling
+from worker.grammar import compiler
 from worker.link.messages import Calling, Submit
 
 DEMO = ModelId("demo")
@@ -116,31 +119,39 @@ def test_log_probabilities_are_those_without_the_mask(engine: RunningEngine) -> 
     assert entries[0]["token_id"] != entries[0]["top"][0]["token_id"]
 
 
+def _bound(number: int) -> dict[str, Any]:
+    """What the answer of a row is bound to: of each row something else."""
+    name = f"city_{number}"
+    city = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2 + number}
+    tools = [{"name": f"get_{number}", "parameters": city}, *_TOOLS]
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"structure": json_of(city)},
+        {"structure": json_of(numbers)},
+        {"structure": Structure("choice", ["yes", "no", name], "structured_outputs.choice")},
+        {"calling": Calling(tools, required=True, parallel=False)},
+        {"calling": Calling(tools)},
+        {"calling": Calling(tools[number % 2 :], required=True)},
+        {"structure": Structure("regex", f"[a-z ]{{5,{9 + number}}}", "structured_outputs.regex")},
+    ]
+    return kinds[number % len(kinds)]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "seeded"])
 def test_who_is_served_beside_it_changes_no_answer(
     engine: RunningEngine, temperature: float
 ) -> None:
-    kinds: list[dict[str, Any]] = [
-        {},
-        {"structure": json_of(_CITY)},
-        {"structure": json_of({"type": "array", "items": {"type": "integer"}, "maxItems": 4})},
-        {"structure": Structure("choice", ["yes", "no"], "structured_outputs.choice")},
-        {"calling": Calling(_TOOLS, required=True, parallel=False)},
-        {"calling": Calling(_TOOLS)},
-        {"calling": Calling(_TOOLS[1:], required=True)},
-        {"structure": Structure("regex", "[a-z ]{5,40}", "structured_outputs.regex")},
-    ]
-
     def orders() -> list[Submit]:
         return [
             order(
                 engine,
                 f"Tell me about city number {number}.",
-                max_tokens=16,
+                max_tokens=14,
                 sampling=sampling(temperature=temperature, seed=number) if temperature else GREEDY,
-                **kinds[number % len(kinds)],
+                **_bound(number),
             )
-            for number in range(16)
+            for number in range(tiers.examples(8, 32))
         ]
 
     alone = []
@@ -176,3 +187,22 @@ def test_of_other_tools_it_is_dropped_and_said(engine: RunningEngine) -> None:
 
 def _chat(**fields: Any) -> dict[str, Any]:
     return {"model": DEMO, "messages": [{"role": "user", "content": "Hello!"}], **fields}
+
+
+def test_a_grammar_that_reaches_a_limit_ends_its_row_and_no_other(
+    engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = ask(engine, "Tell me about Rome.", max_tokens=40)
+    monkeypatch.setattr(compiler, "_LIMITS", LLParserLimits(max_lexer_states=60))
+    letters = Structure("regex", "[a-z]{1000}", "structured_outputs.regex")
+    beside = order(engine, "Tell me about Rome.", max_tokens=40)
+    bound = order(engine, "Tell me about Paris.", max_tokens=400, structure=letters)
+    engine.give(beside)
+    engine.give(bound)
+    refused = engine.refusal(bound.sequence)
+    assert refused.code == "request_failed"
+    assert refused.message.startswith("the grammar of the answer cannot go on")
+    assert engine.answer(beside.sequence).token_ids == alone.token_ids
+    monkeypatch.undo()
+    again = ask(engine, "Tell me about Rome.", max_tokens=40, structure=letters)
+    assert again.finish_reason == "length", "the limit was that of another one"
