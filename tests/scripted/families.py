@@ -79,9 +79,12 @@ _MISTRAL = """\
 {%- for message in messages %}
 {%- if message.role == 'assistant' %}
 {%- if message.tool_calls %}[TOOL_CALLS][{% for call in message.tool_calls %}\
-{{ call.function | tojson }}{{ ', ' if not loop.last }}{% endfor %}]\
+{%- if not call.id is defined or call.id|length != 9 %}{{ raise_exception("ids have length 9") }}\
+{% endif %}{{ call.function | tojson }}{{ ', ' if not loop.last }}{% endfor %}]\
 {% else %}{{ message.content }}{% endif %}</s>
-{%- elif message.role == 'tool' %}[TOOL_RESULTS]{{ message.content }}[/TOOL_RESULTS]
+{%- elif message.role == 'tool' %}\
+{% if message.tool_call_id|length != 9 %}{{ raise_exception("ids have length 9") }}{% endif %}\
+[TOOL_RESULTS]{{ message.content }}[/TOOL_RESULTS]
 {%- else %}[INST]{{ message.content }}[/INST]{% endif %}{% endfor %}"""
 
 _MISTRAL_ARGS = """\

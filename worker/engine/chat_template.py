@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,7 @@ class ChatTemplate:
     Args:
         reasoning: how the model marks it.
         defaults: what the template is given where a request does not say otherwise.
+        write_id: the id of a call as the template demands it.
 
     Raises:
         ModelError: no request could use the template.
@@ -77,9 +78,11 @@ class ChatTemplate:
         tokenizer: TokenizerWrapper,
         reasoning: ReasoningFormat | None,
         defaults: Mapping[str, Any],
+        write_id: Callable[[str], str] = str,
     ) -> None:
         self._tokenizer = tokenizer
         self._reasoning = reasoning
+        self._write_id = write_id
         self.variables = _variables(tokenizer)
         self._defaults = {key: defaults[key] for key in self.variables & defaults.keys()}
         self._guard = Guard(str(token) for token in tokenizer.added_tokens_decoder.values())
@@ -152,8 +155,13 @@ class ChatTemplate:
             if reasoning:
                 turn.update(dict.fromkeys(_REASONING_KEYS, reasoning))
             if calls := turn.get("tool_calls"):
-                turn["tool_calls"] = [_readable(call) for call in calls]
+                turn["tool_calls"] = [self._with_id(_readable(call)) for call in calls]
+        elif (call_id := turn.get("tool_call_id")) is not None:
+            turn["tool_call_id"] = self._write_id(call_id)
         return turn
+
+    def _with_id(self, call: dict[str, Any]) -> dict[str, Any]:
+        return {**call, "id": self._write_id(call["id"])} if "id" in call else call
 
 
 def _parted(content: str, reasoning: ReasoningFormat) -> tuple[str | None, str]:
