@@ -130,7 +130,7 @@ class Gateway(Section):
 
 ToolFormatName = Literal[
     "hermes", "qwen3_coder", "mistral", "mistral_args", "llama3", "gemma4", "function_gemma",
-    "harmony", "none",
+    "kimi_k2", "harmony", "none",
 ]  # fmt: skip
 ReasoningFormatName = Literal["think", "longcat", "think_start_end", "mistral", "gemma4", "none"]
 

@@ -130,6 +130,16 @@ _FUNCTION_GEMMA = """\
 {% endfor %}{% if add_generation_prompt %}<start_of_turn>model
 {% endif %}"""
 
+_KIMI = """\
+{%- if tools %}<|im_system|>tool_declare<|im_middle|>{{ tools | tojson }}<|im_end|>{% endif %}
+{%- for message in messages %}<|im_{{ message.role }}|>{{ message.role }}<|im_middle|>\
+{% if message.role == 'tool' %}## Return of {{ message.tool_call_id }}
+{% endif %}{{ message.content }}{% if message.tool_calls %}<|tool_calls_section_begin|>\
+{% for call in message.tool_calls %}<|tool_call_begin|>{{ call.id }}\
+<|tool_call_argument_begin|>{{ call.function.arguments | tojson }}<|tool_call_end|>{% endfor %}\
+<|tool_calls_section_end|>{% endif %}<|im_end|>{% endfor %}\
+{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"""
+
 _HARMONY = """\
 <|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}<|end|>
 {%- if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}
@@ -175,6 +185,13 @@ TEMPLATES = {
                  special=("<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|tool_call>",
                           "<tool_call|>", '<|"|>'),
                  ends=("<turn|>",)),
+        Template("kimi_k2", _KIMI, ("<|im_assistant|>assistant<|im_middle|>",),
+                 ("<|im_user|>", "<|im_tool|>"),
+                 special=("<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_tool|>",
+                          "<|im_middle|>"),
+                 added=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+                        "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
+                        "<|tool_call_end|>")),
         Template("function_gemma", _FUNCTION_GEMMA, ("<start_of_turn>model\n",),
                  ("<start_of_turn>user\n", "<start_of_turn>tool\n"),
                  special=("<start_of_turn>", "<end_of_turn>", "<start_function_call>",

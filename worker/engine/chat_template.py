@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from shared.errors import InvalidRequest, ModelError, RequestError
+from worker.answer.call_ids import WriteId, written_ids
 from worker.answer.reasoning import ReasoningFormat
 from worker.engine.tool_prompt import with_tools_as_text
 
@@ -78,7 +79,7 @@ class ChatTemplate:
         tokenizer: TokenizerWrapper,
         reasoning: ReasoningFormat | None,
         defaults: Mapping[str, Any],
-        write_id: Callable[[str], str] = str,
+        write_id: WriteId | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._reasoning = reasoning
@@ -106,7 +107,8 @@ class ChatTemplate:
         Raises:
             RequestError: the template cannot be rendered with them.
         """
-        turns = [self._turn(message) for message in messages]
+        ids = written_ids(messages, self._write_id)
+        turns = [self._turn(message, ids) for message in messages]
         known: dict[str, Any] = {**self._defaults, **values}
         known.setdefault("enable_thinking", self._reasoning is not None)
         if self.knows_tools and tools:
@@ -146,7 +148,7 @@ class ChatTemplate:
                 param="messages",
             ) from None
 
-    def _turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _turn(self, message: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
         turn = {**message, "role": _ROLES.get(message["role"], message["role"])}
         if turn["role"] == "assistant":
             reasoning = turn.pop("reasoning", None)
@@ -155,13 +157,10 @@ class ChatTemplate:
             if reasoning:
                 turn.update(dict.fromkeys(_REASONING_KEYS, reasoning))
             if calls := turn.get("tool_calls"):
-                turn["tool_calls"] = [self._with_id(_readable(call)) for call in calls]
+                turn["tool_calls"] = [_readable(call, ids) for call in calls]
         elif (call_id := turn.get("tool_call_id")) is not None:
-            turn["tool_call_id"] = self._write_id(call_id)
+            turn["tool_call_id"] = ids.get(call_id, call_id)
         return turn
-
-    def _with_id(self, call: dict[str, Any]) -> dict[str, Any]:
-        return {**call, "id": self._write_id(call["id"])} if "id" in call else call
 
 
 def _parted(content: str, reasoning: ReasoningFormat) -> tuple[str | None, str]:
@@ -172,7 +171,7 @@ def _parted(content: str, reasoning: ReasoningFormat) -> tuple[str | None, str]:
     return (thought.strip("\n"), rest.lstrip("\n")) if mark else (None, content)
 
 
-def _readable(call: Mapping[str, Any]) -> dict[str, Any]:
+def _readable(call: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
     """A call whose arguments are an object, as most templates expect it."""
     function = call["function"]
     arguments = function["arguments"]
@@ -182,7 +181,10 @@ def _readable(call: Mapping[str, Any]) -> dict[str, Any]:
         found = arguments
     if not isinstance(found, dict):
         found = arguments
-    return {**call, "function": {**function, "arguments": found}}
+    readable = {**call, "function": {**function, "arguments": found}}
+    if (call_id := call.get("id")) is not None:
+        readable["id"] = ids.get(call_id, call_id)
+    return readable
 
 
 class Guard:

@@ -19,7 +19,7 @@ from mlx_lm.utils import load_tokenizer
 
 from shared.errors import ModelError
 from shared.messages.events import ABILITIES
-from worker.answer.call_ids import CALL_IDS
+from worker.answer.call_ids import WRITE_ID
 from worker.answer.control import AddedToken
 from worker.answer.format import PLAIN_FORMAT, AnswerFormat, find_format
 from worker.answer.formats.known import HARMONY, TOOL_FORMATS
@@ -199,7 +199,7 @@ def _assemble(
 ) -> Generator[float, None, LoadedModel]:
     own_context = _context_tokens(config)
     answers = _find_format(order, tokenizer)
-    write_id = CALL_IDS.get(answers.tools.name, str) if answers.tools is not None else str
+    write_id = WRITE_ID.get(answers.tools.name) if answers.tools is not None else None
     template = ChatTemplate(tokenizer, answers.reasoning, order.template_values, write_id)
     if order.tool_format is None and not template.knows_tools and not answers.can_call:
         answers = replace(answers, tools=TOOL_FORMATS["hermes"])

@@ -11,6 +11,7 @@ from worker.answer.delta import Delta
 from worker.answer.formats.base import Tool, ToolFormat
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
 from worker.answer.formats.hermes import HermesFormat
+from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.llama import LlamaFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
 from worker.answer.formats.qwen_xml import QwenXmlFormat
@@ -148,6 +149,15 @@ def function_gemma(calls: Sequence[WeatherCall]) -> str:
     return gemma(calls, "<start_function_call>", "<end_function_call>", "<escape>")
 
 
+def kimi(calls: Sequence[WeatherCall]) -> str:
+    written = "".join(
+        f"<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>"
+        f"{dumps(arguments)}<|tool_call_end|>"
+        for number, (name, arguments) in enumerate(calls)
+    )
+    return f"<|tool_calls_section_begin|>{written}<|tool_calls_section_end|>"
+
+
 def harmony(calls: Sequence[WeatherCall]) -> str:
     return "<|start|>assistant".join(
         f"<|channel|>commentary to=functions.{name} <|constrain|>json"
@@ -181,6 +191,7 @@ FAMILIES = [
     Family(
         "function_gemma", FunctionGemmaFormat(), function_gemma, _FUNCTION_GEMMA, verbatim=False
     ),
+    Family("kimi_k2", KimiFormat(), kimi, dict.fromkeys(KimiFormat.markers, False)),
     Family("harmony", None, harmony, dict.fromkeys(HarmonyAnswer.markers, True)),
 ]
 

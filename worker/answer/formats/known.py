@@ -5,6 +5,7 @@ from collections.abc import Container
 from worker.answer.formats.base import ToolFormat
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
 from worker.answer.formats.hermes import HermesFormat
+from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.llama import LlamaFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
 from worker.answer.formats.qwen_xml import QwenXmlFormat
@@ -21,6 +22,7 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
         LlamaFormat(),
         GemmaFormat(),
         FunctionGemmaFormat(),
+        KimiFormat(),
     )
 }
 
@@ -36,6 +38,8 @@ def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
         return HARMONY
     if "<|tool_call>" in template and "<tool_call|>" in template:
         return GemmaFormat.name
+    if "<|tool_calls_section_begin|>" in template:
+        return KimiFormat.name
     if "<start_function_call>" in template:
         return FunctionGemmaFormat.name
     if "<tool_call>" in template and "<function=" in template:
