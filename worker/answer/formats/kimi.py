@@ -1,4 +1,4 @@
-"""Kimi K2: a section of calls, each `functions.<name>:<number>` and a JSON object, between tokens."""
+"""Kimi K2: a section of calls between tokens, each `functions.<name>:<number>` and JSON."""
 
 import re
 from collections.abc import Collection, Sequence
