@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from benchmarks.children import started
 from benchmarks.measures import Run, StreamClock
@@ -76,27 +76,42 @@ class EngineAlone:
         with contextlib.suppress(OSError):  # it has ended
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def submit(self, prompt: Sequence[int], max_tokens: int, how: Sampling | None = None) -> int:
-        """Begin a sequence, greedy if not told otherwise; its number."""
+    def submit(
+        self,
+        prompt: str | Sequence[int],
+        max_tokens: int,
+        how: Sampling | None = None,
+        **fields: Any,
+    ) -> int:
+        """Begin a sequence, greedy if not told otherwise; its number.
+
+        Args:
+            prompt: token ids, or what a user says.
+            fields: others of `Submit`.
+        """
         number = next(self._numbers)
-        order = Submit(
-            number, _MODEL, None, None, list(prompt), max_tokens, [], [], how or sampling()
-        )
+        said = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else None
+        ids = None if isinstance(prompt, str) else list(prompt)
+        how = how or sampling()
+        order = Submit(number, _MODEL, said, None, ids, max_tokens, [], [], how, **fields)
         self._socket.sendall(encode_frame(order))
         return number
 
     def generate(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[str | Sequence[int]],
         max_tokens: int,
         samplings: Sequence[Sampling] = (),
+        fields: Sequence[dict[str, Any]] = (),
     ) -> tuple[Run, list[list[int]]]:
-        """Generate all at once."""
+        """Generate all at once; arguments as of `submit`, for each of them."""
         run = Run()
         started = time.perf_counter()
         hows = samplings or [sampling()] * len(prompts)
+        more = fields or [{}] * len(prompts)
         numbers = [
-            self.submit(prompt, max_tokens, how) for prompt, how in zip(prompts, hows, strict=True)
+            self.submit(prompt, max_tokens, how, **own)
+            for prompt, how, own in zip(prompts, hows, more, strict=True)
         ]
         clocks = {number: StreamClock(run) for number in numbers}
         tokens: dict[int, list[int]] = {number: [] for number in numbers}

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,11 @@ def partial(model: Path, at_least_bytes: int) -> Path:
     """What has come of the weights, once it is so much."""
 
     def found() -> Path | None:
-        files = list(cache(model).rglob("*.incomplete"))
-        return next((each for each in files if each.stat().st_size >= at_least_bytes), None)
+        for each in cache(model).rglob("*.incomplete"):
+            with suppress(FileNotFoundError):  # it has become complete
+                if each.stat().st_size >= at_least_bytes:
+                    return each
+        return None
 
     part: Path = wait_for(found, "a part has come")
     return part
