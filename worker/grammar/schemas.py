@@ -35,6 +35,12 @@ def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
             yield key, found
 
 
+def steps(schema: Any, step: str) -> list[str]:
+    """The keys of a step to a subschema: of a keyword, and of a name or a place in it."""
+    keyword, _, rest = step.partition(".")
+    return [keyword, rest] if isinstance(schema[keyword], list) or keyword in _MAPS else [keyword]
+
+
 def cleaned(schema: Any) -> Any:
     """A schema without options for llguidance, wherever they stand."""
     if not isinstance(schema, dict):
