@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, cast
 
 from benchmarks.children import started
 from benchmarks.measures import Run, StreamClock
@@ -15,6 +15,7 @@ from shared.ids import ModelId
 from shared.settings.tree import AdaptiveBatching, ContinuousBatching, Worker
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
 from worker.link.messages import (
+    Calling,
     Cancel,
     EngineMeasured,
     Fact,
@@ -85,6 +86,17 @@ class EngineAlone:
         self._socket.sendall(encode_frame(order))
         return number
 
+    def ask(
+        self, messages: list[dict[str, str]], calling: Calling, max_tokens: int, how: Sampling
+    ) -> int:
+        """Begin a sequence that answers a chat, which may call tools; its number."""
+        number = next(self._numbers)
+        order = Submit(
+            number, _MODEL, messages, None, None, max_tokens, [], [], how, calling=calling
+        )
+        self._socket.sendall(encode_frame(order))
+        return number
+
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -120,18 +132,20 @@ class EngineAlone:
 
     def wait_for(self, kind: type[F]) -> F:
         """The next fact of a kind."""
-        while True:
-            header = self._facts.read(HEADER.size)
-            if not header:
-                raise SystemExit("the engine ended")
-            fact = decode_body(self._facts.read(frame_length(header)))
-            self.received_at = time.perf_counter()
-            if isinstance(fact, EngineMeasured):
-                self.measured = fact
+        while not isinstance(fact := self.next_fact(), kind):
             if isinstance(fact, SequenceRefused):
                 raise SystemExit(f"the engine refused a sequence: {fact.message}")
-            if isinstance(fact, kind):
-                return fact
+        return fact
+
+    def next_fact(self) -> Fact:
+        header = self._facts.read(HEADER.size)
+        if not header:
+            raise SystemExit("the engine ended")
+        fact = cast(Fact, decode_body(self._facts.read(frame_length(header))))
+        self.received_at = time.perf_counter()
+        if isinstance(fact, EngineMeasured):
+            self.measured = fact
+        return fact
 
 
 def sampling(temperature: float = 0.0, top_p: float = 1.0, seed: int = 0) -> Sampling:

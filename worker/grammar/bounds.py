@@ -6,6 +6,7 @@ of milliseconds, and holds up no step for more than 5 ms. `benchmarks/schemas.py
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, TypeGuard
@@ -25,10 +26,11 @@ MAX_REFERENCE_DEPTH = 256
 MAX_UNUSUAL_REFERENCES = 64
 """By anchors and identifiers, which are not followed here."""
 
+_UNWRITTEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
 _LEAST_INTEGER, _MOST_INTEGER = -(2**63), 2**63 - 1
 """llguidance's integers; on their way to them numbers are floating-point ones."""
 _MAX_LENGTH = 2**32 - 1
-_MAX_DIVISOR = 100_000
+_MAX_DIVISOR = 10_000
 _LITERAL = ("const", "enum")
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _COUNTS = (
@@ -66,6 +68,8 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
     for text in _texts(schema):
         if len(text) > MAX_LITERAL_CHARACTERS:
             return f"a string of {len(text)} characters; at most {MAX_LITERAL_CHARACTERS} are taken"
+        if (found := _UNWRITTEN.search(text)) is not None:
+            return f"the control character U+{ord(found.group()):04X} is never written"
     for pattern in _patterns(schema):
         if (problem := regex.problem(pattern)) is not None:
             return problem
@@ -77,6 +81,9 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
         needed = {each for each in required if isinstance(each, str)} if _list(required) else set()
         if len(properties.keys() - needed) > MAX_OPTIONAL_PROPERTIES:
             return f"more than {MAX_OPTIONAL_PROPERTIES} properties that are not required"
+    least = schema.get("minProperties")
+    if _number(least) and least > 1 + (len(required) if _list(required) else 0):
+        return "minProperties: not enforced beyond one more than `required`, as names may repeat"
     return _numbers_problem(schema)
 
 
@@ -101,7 +108,9 @@ def _numbers_problem(schema: Mapping[str, Any]) -> str | None:
 
 def _interval_problem(schema: Mapping[str, Any]) -> str | None:
     """llguidance takes the integer at the open end of an interval within two integers for a part
-    of it."""
+    of it, where a number may have a fraction."""
+    if schema.get("type") == "integer":
+        return None
     low, high = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     uppers = [each for each in (schema.get("maximum"), high) if _number(each)]
     lowers = [each for each in (schema.get("minimum"), low) if _number(each)]

@@ -28,7 +28,8 @@ _MOST_TRIES = 500
 _LONGEST_SEARCH_S = 1.0
 _NO_TOKEN = "nothing can satisfy it"
 _NO_EXTENSION = "NoExtension"
-_CODES = ("<non-verbose/>", "json-schema:///")
+_ROOT = "/$defs/root"
+_CODES = ("<non-verbose/>", "json-schema:///", _ROOT)
 _SENTENCES = {
     "oneOf constraints are not supported": (
         "oneOf: only enforced where no value can match two of them; use anyOf"
@@ -134,8 +135,7 @@ class GrammarCompiler:
     def _place(self, root: Any, problem: str) -> tuple[list[str], str]:
         """The path to the innermost schema that has a problem, and its problem. Each is tried
         where it stands, as its references may lead anywhere."""
-        place = "#/$defs/root"
-        whole = {"$defs": {"root": moved(root, place)}}
+        whole = {"$defs": {"root": moved(root, f"#{_ROOT}")}}
         path: list[str] = []
         keys: list[str] = []
         schema = root
@@ -147,7 +147,7 @@ class GrammarCompiler:
                 if tries > _MOST_TRIES or time.monotonic() > until:
                     return path, problem
                 here = [*keys, *steps(schema, step)]
-                tried = {**whole, "$ref": place + pointer(here)[1:]}
+                tried = {**whole, "$ref": f"#{_ROOT}{pointer(here)[1:]}"}
                 if (found := self._compiling_problem(tried)) is not None:
                     path.append(step)
                     keys, schema, problem = here, inner, found

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 NOWHERE: Any = object()
 """A reference that leads to no place of its own schema, or to one that only llguidance finds."""
@@ -26,5 +26,5 @@ def target(reference: Any, root: Any) -> Any:
 
 def pointer(path: list[str]) -> str:
     """The keys and indices on the way to a place, as a reference to it."""
-    parts = (part.replace("~", "~0").replace("/", "~1").replace("%", "%25") for part in path)
-    return "".join(["#", *(f"/{part}" for part in parts)])
+    parts = (part.replace("~", "~0").replace("/", "~1") for part in path)
+    return "".join(["#", *(f"/{quote(part, safe='$~')}" for part in parts)])

@@ -37,7 +37,7 @@ class Vocabulary:
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.size = self._tokenizer.get_vocab_size()
-        self.end = self._tokenizer.token_to_id("<|im_end|>")
+        self.end = int(self._tokenizer.token_to_id("<|im_end|>") or 0)
         self.compiler = GrammarCompiler(self._tokenizer.to_str(), self.size, [self.end])
         self._closes = np.array(
             [self._may_close(token_id) for token_id in range(self.compiler.tokenizer.vocab_size)]
@@ -77,7 +77,7 @@ class Vocabulary:
         assert len(allowed) > 0, "nothing is allowed, and nobody says so"
         if random.random() < _CLOSES:
             if self.end in allowed:
-                return int(self.end)
+                return self.end
             closing = allowed[self._closes[allowed]]
             allowed = closing if len(closing) else allowed
         return int(allowed[random.randrange(len(allowed))])
