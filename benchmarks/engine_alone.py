@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 from benchmarks.children import started
 from benchmarks.measures import Run, StreamClock
@@ -135,18 +135,20 @@ class EngineAlone:
 
     def wait_for(self, kind: type[F]) -> F:
         """The next fact of a kind."""
-        while True:
-            header = self._facts.read(HEADER.size)
-            if not header:
-                raise SystemExit("the engine ended")
-            fact = decode_body(self._facts.read(frame_length(header)))
-            self.received_at = time.perf_counter()
-            if isinstance(fact, EngineMeasured):
-                self.measured = fact
+        while not isinstance(fact := self.next_fact(), kind):
             if isinstance(fact, SequenceRefused):
                 raise SystemExit(f"the engine refused a sequence: {fact.message}")
-            if isinstance(fact, kind):
-                return fact
+        return fact
+
+    def next_fact(self) -> Fact:
+        header = self._facts.read(HEADER.size)
+        if not header:
+            raise SystemExit("the engine ended")
+        fact = cast(Fact, decode_body(self._facts.read(frame_length(header))))
+        self.received_at = time.perf_counter()
+        if isinstance(fact, EngineMeasured):
+            self.measured = fact
+        return fact
 
 
 def sampling(temperature: float = 0.0, top_p: float = 1.0, seed: int = 0) -> Sampling:

@@ -11,6 +11,7 @@ from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import add_json, marker
 from worker.answer.harmony import add_harmony_answer
 from worker.answer.reasoning import ReasoningFormat
+from worker.grammar import outline, regex
 from worker.grammar.lark import Rules, literal, one_of, pattern
 from worker.grammar.schemas import cleaned, with_options
 
@@ -111,6 +112,13 @@ def _add_structure(rules: Rules, structure: Structure) -> str:
         case "choice":
             return rules.add("answer", one_of([literal(each) for each in structure.value]))
         case "regex":
+            _refuse(regex.problem(structure.value))
             return rules.add("answer", f"/{regex_to_lark(structure.value)}/")
         case "grammar":
+            _refuse(outline.problem(structure.value))
             return rules.refer("answer", {"lark_grammar": structure.value})
+
+
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise ValueError(problem)

@@ -1,6 +1,7 @@
 """Grammars for one model's tokenizer."""
 
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
@@ -8,20 +9,43 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from shared.errors import InvalidRequest
+from worker.grammar.bounds import excess
 from worker.grammar.matcher import Matcher, MatcherPool
-from worker.grammar.schemas import cleaned, subschemas, with_options
+from worker.grammar.references import pointer
+from worker.grammar.schemas import cleaned, moved, steps, subschemas, with_options
+from worker.grammar.vocabulary import without_markers
 
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=2_000_000,
-    step_lexer_fuel=60_000,  # about 4 ms
+    step_lexer_fuel=150_000,  # 2 to 4 ms
     step_max_items=50_000,  # about 2.5 ms
+    max_items_in_row=2000,
     max_lexer_states=50_000,
     max_grammar_size=500_000,
     verbose_errors=False,
 )
 _KEPT_PROBLEMS = 4096
 _MOST_TRIES = 500
+_LONGEST_SEARCH_S = 1.0
 _NO_TOKEN = "nothing can satisfy it"
+_NO_EXTENSION = "NoExtension"
+_ROOT = "/$defs/root"
+_CODES = ("<non-verbose/>", "json-schema:///", _ROOT)
+_SENTENCES = {
+    "oneOf constraints are not supported": (
+        "oneOf: only enforced where no value can match two of them; use anyOf"
+    ),
+    "unknown special token": "tokens that are no text cannot be named",
+    "too many expressions constructed": "it is too complex",
+    "fuel exhausted": "it is too complex",
+    "Too many items": "it is too complex",
+    "Unable to determine if regex is empty": (
+        "patterns and lengths that are too complex to be enforced together"
+    ),
+    "lookarounds not supported": "a regular expression with \\b or look-around is not enforced",
+    "look-around": "a regular expression with look-around is not enforced",
+}
+"""What to say for what llguidance says."""
 
 Grammar = str
 """As llguidance takes it: JSON with a list of grammars."""
@@ -41,13 +65,13 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: str, vocabulary_size: int, end_ids: Iterable[int]) -> None:
-        described = _with_plain_tokens(json.loads(tokenizer))
+        described, highest = without_markers(json.loads(tokenizer))
         self.tokenizer = LLTokenizer(
             json.dumps(described),
-            n_vocab=max(vocabulary_size, _highest_id(described) + 1),
+            n_vocab=max(vocabulary_size, highest + 1),
             eos_token=sorted(end_ids),
         )
-        self._pool = MatcherPool(self._compiled)
+        self._pool = MatcherPool(self._of_use)
         self._problems: OrderedDict[Grammar, str | None] = OrderedDict()
 
     def matcher(self, grammar: Grammar) -> Matcher:
@@ -65,82 +89,98 @@ class GrammarCompiler:
             InvalidRequest: names the place in it.
         """
         clean = cleaned(schema)
-        if (problem := self.problem(clean)) is not None:
-            path, problem = self._place(clean, problem)
-            where = ".".join([param, *path])
-            raise InvalidRequest(f"{where}: {problem}", param=where)
+        if (found := excess(clean)) is not None:
+            path, problem = found
+        elif (said := self._compiling_problem(clean)) is not None:
+            path, problem = self._place(clean, said)
+        else:
+            return
+        where = ".".join([param, *path])
+        raise InvalidRequest(f"{where}: {problem}", param=where)
 
     def problem(self, schema: Any, *, lenient: bool = False) -> str | None:
         """What of a clean schema cannot be enforced; None where all can, or, if `lenient`, what
         can be is of use."""
+        if (found := excess(schema)) is not None:
+            path, problem = found
+            return f"{'.'.join(path)}: {problem}" if path else problem
+        return self._compiling_problem(schema, lenient=lenient)
+
+    def _compiling_problem(self, schema: Any, *, lenient: bool = False) -> str | None:
         options = with_options(schema, lenient=lenient)
         grammar = json.dumps({"grammars": [{"json_schema": options}]})
         if grammar not in self._problems:
-            matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
-            self._problems[grammar] = _problem(matcher)
+            try:
+                self._problems[grammar] = _problem(self._compiled(grammar))
+            except ValueError as error:
+                self._problems[grammar] = str(error)
             if len(self._problems) > _KEPT_PROBLEMS:
                 self._problems.popitem(last=False)
         return self._problems[grammar]
 
-    def _compiled(self, grammar: Grammar) -> LLMatcher:
-        compiled = LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
+    def _of_use(self, grammar: Grammar) -> LLMatcher:
+        """Compiled; raises ValueError where no answer could begin."""
+        compiled = self._compiled(grammar)
         if (problem := _problem(compiled)) is not None:
             raise ValueError(problem)
         return compiled
 
-    def _place(self, schema: Any, problem: str) -> tuple[list[str], str]:
-        """The path to the innermost schema that has a problem, and its problem."""
-        shared = {
-            key: schema[key]
-            for key in ("$defs", "definitions")
-            if isinstance(schema, dict) and key in schema
-        }
+    def _compiled(self, grammar: Grammar) -> LLMatcher:
+        try:
+            return LLMatcher(self.tokenizer, grammar, log_level=0, limits=_LIMITS)
+        except Exception:
+            raise
+        except BaseException as error:  # a panic of llguidance is no `Exception`
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"it cannot be compiled: {error}") from None
+
+    def _place(self, root: Any, problem: str) -> tuple[list[str], str]:
+        """The path to the innermost schema that has a problem, and its problem. Each is tried
+        where it stands, as its references may lead anywhere."""
+        whole = {"$defs": {"root": moved(root, f"#{_ROOT}")}}
         path: list[str] = []
+        keys: list[str] = []
+        schema = root
         tries = 0
+        until = time.monotonic() + _LONGEST_SEARCH_S
         while True:
             for step, inner in subschemas(schema):
                 tries += 1
-                if tries > _MOST_TRIES:
+                if tries > _MOST_TRIES or time.monotonic() > until:
                     return path, problem
-                whole = {**shared, **inner} if isinstance(inner, dict) else inner
-                if (found := self.problem(whole)) is not None:
+                here = [*keys, *steps(schema, step)]
+                tried = {**whole, "$ref": f"#{_ROOT}{pointer(here)[1:]}"}
+                if (found := self._compiling_problem(tried)) is not None:
                     path.append(step)
-                    schema, problem = inner, found
+                    keys, schema, problem = here, inner, found
                     break
             else:
                 return path, problem
-
-
-def _with_plain_tokens(described: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer whose added tokens are ordinary ones unless they are special. llguidance takes
-    all of them for special, and lets none stand in a text; but a string may hold `</tool_call>`."""
-    vocabulary = described["model"].get("vocab")
-    if isinstance(vocabulary, dict):
-        plain = [token for token in described["added_tokens"] if not token["special"]]
-        vocabulary.update({token["content"]: token["id"] for token in plain})
-        described["added_tokens"] = [
-            token for token in described["added_tokens"] if token["special"]
-        ]
-    return described
-
-
-def _highest_id(described: dict[str, Any]) -> int:
-    vocabulary = described["model"].get("vocab") or []
-    ids = vocabulary.values() if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
-    return max([*ids, *(token["id"] for token in described["added_tokens"])], default=-1)
 
 
 def _problem(matcher: LLMatcher) -> str | None:
     """Why a new matcher is of no use; None where it is."""
     if matcher.is_error():
         return _sentence(matcher.get_error())
-    allows = any(matcher.compute_bitmask())
+    allowed = matcher.compute_bitmask()
     if matcher.is_error():
-        return f"{_NO_TOKEN} ({_sentence(matcher.get_error())})"
-    return None if allows else _NO_TOKEN
+        said = _sentence(matcher.get_error())
+        return _NO_TOKEN if _NO_EXTENSION in said else said
+    word = next((word for word, bits in enumerate(allowed) if bits), None)
+    if word is None:
+        return _NO_TOKEN
+    first = 8 * word + (allowed[word] & -allowed[word]).bit_length() - 1
+    tried = matcher.deep_copy()
+    return None if tried.consume_token(first) else _sentence(tried.get_error())
 
 
 def _sentence(error: str) -> str:
     """What llguidance says, in one line."""
+    for said, sentence in _SENTENCES.items():
+        if said in error:
+            return sentence
+    for code in _CODES:
+        error = error.replace(code, "")
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     return " ".join(lines)[:300]

@@ -34,7 +34,7 @@ class Rules:
 
 def literal(text: str) -> str:
     """A text as it is; nothing where it is empty."""
-    return json.dumps(text, ensure_ascii=False) if text else ""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") if text else ""
 
 
 def pattern(text: str) -> str:

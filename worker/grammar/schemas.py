@@ -9,6 +9,10 @@ GUIDANCE = "x-guidance"
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,40}"
 """Between JSON's tokens: without an end some models would write nothing else."""
 
+_ESCAPES = 'nrbtf\\"'
+"""Of strings. With `\\u` a name that stands in `properties` could be written as another one, and
+half a surrogate pair come."""
+
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords with schemas by name."""
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -35,6 +39,12 @@ def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
             yield key, found
 
 
+def steps(schema: Any, step: str) -> list[str]:
+    """The keys of a step to a subschema: of a keyword, and of a name or a place in it."""
+    keyword, _, rest = step.partition(".")
+    return [keyword, rest] if isinstance(schema[keyword], list) or keyword in _MAPS else [keyword]
+
+
 def cleaned(schema: Any) -> Any:
     """A schema without options for llguidance, wherever they stand."""
     if not isinstance(schema, dict):
@@ -57,7 +67,12 @@ def cleaned(schema: Any) -> Any:
 def with_options(schema: Any, *, lenient: bool = False) -> dict[str, Any]:
     """A clean schema with our own options; a `lenient` one need not be enforced whole."""
     whole = schema if isinstance(schema, dict) else {"allOf": [schema]}
-    return {**whole, GUIDANCE: {"whitespace_pattern": _WHITE_SPACE, "lenient": lenient}}
+    options = {
+        "whitespace_pattern": _WHITE_SPACE,
+        "json_allowed_escapes": _ESCAPES,
+        "lenient": lenient,
+    }
+    return {**whole, GUIDANCE: options}
 
 
 def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
