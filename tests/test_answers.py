@@ -102,6 +102,17 @@ async def test_a_call_is_answered_and_the_conversation_goes_on(cluster: Cluster)
     assert (end.text, end.tool_calls, end.finish_reason) == ("It is warm.", [], "stop")
 
 
+async def test_the_result_of_a_call_may_come_alone_in_a_session(cluster: Cluster) -> None:
+    fields: dict[str, Any] = {"session_id": "weather", "tools": TOOLS, "temperature": 0}
+    asked = [{"role": "user", "content": "What is the weather?"}]
+    answer = await cluster.generate(asked, **fields)
+    (call,) = answer.tool_calls
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "4711 degrees"}
+    end = await cluster.generate([result], history="kept", **fields)
+    whole = await cluster.generate([*asked, answer.message, result], tools=TOOLS, temperature=0)
+    assert (end.text, end.usage.prompt_tokens) == ("It is warm.", whole.usage.prompt_tokens)
+
+
 async def test_an_answer_is_an_instance_of_the_model_asked_for(cluster: Cluster) -> None:
     city = await cluster.generate("Tell me about Paris.", schema=City, temperature=0)
     assert city == City(name="Paris", people=2_100_000)

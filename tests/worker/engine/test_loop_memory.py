@@ -1,5 +1,6 @@
 """The engine's loop with too little memory for KV caches."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from shared.ids import ModelId
+from shared.messages.structured import Structure
 from tests.models import CONTEXT_TOKENS
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
 from tests.worker.engine.samplings import sampling
@@ -62,6 +64,27 @@ def test_models_share_the_memory_and_the_younger_gives_way(
     gave_way = _preempted(narrow.facts(), seen)
     assert gave_way and numbers[0] not in gave_way
     narrow.give(UnloadModel(OTHER))
+
+
+def test_a_bound_answer_that_gave_way_goes_on_as_if_it_had_not(
+    roomy: RunningEngine, narrow: RunningEngine
+) -> None:
+    work: list[dict[str, Any]] = [
+        {
+            "text": None,
+            "token_ids": [i + 1] * 250,
+            "max_tokens": 300,
+            "sampling": sampling(seed=i),
+            "structure": Structure("regex", f"([a-z]{{3,{i + 5}}} [0-9]){{100}}", "regex"),
+        }
+        for i in range(4)
+    ]
+    seen = len(narrow.facts())
+    numbers = [narrow.submit(**fields) for fields in work]
+    answers = [narrow.answer(number) for number in numbers]
+    assert [each.text for each in answers] == [roomy.generate(**fields).text for fields in work]
+    assert _preempted(narrow.facts(), seen)
+    assert all(re.match(r"[a-z]{3,8} [0-9]", answer.text) for answer in answers)
 
 
 def test_no_context_is_longer_than_what_fits(tiny_model: Path) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from shared.ids import ModelId
+from tests import tiers
 from tests.scripted.families import TEMPLATES
 from tests.scripted.folders import make_scripted_model
 from tests.worker.answer.families import FAMILIES, Family
 from tests.worker.engine.running_engine import Answer, RunningEngine
-from worker.link.messages import Calling, ModelLoaded
+from worker.link.messages import Calling, ModelLoaded, SentCharacters
 
 _TOOLS = [
     {
@@ -76,13 +77,16 @@ def engine(
 
 
 def ask(engine: RunningEngine, *messages: dict[str, Any], tools: bool = True) -> Answer:
-    return engine.generate(
-        None,
-        model=ModelId("scripted"),
-        messages=list(messages),
-        calling=Calling(_TOOLS) if tools else None,
-        max_tokens=400,
-    )
+    return engine.generate(None, **_fields(*messages, tools=tools))
+
+
+def _fields(*messages: dict[str, Any], tools: bool) -> dict[str, Any]:
+    return {
+        "model": ModelId("scripted"),
+        "messages": list(messages),
+        "calling": Calling(_TOOLS) if tools else None,
+        "max_tokens": 400,
+    }
 
 
 def user(text: str) -> dict[str, Any]:
@@ -131,3 +135,39 @@ def test_results_of_calls_reach_the_model(engine: RunningEngine) -> None:
         {"role": "tool", "content": "4711 degrees", "tool_call_id": "call_1"},
     )
     assert answer.text == "It is warm."
+
+
+@pytest.mark.parametrize("script", ["two calls", "an answer"])
+def test_an_answer_goes_on_wherever_it_broke_off(
+    engine: RunningEngine, name: str, script: str
+) -> None:
+    """As for a client that has what came until then, and as at another worker, which says all of it
+    again."""
+    tools = script == "two calls"
+    whole = ask(engine, user(f"{script}, please"), tools=tools)
+    ids = whole.token_ids
+    submitted = []
+    for cut in range(1, len(ids), tiers.examples(11, 1)):
+        fields = _fields(user(f"{script}, please"), tools=tools)
+        had = Answer(whole.outputs[:cut])
+        sent = SentCharacters(
+            len(had.text), len(had.reasoning), [len(arguments) for _, arguments in had.calls]
+        )
+        going_on = engine.submit(None, **fields, resumed_ids=ids[:cut], sent=sent)
+        again = engine.submit(None, **fields, replayed_ids=ids[:cut])
+        submitted.append((had, going_on, again))
+    for had, going_on, again in submitted:
+        rest = engine.answer(going_on)
+        joined = Answer([*had.outputs, *rest.outputs])
+        assert (joined.text, joined.reasoning) == (whole.text, whole.reasoning)
+        assert joined.calls == whole.calls
+        assert joined.token_ids == ids
+        assert rest.finish_reason == whole.finish_reason
+        assert _told(engine.answer(again)) == _told(whole)
+
+
+def _told(answer: Answer) -> list[Any]:
+    return [
+        (output.token_ids, output.text, output.reasoning, output.calls, output.finish_reason)
+        for output in answer.outputs
+    ]
