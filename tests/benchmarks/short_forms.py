@@ -126,6 +126,10 @@ SHORT_FORMS = {
             "decisions.*.*.choose_us",
         ),
     ),
+    "schemas": ShortForm(
+        "--functions 4 --demo-functions 2 --walked 20 --max-tokens 60",
+        ("answers.*.asked", "answers.*.tokens", "ms.*.p50"),
+    ),
     "sessions": ShortForm(
         "--sessions 4 --turns 2 --at-once 2 --max-tokens 2",
         (

@@ -26,23 +26,23 @@ MAX_REFERENCE_DEPTH = 256
 MAX_UNUSUAL_REFERENCES = 64
 """By anchors and identifiers, which are not followed here."""
 
-_UNWRITTEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
+_UNWRITTEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ufdd0-\ufdef]")
+"""Control characters that JSON has no letter for; noncharacters, which stand for control tokens."""
 _LEAST_INTEGER, _MOST_INTEGER = -(2**63), 2**63 - 1
 """llguidance's integers; on their way to them numbers are floating-point ones."""
 _MAX_LENGTH = 2**32 - 1
 _MAX_DIVISOR = 10_000
 _LITERAL = ("const", "enum")
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
-_COUNTS = (
-    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
-)  # fmt: skip
+_LENGTHS = ("minLength", "maxLength")
 
 Excess = tuple[list[str], str]
 """The path to a place, and what is wrong with it."""
 
 
-def excess(root: Any) -> Excess | None:
-    """The first thing in a clean schema that is beyond the bounds."""
+def excess(root: Any, *, lenient: bool = False) -> Excess | None:
+    """The first thing in a clean schema that is beyond the bounds; if `lenient`, not what would
+    only be enforced inexactly."""
     unusual = 0
     seen: set[int] = set()
     waiting: list[tuple[list[str], Any]] = [([], root)]
@@ -51,7 +51,8 @@ def excess(root: Any) -> Excess | None:
         if not isinstance(schema, Mapping) or id(schema) in seen:
             continue
         seen.add(id(schema))
-        if (problem := _problem(schema)) is not None:
+        problem = _danger(schema) or (None if lenient else _inexactness(schema))
+        if problem is not None:
             return path, problem
         if "$ref" in schema:
             found = target(schema["$ref"], root)
@@ -63,34 +64,38 @@ def excess(root: Any) -> Excess | None:
     return _too_deep(root) or _too_many_at_once(root)
 
 
-def _problem(schema: Mapping[str, Any]) -> str | None:
-    """What is wrong with a schema itself."""
+def _danger(schema: Mapping[str, Any]) -> str | None:
+    """What in a schema itself would take too much."""
     for text in _texts(schema):
         if len(text) > MAX_LITERAL_CHARACTERS:
             return f"a string of {len(text)} characters; at most {MAX_LITERAL_CHARACTERS} are taken"
-        if (found := _UNWRITTEN.search(text)) is not None:
-            return f"the control character U+{ord(found.group()):04X} is never written"
     for pattern in _patterns(schema):
         if (problem := regex.problem(pattern)) is not None:
             return problem
+    for key in _LENGTHS:
+        if _number(length := schema.get(key)) and length > _MAX_LENGTH:
+            return f"{key}: more than {_MAX_LENGTH}"
     patterned = schema.get("patternProperties")
     if isinstance(patterned, Mapping) and len(patterned) > MAX_PATTERN_PROPERTIES:
         return f"patternProperties: more than {MAX_PATTERN_PROPERTIES} of them"
-    properties, required = schema.get("properties"), schema.get("required")
+    properties = schema.get("properties")
     if isinstance(properties, Mapping):
-        needed = {each for each in required if isinstance(each, str)} if _list(required) else set()
-        if len(properties.keys() - needed) > MAX_OPTIONAL_PROPERTIES:
+        if len(properties.keys() - _required(schema)) > MAX_OPTIONAL_PROPERTIES:
             return f"more than {MAX_OPTIONAL_PROPERTIES} properties that are not required"
+    divisor = schema.get("multipleOf")
+    if _number(divisor) and _digits(divisor) > _MAX_DIVISOR:
+        return f"multipleOf: its digits are more than {_MAX_DIVISOR}"
+    return None
+
+
+def _inexactness(schema: Mapping[str, Any]) -> str | None:
+    """What in a schema itself would not be enforced exactly."""
+    for text in _texts(schema):
+        if (found := _UNWRITTEN.search(text)) is not None:
+            return f"the character U+{ord(found.group()):04X} is never written"
     least = schema.get("minProperties")
-    if _number(least) and least > 1 + (len(required) if _list(required) else 0):
+    if _number(least) and least > 1 + len(_required(schema)):
         return "minProperties: not enforced beyond one more than `required`, as names may repeat"
-    return _numbers_problem(schema)
-
-
-def _numbers_problem(schema: Mapping[str, Any]) -> str | None:
-    for key in _COUNTS:
-        if _number(count := schema.get(key)) and count > _MAX_LENGTH:
-            return f"{key}: more than {_MAX_LENGTH}"
     for key in _LOWER:
         if _number(bound := schema.get(key)) and _understood(bound) < bound:
             return f"{key}: {bound} is beyond what is told apart"
@@ -100,10 +105,12 @@ def _numbers_problem(schema: Mapping[str, Any]) -> str | None:
     for value in _values(schema):
         if isinstance(value, int) and _understood(value) != value:
             return f"the number {value} is beyond what is told apart"
-    divisor = schema.get("multipleOf")
-    if _number(divisor) and _digits(divisor) > _MAX_DIVISOR:
-        return f"multipleOf: its digits are more than {_MAX_DIVISOR}"
     return _interval_problem(schema)
+
+
+def _required(schema: Mapping[str, Any]) -> set[str]:
+    required = schema.get("required")
+    return {each for each in required if isinstance(each, str)} if _list(required) else set()
 
 
 def _interval_problem(schema: Mapping[str, Any]) -> str | None:

@@ -101,7 +101,7 @@ class GrammarCompiler:
     def problem(self, schema: Any, *, lenient: bool = False) -> str | None:
         """What of a clean schema cannot be enforced; None where all can, or, if `lenient`, what
         can be is of use."""
-        if (found := excess(schema)) is not None:
+        if (found := excess(schema, lenient=lenient)) is not None:
             path, problem = found
             return f"{'.'.join(path)}: {problem}" if path else problem
         return self._compiling_problem(schema, lenient=lenient)

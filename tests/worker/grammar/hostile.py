@@ -31,7 +31,7 @@ def _optional(count: int) -> dict[str, Any]:
 
 
 MARKERS = [
-    "</tool_call>", "<tool_call>", "<|im_end|>", "<|im_start|>", "<think>", "</think>", "\ufdd0",
+    "</tool_call>", "<tool_call>", "<|im_end|>", "<|im_start|>", "<think>", "</think>",
     "\\", '"', '{"', "}", "\n\t", "", "/", "e\u0301", "\x7f", "\u2028", "\U0001f600", "%json",
     "\uffff", "@answer", "x-guidance", "<[0]>", "\r\n",
 ]  # fmt: skip
@@ -169,6 +169,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "just above 0": ({"items": {"exclusiveMinimum": 0, "maximum": 0.5}}, ".items"),
     "names that may come twice": ({"items": {"type": "object", "minProperties": 2}}, ".items"),
     "a control character": ({"items": {"enum": ["a\x00"]}}, ".items"),
+    "a noncharacter": ({"items": {"const": {"\ufdd0": 1}}}, ".items"),
     "options to be lenient": ({"x-guidance": {"lenient": True}, "not": {"type": "string"}}, ""),
     "options to coerce": (
         {"x-guidance": {"coerce_one_of": True}, "oneOf": [_INTEGER, {"type": "number"}]}, ""

@@ -144,6 +144,14 @@ def test_a_name_is_not_written_in_other_ways(vocabulary: Vocabulary) -> None:
         assert vocabulary.allows(matcher, text) == allowed, text
 
 
+def test_of_a_lenient_tool_only_what_is_too_much_is_left_out(vocabulary: Vocabulary) -> None:
+    inexact = {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}
+    assert vocabulary.compiler.problem(inexact) is not None
+    assert vocabulary.compiler.problem(inexact, lenient=True) is None
+    too_much = {"type": "string", "pattern": "a{1000000}"}
+    assert vocabulary.compiler.problem(too_much, lenient=True) is not None
+
+
 def test_what_is_too_complex_for_one_answer_ends_no_other(vocabulary: Vocabulary) -> None:
     schema = {"type": "string", "pattern": ".*x.{18}$", "minLength": 3, "maxLength": 300}
     failing, *others = compiled(vocabulary, "json", schema)

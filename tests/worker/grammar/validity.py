@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-from jsonschema import Draft202012Validator, FormatChecker, ValidationError
+from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend, validator_for
 
 Schema = Mapping[str, Any] | bool
@@ -24,7 +24,7 @@ def value_invalidity(value: Any, schema: Schema) -> str | None:
     dialect = validator_for(schema, default=Draft202012Validator)
     judge = extend(dialect, {"multipleOf": _multiple_of})  # type: ignore[no-untyped-call]
     try:
-        error = next(judge(schema, format_checker=FormatChecker()).iter_errors(value), None)
+        error = next(judge(schema, format_checker=dialect.FORMAT_CHECKER).iter_errors(value), None)
     except RecursionError:  # a schema that refers to itself alone says nothing
         return None
     return f"{'.'.join(map(str, error.absolute_path))}: {error.message}" if error else None
