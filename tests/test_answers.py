@@ -196,3 +196,10 @@ async def test_where_thinking_cannot_be_turned_off_a_warning_says_so(
     assert (await asked(process, *arguments))["warnings"] == [warning]
     ran = await run("run", "--nats", process.url, *arguments, role="client")
     assert f"warning: {warning}\n" in ran.err and ran.out == "It is nine.\n"
+
+
+async def test_workers_name_what_each_model_can(cluster: Cluster) -> None:
+    await cluster.generate("What is the time?", model="thinker", temperature=0)
+    (report,) = (await cluster.health()).workers
+    (thinker,) = (model for model in report.models if model.id == "thinker")
+    assert thinker.abilities == ["tools", "schema", "reasoning"]
