@@ -93,6 +93,10 @@ def _inexactness(schema: Mapping[str, Any]) -> str | None:
     for text in _texts(schema):
         if (found := _UNWRITTEN.search(text)) is not None:
             return f"the character U+{ord(found.group()):04X} is never written"
+    patterned = schema.get("patternProperties")
+    if isinstance(patterned, Mapping):
+        if any(regex.within_json(pattern) != pattern for pattern in patterned):
+            return 'patternProperties: a class without `"` or `\\` is not enforced for names'
     least = schema.get("minProperties")
     if _number(least) and least > 1 + len(_required(schema)):
         return "minProperties: not enforced beyond one more than `required`, as names may repeat"

@@ -1,8 +1,9 @@
-"""How large a regular expression is before it is compiled."""
+"""Regular expressions before they are compiled: how large they are, and what they allow."""
 
 import re
 
 MAX_SIZE = 8192
+_WITHOUT_NUL = r"&&[^\x00]]"
 
 _PART = re.compile(
     r"""\\[pPxu]\{[^}]*\} | \\. | \[\^?\]?(?:\\.|[^\]\\])*\] | (?P<repeat>\{\d+(?:,\d*)?\})
@@ -39,3 +40,30 @@ def problem(expression: str) -> str | None:
     if (len(expression) - len(expression.rstrip("\\"))) % 2:
         return "the regular expression ends within an escape"
     return None
+
+
+def within_json(expression: str) -> str:
+    """The same expression for a string of JSON, without U+0000, which is never written.
+
+    Where a class has all control characters, but not `"` or `\\`, llguidance has these written all
+    the same, with a `\\` before them. Without U+0000 it does not.
+    """
+    if _WITHOUT_NUL in expression:
+        return expression
+    return _PART.sub(_without_nul, expression)
+
+
+def _without_nul(match: re.Match[str]) -> str:
+    part = match.group()
+    is_class = part.startswith(("[", "\\P")) and len(part) > 1
+    return f"[{part}{_WITHOUT_NUL}" if is_class and _is_misread(part) else part
+
+
+def _is_misread(character_class: str) -> bool:
+    if any(sign in character_class[1:] for sign in ("[", "&&", "--", "~~", "\\p", "\\P")):
+        return True
+    try:
+        found = re.compile(character_class)
+    except re.error:  # what Python does not know
+        return True
+    return bool(found.match("\0")) and not (found.match('"') and found.match("\\"))

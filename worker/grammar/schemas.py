@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from worker.grammar import regex
+
 GUIDANCE = "x-guidance"
 """With this key a schema gives llguidance options: only we do."""
 
@@ -46,7 +48,8 @@ def steps(schema: Any, step: str) -> list[str]:
 
 
 def cleaned(schema: Any) -> Any:
-    """A schema without options for llguidance, wherever they stand."""
+    """A schema without options for llguidance, wherever they stand, and with patterns as it
+    understands them."""
     if not isinstance(schema, dict):
         return schema
     clean: dict[str, Any] = {}
@@ -59,6 +62,8 @@ def cleaned(schema: Any) -> Any:
             clean[key] = [cleaned(each) for each in value]
         elif key in _SINGLE:
             clean[key] = cleaned(value)
+        elif key == "pattern" and isinstance(value, str):
+            clean[key] = regex.within_json(value)
         else:
             clean[key] = value
     return clean

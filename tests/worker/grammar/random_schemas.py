@@ -28,7 +28,21 @@ _VALUES = st.recursive(
     max_leaves=6,
 )
 _PATTERNS = st.sampled_from(
-    ["^a", "b$", "^[a-z]{2,4}$", "a|b", "^(x.?)*$", r"^\d+$", r"\w", "^.{3}$", "[^a]", "^$", "é+"]
+    [
+        "^a",
+        "b$",
+        "^[a-z]{2,4}$",
+        "a|b",
+        "^(x.?)*$",
+        r"^\d+$",
+        r"\w",
+        "^.{3}$",
+        "[^a]",
+        "^$",
+        "é+",
+        '^[^"]*$',
+        r"^[^\\,]+$",
+    ]
 )
 _FORMATS = st.sampled_from(["date", "ipv4", "ipv6", "uuid", "email", "date-time", "unheard-of"])
 _SMALL = st.integers(0, 4)

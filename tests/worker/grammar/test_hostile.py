@@ -144,6 +144,26 @@ def test_a_name_is_not_written_in_other_ways(vocabulary: Vocabulary) -> None:
         assert vocabulary.allows(matcher, text) == allowed, text
 
 
+@pytest.mark.parametrize(
+    ("pattern", "allowed", "others"),
+    [
+        ('^[^"]+$', ["ab", "a\\", "a\n"], ['"', 'a"b']),
+        (r"^[^\\]*$", ["ab", '"'], ["\\", "a\\b"]),
+        ('^[^,"]{1,9}$', ["ab", "\\"], ['"', "a,b"]),
+        (r"^[\x00-!#-~]+$", ["ab"], ['"']),
+        (r"^\P{P}$", ["a"], ['"', "\\"]),
+        ("^[^a]$", ['"', "\\"], ["a"]),
+        (r"^[^\s]$", ['"', "\\"], ["\n"]),
+    ],
+)
+def test_a_pattern_tells_quotes_from_other_characters(
+    vocabulary: Vocabulary, pattern: str, allowed: list[str], others: list[str]
+) -> None:
+    for text in (*allowed, *others):
+        (matcher, *_) = compiled(vocabulary, "json", {"type": "string", "pattern": pattern})
+        assert vocabulary.allows(matcher, json.dumps(text)) == (text in allowed), text
+
+
 def test_of_a_lenient_tool_only_what_is_too_much_is_left_out(vocabulary: Vocabulary) -> None:
     inexact = {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}
     assert vocabulary.compiler.problem(inexact) is not None
