@@ -1,10 +1,10 @@
 """One choice of an answer, put together from its outputs while they come."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from shared.messages.request import SentCharacters
-from shared.messages.stream import ChoiceOutput
+from shared.messages.stream import ChoiceOutput, assistant_turn, plain_calls
 
 _MAX_PIECES = 256
 """Short strings take more memory than their characters."""
@@ -45,7 +45,7 @@ class PartialAnswer:
 
     @property
     def message(self) -> dict[str, Any]:
-        return assistant_message(self.text, self.reasoning, self.tool_calls)
+        return assistant_turn(self.text, self.reasoning, self.tool_calls)
 
     @property
     def characters(self) -> SentCharacters:
@@ -87,20 +87,3 @@ class _PartialCall:
     def whole(self) -> dict[str, Any]:
         function = {**self._first["function"], "arguments": self.arguments.joined}
         return {**self._first, "function": function}
-
-
-def plain_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Whole calls as a message has them: without the `index` that their pieces have in a stream."""
-    return [{key: value for key, value in call.items() if key != "index"} for call in calls]
-
-
-def assistant_message(
-    text: str, reasoning: str, tool_calls: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """An answer as a message of the conversation that goes on."""
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    if reasoning:
-        message["reasoning"] = reasoning
-    if tool_calls:
-        message["tool_calls"] = tool_calls
-    return message

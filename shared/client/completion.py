@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, overload
 
-from shared.client.answer import assistant_message, plain_calls
 from shared.client.typed import M, Schema, read_value
 from shared.ids import RequestId, WorkerId
-from shared.messages.stream import ChoiceOutput, Timings, Usage
+from shared.messages.stream import ChoiceOutput, Timings, Usage, plain_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Completion:
     def message(self) -> dict[str, Any]:
         """The answer as a message, with reasoning and calls, to go on with: append it to
         `messages`, and behind it a {"role": "tool", "tool_call_id", "content"} for each call."""
-        return assistant_message(self.text, self.reasoning, self.tool_calls)
+        return self.choices[0].turn
 
     @property
     def token_ids(self) -> list[int]:

@@ -3,7 +3,7 @@
 Plain slotted dataclasses: a worker makes one for each token of each stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -98,16 +98,8 @@ class ChoiceOutput:
 
     @property
     def turn(self) -> dict[str, Any]:
-        """A whole answer as the assistant's turn, as it may be sent back."""
-        turn: dict[str, Any] = {"role": "assistant", "content": self.text}
-        if self.reasoning:
-            turn["reasoning"] = self.reasoning
-        if self.tool_calls:
-            turn["tool_calls"] = [
-                {name: value for name, value in call.items() if name != "index"}
-                for call in self.tool_calls
-            ]
-        return turn
+        """A whole answer as a message of the conversation that goes on."""
+        return assistant_turn(self.text, self.reasoning, plain_calls(self.tool_calls or ()))
 
     @staticmethod
     def joined(outputs: Sequence["ChoiceOutput"]) -> "ChoiceOutput":
@@ -122,6 +114,23 @@ class ChoiceOutput:
             reasoning="".join(output.reasoning or "" for output in outputs) or None,
             tool_calls=_joined_calls(outputs),
         )
+
+
+def assistant_turn(
+    text: str, reasoning: str | None, tool_calls: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """An answer as a message of the conversation that goes on."""
+    turn: dict[str, Any] = {"role": "assistant", "content": text}
+    if reasoning:
+        turn["reasoning"] = reasoning
+    if tool_calls:
+        turn["tool_calls"] = tool_calls
+    return turn
+
+
+def plain_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Whole calls as a message has them: without the `index` that their pieces have in a stream."""
+    return [{key: value for key, value in call.items() if key != "index"} for call in calls]
 
 
 def _joined_calls(outputs: Sequence[ChoiceOutput]) -> list[dict[str, Any]] | None:

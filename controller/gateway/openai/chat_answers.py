@@ -7,7 +7,7 @@ from typing import Any
 from controller.gateway.openai.answers import DONE, event, finish_reason, usage_body
 from shared.client import Completion
 from shared.ids import RequestId
-from shared.messages.stream import ChoiceOutput, Usage
+from shared.messages.stream import ChoiceOutput, Usage, plain_calls
 
 
 class ChatForm:
@@ -82,10 +82,7 @@ class ChatForm:
 
 def _message(output: ChoiceOutput) -> dict[str, Any]:
     """A whole answer; what the model did not do has no field."""
-    calls = [
-        {name: value for name, value in call.items() if name != "index"}
-        for call in output.tool_calls or ()
-    ]
+    calls = plain_calls(output.tool_calls or ())
     content = None if calls and not output.text else output.text
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if output.reasoning:
