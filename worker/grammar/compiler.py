@@ -30,7 +30,13 @@ _LONGEST_SEARCH_S = 1.0
 _NO_TOKEN = "nothing can satisfy it"
 _NO_EXTENSION = "NoExtension"
 _ROOT = "/$defs/root"
-_CODES = ("<non-verbose/>", "json-schema:///", _ROOT)
+_WORDS = {
+    "<non-verbose/>": "",
+    "json-schema:///": "",
+    _ROOT: "",
+    "Unimplemented keys": "keywords that are not enforced",
+    "Unknown format": "a format that is not enforced",
+}
 _SENTENCES = {
     "oneOf constraints are not supported": (
         "oneOf: only enforced where no value can match two of them; use anyOf"
@@ -180,7 +186,7 @@ def _sentence(error: str) -> str:
     for said, sentence in _SENTENCES.items():
         if said in error:
             return sentence
-    for code in _CODES:
-        error = error.replace(code, "")
+    for said, words in _WORDS.items():
+        error = error.replace(said, words)
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     return " ".join(lines)[:300]
