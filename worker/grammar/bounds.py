@@ -46,8 +46,10 @@ def excess(root: Any, *, lenient: bool = False) -> Excess | None:
     unusual = 0
     seen: set[int] = set()
     waiting: list[tuple[list[str], Any]] = [([], root)]
-    while waiting:
-        path, schema = waiting.pop()
+    referred: list[tuple[list[str], Any]] = []  # looked at last: most stand elsewhere, too
+    while waiting or referred:
+        is_referred = not waiting
+        path, schema = waiting.pop() if waiting else referred.pop()
         if not isinstance(schema, Mapping) or id(schema) in seen:
             continue
         seen.add(id(schema))
@@ -59,8 +61,11 @@ def excess(root: Any, *, lenient: bool = False) -> Excess | None:
             unusual += found is NOWHERE
             if unusual > MAX_UNUSUAL_REFERENCES:
                 return path, f"more than {MAX_UNUSUAL_REFERENCES} references that are no pointers"
-            waiting.append((path, found))
-        waiting += reversed([([*path, step], inner) for step, inner in subschemas(schema)])
+            referred.append((path, found))
+        if is_referred:  # the place of the reference is all that can be named
+            referred += [(path, inner) for _, inner in subschemas(schema)]
+        else:
+            waiting += reversed([([*path, step], inner) for step, inner in subschemas(schema)])
     return _too_deep(root) or _too_many_at_once(root)
 
 

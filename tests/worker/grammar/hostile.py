@@ -169,6 +169,18 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "just above 0": ({"items": {"exclusiveMinimum": 0, "maximum": 0.5}}, ".items"),
     "names that may come twice": ({"items": {"type": "object", "minProperties": 2}}, ".items"),
     "a control character": ({"items": {"enum": ["a\x00"]}}, ".items"),
+    "a control character elsewhere": (
+        {
+            "properties": {"a": {"$ref": "#/more"}, "b": {"$ref": "#/$defs/b"}},
+            "$defs": {"b": an_object(x={"const": 1})},
+            "more": {"items": {"const": "\x00"}},
+        },
+        ".properties.a",
+    ),
+    "a control character in a definition": (
+        {"items": {"$ref": "#/$defs/b"}, "$defs": {"b": {"items": {"const": "\x00"}}}},
+        ".$defs.b.items",
+    ),
     "a noncharacter": ({"items": {"const": {"\ufdd0": 1}}}, ".items"),
     "options to be lenient": ({"x-guidance": {"lenient": True}, "not": {"type": "string"}}, ""),
     "options to coerce": (

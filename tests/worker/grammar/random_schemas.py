@@ -44,7 +44,8 @@ _PATTERNS = st.sampled_from(
         r"^[^\\,]+$",
     ]
 )
-_FORMATS = st.sampled_from(["date", "ipv4", "ipv6", "uuid", "email", "date-time", "unheard-of"])
+_FORMATS = st.sampled_from(["ipv4", "ipv6", "uuid", "email", "unheard-of"])
+"""Not dates: llguidance has a 29th of February in every year."""
 _SMALL = st.integers(0, 4)
 
 
