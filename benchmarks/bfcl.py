@@ -5,7 +5,6 @@ It is not installed, and nothing of it is run.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.children import started
 from shared.folders import cache_folder
 
 _PACKAGE = "bfcl-eval==2026.3.23"
@@ -80,6 +80,8 @@ def _wheel() -> Path:
                 *("--quiet", "--disable-pip-version-check", "--no-cache-dir"),
                 *("--dest", scratch, "--requirement", str(requirements)),
             ]
-            subprocess.run(command, check=True)
+            with started(command) as process:
+                if process.wait():
+                    raise SystemExit(f"{_PACKAGE} could not be fetched; pip says why")
             next(Path(scratch).glob("*.whl")).rename(kept)
     return kept
