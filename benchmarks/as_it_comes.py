@@ -20,25 +20,18 @@ import asyncio
 import contextlib
 import functools
 import json
-import socket
 import statistics
-import subprocess
 import sys
-import sysconfig
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.children import started
 from benchmarks.loads import mixed_prompts, tokenizer
 from benchmarks.measures import Run, StreamClock, print_table, save, shown, spread
-from benchmarks.threads import as_many_threads
-from worker import demo_model
+from benchmarks.servers import Start, cluster, mlx_lm_server
 
 _SHORTEST, _LONGEST = 50, 400
 _STAGGER_S = 0.1
@@ -48,8 +41,6 @@ _TURNS, _TURN_TOKENS, _TURN_ANSWER = 4, 60, 32
 _OURS = "cluster"
 _HIGHER_IS_BETTER = {"tokens_per_s"}
 
-Start = Callable[[], contextlib.AbstractContextManager[tuple[str, str]]]
-"""Starts a side; what that yields is its address, and its name for the model."""
 Figures = dict[str, dict[str, float]]
 """Of one repeat of one side: by load, then by the name of the figure."""
 
@@ -75,10 +66,10 @@ def main() -> None:
     parser.add_argument("--sides", default="", help="only those whose name has this; ours always")
     arguments = parser.parse_args()
     servers: dict[str, Start] = {
-        "mlx_lm.server": functools.partial(_mlx_lm_server, []),
-        "mlx_lm.server, 1 prompt": functools.partial(_mlx_lm_server, ["--prompt-concurrency", "1"]),
+        "mlx_lm.server": mlx_lm_server,
+        "mlx_lm.server, 1 prompt": functools.partial(mlx_lm_server, ["--prompt-concurrency", "1"]),
     }
-    sides = {_OURS: _cluster, **{n: s for n, s in servers.items() if arguments.sides in n}}
+    sides = {_OURS: cluster, **{n: s for n, s in servers.items() if arguments.sides in n}}
     runs: dict[str, list[Figures]] = {side: [] for side in sides}
     for repeat in range(arguments.repeats):
         for side in _in_turn(list(sides), repeat):
@@ -95,44 +86,6 @@ def _in_turn(sides: Sequence[str], repeat: int) -> Sequence[str]:
     """Another one begins each time, so that no side always has the machine's best minute."""
     first = repeat % len(sides)
     return [*sides[first:], *sides[:first]]
-
-
-# Sides.
-
-
-@contextlib.contextmanager
-def _cluster() -> Iterator[tuple[str, str]]:
-    command = [str(Path(sysconfig.get_path("scripts")) / "cluster"), "up", "--json"]
-    command += ["--nats-port", "0", "--http-port", "0"]
-    with tempfile.TemporaryDirectory(prefix="mlx-as-it-comes-") as folder:
-        own = {"XDG_DATA_HOME": folder, "CLUSTER__WORKER__KV_CACHE__DISK_PATH": f"{folder}/kv"}
-        with started(command, own, stdout=subprocess.PIPE, text=True, cwd=folder) as process:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise SystemExit("the cluster did not start")
-            yield str(json.loads(line)["http_url"]), "demo"
-
-
-@contextlib.contextmanager
-def _mlx_lm_server(options: list[str]) -> Iterator[tuple[str, str]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        *(sys.executable, "-m", "benchmarks.mlx_lm_server", "--model", str(demo_model.folder())),
-        *("--port", str(port), "--log-level", "ERROR"),
-    ]
-    with started([*command, *options], as_many_threads()) as process:
-        url = f"http://127.0.0.1:{port}"
-        while True:
-            with contextlib.suppress(httpx.TransportError):
-                httpx.get(f"{url}/health", timeout=5)
-                break
-            if process.poll() is not None:
-                raise SystemExit("mlx_lm.server did not start")
-            time.sleep(0.2)
-        yield url, "default_model"
 
 
 # Loads.

@@ -63,15 +63,15 @@ def _step_ms(engine: EngineAlone, rows: int, bound: int, tokens: int) -> float:
     prompts = [f"Tell me about city number {row}." for row in range(rows)]
     fields: list[dict[str, Any]] = [{"ignore_eos": True} for _ in prompts]
     for row in range(bound):
-        fields[row]["structure"] = _schema(row, endless=True)
+        fields[row]["structure"] = _structure(row, endless=True)
     found = engine.generate(prompts, tokens, fields=fields)[0].full_steps_s
     longest = _STRAY * statistics.median(found)
     return 1000 * statistics.mean(seconds for seconds in found if seconds <= longest)
 
 
-def _schema(number: int, *, endless: bool = False) -> Structure:
+def city_schema(number: int) -> dict[str, Any]:
     """One like those of people's programs, and not like that of any other number."""
-    city = {
+    return {
         "type": "object",
         "properties": {
             f"name_{number}": {"type": "string"},
@@ -84,6 +84,10 @@ def _schema(number: int, *, endless: bool = False) -> Structure:
         "required": [f"name_{number}", "country", "people", "capital", "languages", "climate"],
         "additionalProperties": False,
     }
+
+
+def _structure(number: int, *, endless: bool = False) -> Structure:
+    city = city_schema(number)
     schema = {"type": "array", "items": city, "minItems": 500} if endless else city
     return Structure("json", schema, "response_format.json_schema.schema")
 
@@ -97,7 +101,7 @@ def _first_tokens(engine: EngineAlone, pairs: int) -> dict[str, list[float]]:
             prompt = (
                 f"{side} {number}: " + "tell me all that you know about this city, please. " * 4
             )
-            fields = {"structure": _schema(1000 + number)} if side == "bound" else {}
+            fields = {"structure": _structure(1000 + number)} if side == "bound" else {}
             run, _ = engine.generate([prompt], _ANSWER_TOKENS, fields=[fields])
             if number:
                 found[side].append(1000 * run.first_token_s[0])

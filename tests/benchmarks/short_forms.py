@@ -151,6 +151,14 @@ SHORT_FORMS = {
         "--tokens 200 --streams 2 --repeats 1",
         ("medians.*.median",),
     ),
+    "structured": ShortForm(
+        "--rows 2 --repeats 1 --max-tokens 12 --pairs 2",
+        ("step_ms.*.*", "of_free.*.median", "first_ms.*.*"),
+    ),
+    "structured_peers": ShortForm(
+        "--clients 2 --requests 1 --max-tokens 8",
+        ("sides.*.answers", "sides.*.tokens_per_s", "sides.*.ttft_p50_ms"),
+    ),
     "throughput": ShortForm(
         "--streams 2 --repeats 1 --max-tokens 4",
         (
