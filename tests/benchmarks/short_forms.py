@@ -143,10 +143,6 @@ SHORT_FORMS = {
         "--rows 2 --repeats 1 --max-tokens 12",
         ("medians.*.*.step_ms.median", "medians.*.engine.of_plain.median"),
     ),
-    "structured": ShortForm(
-        "--rows 2 --repeats 1 --max-tokens 6 --pairs 1",
-        ("step_ms.*.*", "of_free.*.median", "first_ms.*.*"),
-    ),
     "stall": ShortForm(
         "--tokens 200 --streams 2 --repeats 1",
         ("medians.*.median",),
