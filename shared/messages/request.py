@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
@@ -261,7 +260,7 @@ class InferenceRequest(Tools):
         """What a chat template reads of each message."""
         return [each.turn for each in self.messages or []]
 
-    @cached_property
+    @property
     def tools_json(self) -> bytes:
         """The tools that the model is told of; empty without any."""
         tools = [tool.model_dump(exclude_none=True) for tool in self.usable_tools]

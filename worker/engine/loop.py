@@ -247,14 +247,12 @@ class Engine:
         if self._models.find(order.model) is None:  # unloaded while its prompt was prepared
             self._send(refused(order, "model_unavailable", f"{order.model} was unloaded"))
             return
-        sequence, replayed = prepared.sequence, prepared.replayed
-        if cancelled and sequence is None:
-            self._send(StepCompleted([_cancelled(order)]))
-            return
         if not cancelled:
             self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids)))
-        if sequence is None:
-            self._send(StepCompleted([Output(order.sequence, 0, [], "", "stop")]))
+        sequence, replayed = prepared.sequence, prepared.replayed
+        if sequence is None:  # it was only to be counted
+            counted = Output(order.sequence, 0, [], "", "stop")
+            self._send(StepCompleted([_cancelled(order) if cancelled else counted]))
             return
         if replayed:
             self._send(StepCompleted(replayed))

@@ -201,6 +201,8 @@ def _assemble(
     answers = _find_format(order, tokenizer)
     write_id = WRITE_ID.get(answers.tools.name) if answers.tools is not None else None
     template = ChatTemplate(tokenizer, answers.reasoning, order.template_values, write_id)
+    for name in sorted(order.template_values.keys() - template.variables):
+        _log.warning("%s: chat_template_kwargs: its template does not read %s", order.path, name)
     if order.tool_format is None and not template.knows_tools and not answers.can_call:
         answers = replace(answers, tools=TOOL_FORMATS["hermes"])
     limit = order.max_context_tokens or own_context
