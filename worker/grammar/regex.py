@@ -18,7 +18,7 @@ def size(expression: str) -> int:
     for match in _PART.finditer(expression):
         part = match.group()
         if match["repeat"] is not None:
-            least = int(part.strip("{}").split(",")[0])
+            least = int(part.strip("{}").split(",")[0][:12])
             sizes[-1] += last * (max(1, least) - 1)
             last *= max(1, least)
         elif match["open"] is not None:

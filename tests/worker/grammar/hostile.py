@@ -203,6 +203,7 @@ EXPRESSIONS = {
 }
 REFUSED_EXPRESSIONS = {
     "a million": "a{1000000}",
+    "a number of 5,000 digits": "a{" + "9" * 5000 + "}",
     "a million in two steps": "(ab{1000}){1000}",
     "200,000 characters": "a" * 200_000,
     "classes": "[a-z]" * 50_000,
