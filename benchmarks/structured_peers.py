@@ -25,6 +25,7 @@ from typing import Any
 
 import httpx
 from jsonschema import Draft202012Validator
+from rich.markup import escape
 
 from benchmarks.http_caller import CHAT
 from benchmarks.measures import print_table, save
@@ -71,7 +72,7 @@ class Figures:
         tool_call: what became of the request with a tool.
     """
 
-    answers: int
+    requests: int
     ended: int
     valid: int
     refused: dict[str, int]
@@ -133,6 +134,13 @@ def _bound(client: int, turn: int) -> dict[str, Any]:
 
 
 async def _ask(http: httpx.AsyncClient, body: dict[str, Any]) -> Answer:
+    try:
+        return await _stream(http, body)
+    except httpx.TransportError as error:
+        return Answer(refusal=f"broke off: {error!r}")
+
+
+async def _stream(http: httpx.AsyncClient, body: dict[str, Any]) -> Answer:
     text, tokens, first_s, finish = "", 0, None, None
     began = time.perf_counter()
     fields = {"stream": True, "stream_options": {"include_usage": True}}
@@ -158,7 +166,10 @@ async def _tool_call(http: httpx.AsyncClient, fields: dict[str, Any]) -> str:
     message = {"role": "user", "content": "What is the weather in Lisbon, in celsius?"}
     tools = [{"type": "function", "function": _TOOL}]
     body = {"messages": [message], "tools": tools, "tool_choice": "required"}
-    response = await http.post(CHAT, json=body | fields)
+    try:
+        response = await http.post(CHAT, json=body | fields)
+    except httpx.TransportError as error:
+        return f"broke off: {error!r}"
     if response.is_error:
         return f"refused: {response.status_code}: {_said(response.content)}"
     calls = response.json()["choices"][0]["message"].get("tool_calls") or []
@@ -200,7 +211,7 @@ def _summary(pairs: Sequence[tuple[int, Answer]], seconds: float, tool_call: str
     firsts = [answer.first_s for answer in answers if answer.first_s is not None]
     tokens = sum(answer.tokens for answer in answers)
     return Figures(
-        answers=len(answers),
+        requests=len(answers),
         ended=sum(answer.finish == "stop" for answer in answers),
         valid=sum(_is_valid(answer.text, city_schema(client)) for client, answer in pairs),
         refused=dict(collections.Counter(each.refusal for each in answers if each.refusal)),
@@ -216,17 +227,18 @@ def _report(figures: dict[str, Figures], arguments: argparse.Namespace) -> None:
     rows = [
         (
             side,
+            f"{of.seconds:.1f}",
             f"{of.tokens_per_s:.1f}",
             "" if of.ttft_p50_ms is None else f"{of.ttft_p50_ms:.0f}",
-            *(str(count) for count in (of.answers, of.ended, of.valid)),
-            "; ".join(f"{count} {said}" for said, count in of.refused.items()),
-            of.tool_call,
+            *(str(count) for count in (of.requests, of.ended, of.valid)),
+            escape("; ".join(f"{count} x {said}" for said, count in of.refused.items())),
+            escape(of.tool_call),
         )
         for side, of in figures.items()
     ]
     print_table(
         f"{arguments.clients} clients with a schema each, at most {arguments.max_tokens} tokens",
-        ("", "tokens/s", "TTFT p50, ms", "answers", "ended", "valid", "refused", "tool call"),
+        ("", "s", "tokens/s", "TTFT p50, ms", "requests", "ended", "valid", "refused", "tool call"),
         rows,
     )
     result = {"sides": {side: asdict(of) for side, of in figures.items()}}

@@ -153,7 +153,7 @@ SHORT_FORMS = {
     ),
     "structured_peers": ShortForm(
         "--clients 2 --requests 1 --max-tokens 8",
-        ("sides.*.answers", "sides.*.tokens_per_s", "sides.*.ttft_p50_ms"),
+        ("sides.*.requests", "sides.*.tokens_per_s", "sides.*.ttft_p50_ms"),
     ),
     "throughput": ShortForm(
         "--streams 2 --repeats 1 --max-tokens 4",
