@@ -1,9 +1,9 @@
-"""Workers that die in the middle of reasoning, of a tool call's arguments, of a schema: the pieces
-that reach the client make the answer of an undisturbed run."""
+"""Workers that die, and clients that leave, in the middle of reasoning, of a tool call's arguments,
+of a schema: the pieces that reach the client make the answer of an undisturbed run."""
 
 import json
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.anyio
 
 WORKERS = 3
 KILLS = 3
+CHOICES = 3
 TOOLS = [
     {
         "type": "function",
@@ -116,6 +117,22 @@ def take(got: dict[str, Any], output: ChoiceOutput) -> None:
     got["finish_reason"] = output.finish_reason or got["finish_reason"]
 
 
+def joined(outputs: Iterable[ChoiceOutput]) -> dict[str, Any]:
+    got = empty()
+    for output in outputs:
+        take(got, output)
+    return got
+
+
+def without_ids(got: dict[str, Any]) -> dict[str, Any]:
+    """They are made of the request's, which differ."""
+    calls = got["calls"].items()
+    return {
+        **got,
+        "calls": {number: {**call, "id": None} for number, call in calls},
+    }
+
+
 async def ask(
     client: Cluster,
     kind: str,
@@ -175,3 +192,51 @@ async def test_the_death_of_its_worker_changes_nothing_of_an_answer(
         for call in undisturbed["calls"].values():
             call.pop("id", None)
         assert got == undisturbed
+
+
+@pytest.mark.parametrize("kind", list(SCRIPTS))
+async def test_the_death_of_its_worker_changes_none_of_several_choices(
+    cluster: ClusterProcess, client: Cluster, kind: str
+) -> None:
+    undisturbed, _, _ = await ask(client, kind)
+    members = await all_members(cluster, client)
+    got = [empty() for _ in range(CHOICES)]
+    stream = client.stream(kind, max_tokens=4000, temperature=0, n=CHOICES, **FIELDS[kind])
+    killed = None
+    async for output in stream:
+        take(got[output.choice], output)
+        if killed is None and all(map(MIDDLE[kind], got)):
+            killed = stream.worker
+            members[str(killed)].kill()
+    assert killed not in (None, stream.worker), "another one went on"
+    client_request = (ClientName("local"), stream.request_id)
+    for choice, answer in enumerate(got):
+        for number, call in answer["calls"].items():
+            assert call.pop("id") == call_id(client_request, choice, number)
+    for call in undisturbed["calls"].values():
+        del call["id"]
+    assert got == [undisturbed] * CHOICES
+
+
+@pytest.mark.parametrize("kind", list(SCRIPTS))
+async def test_a_client_that_left_resumes_an_answer_where_it_was(
+    cluster: ClusterProcess, client: Cluster, kind: str, seed: int
+) -> None:
+    asked = {"content": kind, "max_tokens": 4000, "temperature": 0, **FIELDS[kind]}
+    outputs = [output async for output in client.stream(**asked)]
+    undisturbed = joined(outputs)
+    draw = random.Random(f"{seed} {kind}")
+    for _ in range(2 * KILLS):
+        heard = outputs[: draw.randrange(1, len(outputs))]
+        got = joined(heard)
+        resume = {
+            "token_ids": [token for output in heard for token in output.token_ids],
+            "sent": {
+                "text": len(got["text"]),
+                "reasoning": len(got["reasoning"]),
+                "tool_calls": [len(call["arguments"]) for call in got["calls"].values()],
+            },
+        }
+        rest = [output async for output in client.stream(**asked, resume=resume)]
+        assert rest[0].index == len(resume["token_ids"])
+        assert without_ids(joined([*heard, *rest])) == without_ids(undisturbed)
