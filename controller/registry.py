@@ -43,6 +43,7 @@ class Registry:
         self._gone_lately: dict[WorkerId, tuple[WorkerView, float]] = {}
         self._holding: dict[ModelId, list[WorkerView]] = {}
         self._warm: dict[ModelId, list[WorkerView]] = {}
+        self._reasoning: set[ModelId] = set()
         self._breaker_limits = breakers
         self._breakers: dict[WorkerId, CircuitBreaker] = {}
         self._controllers: dict[ControllerId, tuple[ControllerReport, float]] = {}
@@ -72,13 +73,9 @@ class Registry:
             self._holding[model] = found
         return found
 
-    def knows_to_reason(self, models: Iterable[ModelId]) -> bool:
-        """Whether one of these thinks, as a worker says that holds it."""
-        return any(
-            "reasoning" in (view.models[model].abilities or ())
-            for model in models
-            for view in self.holding(model)
-        )
+    def has_reasoning(self, models: Iterable[ModelId]) -> bool:
+        """Whether one of these thinks, as a worker said that served it; it may be gone since."""
+        return not self._reasoning.isdisjoint(models)
 
     def breakers(self, now: float) -> dict[WorkerId, Literal["half-open", "open"]]:
         """Of workers that are here, those that are not closed."""
@@ -196,6 +193,7 @@ class Registry:
     def _add(self, view: WorkerView) -> None:
         self._workers[view.id] = view
         self._forget_lists()
+        self._note_reasoning(view.report)
 
     def _remove(self, view: WorkerView, now: float) -> None:
         _count_once(view, now)
@@ -212,6 +210,14 @@ class Registry:
         for model in {status.id for report in (before, after) for status in report.models}:
             self._holding.pop(model, None)
             self._warm.pop(model, None)
+        self._note_reasoning(after)
+
+    def _note_reasoning(self, report: WorkerReport) -> None:
+        self._reasoning |= {
+            status.id
+            for status in report.models
+            if status.state == "warm" and "reasoning" in (status.abilities or ())
+        }
 
     def _breaker(self, worker: WorkerId) -> CircuitBreaker | None:
         """It outlives the worker's boots: who dies of each request is not new each time."""

@@ -399,7 +399,7 @@ class Requests:
 
     def _need(self, request: OwnedRequest) -> Need:
         home = self._homes.home(request.kinship) if request.kinship is not None else None
-        reasons = request.started and self._registry.knows_to_reason(request.models)
+        reasons = request.started and self._registry.has_reasoning(request.models)
         return need_of(request, self._prompt_rules, home, reasons=reasons)
 
     def _note_failover(self, request: OwnedRequest) -> None:

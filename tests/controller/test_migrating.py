@@ -19,7 +19,7 @@ from tests.controller.running import (
     running_state,
 )
 from tests.controller.simulated_worker import SimulatedWorker
-from tests.controller.values import models
+from tests.controller.values import able, models
 
 pytestmark = pytest.mark.anyio
 
@@ -83,6 +83,18 @@ async def test_it_goes_on_with_the_model_that_began_and_with_no_other(
         second = await cluster.worker("w3", active_requests=5)
         await first.say("left")
         assert (await second.next_dispatch()).model == "demo"
+
+
+async def test_what_a_model_that_thinks_began_goes_on_at_no_older_release(
+    cluster: Running,
+) -> None:
+    first = await cluster.worker("w1", models=able("reasoning"))
+    await begun(cluster, first, 1)
+    await cluster.worker("w2")
+    await first.say("left")
+    await cluster.until(lambda: cluster.controller.report().workers == 1)
+    second = await cluster.worker("w3", models=able("reasoning"), active_requests=5)
+    assert token_ids(await second.next_dispatch()) == {0: [1]}
 
 
 async def test_a_worker_that_starts_again_goes_on_with_what_its_last_boot_began(

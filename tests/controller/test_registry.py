@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from controller.circuit_breaker import CircuitBreaker
 from controller.registry import Registry, WorkerGone
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
-from shared.messages.events import ControllerEvent, ControllerReport, EventType, WorkerEvent
+from shared.messages.events import (
+    ControllerEvent,
+    ControllerReport,
+    EventType,
+    ModelStatus,
+    WorkerEvent,
+)
 from shared.settings.tree import CircuitBreaker as Limits
-from tests.controller.values import DEMO, models, report
+from tests.controller.values import DEMO, able, models, report
 
 MAC = WorkerId("mac")
 
@@ -198,6 +204,17 @@ def test_the_lists_are_what_a_look_at_every_worker_finds(words: list[Any]) -> No
 
 
 # Breakers.
+
+
+def test_a_model_that_thinks_is_known_after_its_worker_is_gone(registry: Registry) -> None:
+    not_loaded = [ModelStatus(id=DEMO, state="available", abilities=["reasoning"])]  # it may
+    for found in (models(demo="warm"), able("tools"), not_loaded):
+        has(registry, "mac", models=found)
+        assert not registry.has_reasoning([DEMO])
+    has(registry, "mac", models=able("reasoning"))
+    registry.on_worker_event(said("left"), now=1)
+    assert registry.has_reasoning([ModelId("other"), DEMO])
+    assert not registry.has_reasoning([ModelId("other")])
 
 
 def breaker_of(registry: Registry, worker: str) -> CircuitBreaker:

@@ -38,6 +38,11 @@ def models(**states: ModelState) -> list[ModelStatus]:
     ]
 
 
+def able(*abilities: str) -> list[ModelStatus]:
+    """`demo`, warm, where it has these abilities."""
+    return [ModelStatus(id=DEMO, state="warm", abilities=list(abilities))]
+
+
 def owned(request_id: str = "r", **fields: Any) -> OwnedRequest:
     return OwnedRequest(
         request_id=RequestId(request_id),
