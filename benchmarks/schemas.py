@@ -18,13 +18,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llguidance.numpy import allocate_token_bitmask
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, track
 from tokenizers import Tokenizer
 
 from benchmarks.bfcl import functions
@@ -47,6 +49,7 @@ _CONTEXT_TOKENS = 16_384
 _WALKS = 2
 _WALK_TOKENS = 200
 _HELD_MS = 5.0
+_CONSOLE = Console(stderr=True)
 
 
 @dataclass(slots=True)
@@ -103,8 +106,7 @@ def main() -> None:
         ):
             if count == 0:
                 continue
-            print(f"{name}: {min(count, len(asked))} functions", file=sys.stderr)
-            outcomes[name] = _through_engine(folder, asked[:count], arguments)
+            outcomes[name] = _through_engine(name, folder, asked[:count], arguments)
     walker = _Walker(demo_model.folder())
     schemas = [(each["name"], each["parameters"]) for each in asked[: arguments.walked]]
     outcomes["walks, functions"] = walker.through(schemas)
@@ -116,14 +118,18 @@ def main() -> None:
     _report(outcomes, walker.times)
 
 
-def _through_engine(folder: Path, asked: Sequence[dict[str, Any]], arguments: Any) -> Outcome:
+def _through_engine(
+    name: str, folder: Path, asked: Sequence[dict[str, Any]], arguments: Any
+) -> Outcome:
     outcome = Outcome()
     bias = {str(token_id): _BIAS for token_id in _closing_ids(folder)}
     waiting = list(enumerate(asked))[::-1]
     running: dict[int, tuple[dict[str, Any], list[str]]] = {}
     started = time.perf_counter()
-    with EngineAlone(str(folder)) as engine:
+    with EngineAlone(str(folder)) as engine, _progress() as progress:
+        task = progress.add_task(f"{name}, functions", total=len(asked))
         while waiting or running:
+            progress.update(task, completed=outcome.asked - len(running))
             while waiting and len(running) < arguments.rows:
                 number, function = waiting.pop()
                 name = re.sub(r"[^A-Za-z0-9_.:-]", "_", function["name"])[:128]
@@ -150,6 +156,11 @@ def _through_engine(folder: Path, asked: Sequence[dict[str, Any]], arguments: An
                             _judge(outcome, output.finish_reason, "".join(pieces), function)
     outcome.seconds = time.perf_counter() - started
     return outcome
+
+
+def _progress() -> Progress:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=_CONSOLE)
 
 
 def _judge(outcome: Outcome, ended_by: str, text: str, function: dict[str, Any]) -> None:
@@ -181,10 +192,10 @@ class _Walker:
         self._random = random.Random(1)
         self.times = Times()
 
-    def through(self, schemas: Iterable[tuple[str, Any]]) -> Outcome:
+    def through(self, schemas: Sequence[tuple[str, Any]]) -> Outcome:
         outcome = Outcome()
         started = time.perf_counter()
-        for name, schema in schemas:
+        for name, schema in track(schemas, "walks", console=_CONSOLE):
             outcome.asked += 1
             try:
                 check_schema(schema)
