@@ -6,13 +6,12 @@ of milliseconds, and holds up no step for more than 5 ms. `benchmarks/schemas.py
 """
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, TypeGuard
 
 from worker.grammar import regex
-from worker.grammar.references import NOWHERE, target
+from worker.grammar.references import NOWHERE, endless, target
 from worker.grammar.schemas import subschemas
 
 MAX_LITERAL_CHARACTERS = 4096
@@ -26,8 +25,6 @@ MAX_REFERENCE_DEPTH = 256
 MAX_UNUSUAL_REFERENCES = 64
 """By anchors and identifiers, which are not followed here."""
 
-_UNWRITTEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ufdd0-\ufdef]")
-"""Control characters that JSON has no letter for; noncharacters, which stand for control tokens."""
 _LEAST_INTEGER, _MOST_INTEGER = -(2**63), 2**63 - 1
 """llguidance's integers; on their way to them numbers are floating-point ones."""
 _MAX_LENGTH = 2**32 - 1
@@ -66,7 +63,7 @@ def excess(root: Any, *, lenient: bool = False) -> Excess | None:
             referred += [(path, inner) for _, inner in subschemas(schema)]
         else:
             waiting += reversed([([*path, step], inner) for step, inner in subschemas(schema)])
-    return _too_deep(root) or _too_many_at_once(root)
+    return _too_deep(root) or _too_many_at_once(root) or _endless(root)
 
 
 def _danger(schema: Mapping[str, Any]) -> str | None:
@@ -96,8 +93,11 @@ def _danger(schema: Mapping[str, Any]) -> str | None:
 def _inexactness(schema: Mapping[str, Any]) -> str | None:
     """What in a schema itself would not be enforced exactly."""
     for text in _texts(schema):
-        if (found := _UNWRITTEN.search(text)) is not None:
+        if (found := regex.UNWRITTEN.search(text)) is not None:
             return f"the character U+{ord(found.group()):04X} is never written"
+    for pattern in _patterns(schema):
+        if (character := regex.unwritten(pattern)) is not None:
+            return f"pattern: the character U+{ord(character):04X} is never written"
     patterned = schema.get("patternProperties")
     if isinstance(patterned, Mapping):
         if any(regex.within_json(pattern) != pattern for pattern in patterned):
@@ -168,6 +168,11 @@ def _too_many_at_once(root: Any) -> Excess | None:
         if _combines(schema) and _at_once(schema, root, counts) > MAX_PATTERNS_AT_ONCE:
             return path, f"more than {MAX_PATTERNS_AT_ONCE} patterns may meet in one string"
     return None
+
+
+def _endless(root: Any) -> Excess | None:
+    path = endless(_all(root), root)
+    return None if path is None else (path, "nothing but references in a circle")
 
 
 def _at_once(schema: Any, root: Any, counts: dict[int, int]) -> int:

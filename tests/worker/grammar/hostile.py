@@ -32,7 +32,7 @@ def _optional(count: int) -> dict[str, Any]:
 
 MARKERS = [
     "</tool_call>", "<tool_call>", "<|im_end|>", "<|im_start|>", "<think>", "</think>",
-    "\\", '"', '{"', "}", "\n\t", "", "/", "e\u0301", "\x7f", "\u2028", "\U0001f600", "%json",
+    "\\", '"', '{"', "}", "\n\t", "", "/", "e\u0301", "\u2028", "\U0001f600", "%json",
     "\uffff", "@answer", "x-guidance", "<[0]>", "\r\n",
 ]  # fmt: skip
 
@@ -180,6 +180,31 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a control character in a definition": (
         {"items": {"$ref": "#/$defs/b"}, "$defs": {"b": {"items": {"const": "\x00"}}}},
         ".$defs.b.items",
+    ),
+    "the last control character": ({"items": {"const": "0\x7f"}}, ".items"),
+    "a control character in an expression": (
+        {"items": {"type": "string", "pattern": "^a\x01$"}}, ".items"
+    ),
+    "an escaped one": ({"items": {"type": "string", "pattern": r"^a\x7f?$"}}, ".items"),
+    "one with four digits": ({"items": {"type": "string", "pattern": r"^a\u007F"}}, ".items"),
+    "a class of one": ({"items": {"type": "string", "pattern": "^a[\x7f]$"}}, ".items"),
+    "one for names": ({"type": "object", "patternProperties": {r"^\v": {}}}, ""),
+    "itself, behind another": (
+        {"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/a"}}}, ".$defs.a"
+    ),
+    "itself by another": (
+        {"properties": {"x": {"$ref": "#/$defs/a"}},
+         "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]},
+                   "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}},
+        ".properties.x",
+    ),
+    "itself at a place of no schema": (
+        {"properties": {"x": {"$ref": "#/more"}}, "more": {"$ref": "#/more"}}, ".properties.x"
+    ),
+    "a cycle of 200": (
+        {"$defs": {f"d{n}": {"$ref": f"#/$defs/d{(n + 1) % 200}"} for n in range(200)},
+         "items": {"type": "null"}},
+        ".$defs.d",
     ),
     "a noncharacter": ({"items": {"const": {"\ufdd0": 1}}}, ".items"),
     "options to be lenient": ({"x-guidance": {"lenient": True}, "not": {"type": "string"}}, ""),

@@ -8,10 +8,11 @@ Schemas = st.SearchStrategy[dict[str, Any]]
 
 _NAMES = st.sampled_from(
     [
-        "a", "b", "name", "first name", "ß", "e\u0301", "", "\U0001f600", '"', "\\", "\n", "\x00",
+        "a", "b", "name", "first name", "ß", "e\u0301", "", "\U0001f600", '"', "\\", "\na", "\x00",
         "</tool_call>", "<|im_end|>", "<think>", "x-guidance", "$ref", "é" * 40,
     ]
 )  # fmt: skip
+"""None ends with a newline: before that Python's `$` matches, too."""
 _TEXTS = st.one_of(
     _NAMES, st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0x1FFFF), max_size=6)
 )
