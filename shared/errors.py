@@ -54,7 +54,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "reply_not_allowed": ErrorCode("The reply subject is not an inbox of this client.", False),
         "unknown_skill": ErrorCode("cluster.yaml names no such skill.", False),
         "unknown_model": ErrorCode("No such model, or the skill does not have it.", False),
-        "context_length_exceeded": ErrorCode("Prompt or max_tokens exceed the context.", False),
+        "context_length_exceeded": ErrorCode("The prompt leaves no room in the context.", False),
         "unknown_request": ErrorCode("Nobody knows a request of this id (any more).", False),
         "unknown_session": ErrorCode(
             "What was said in this session is not known here; send the whole conversation.", False

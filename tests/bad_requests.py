@@ -190,13 +190,6 @@ FOUND_LATER = [
             "leave no room",
         ),
         BadRequest(
-            "more tokens than the context",
-            {"max_tokens": CONTEXT_TOKENS + 1},
-            "context_length_exceeded",
-            "max_tokens",
-            f"context of {CONTEXT_TOKENS}",
-        ),
-        BadRequest(
             "an unknown token", {"prompt": [5, _UNKNOWN_TOKEN]}, param="prompt", words="99999"
         ),
         BadRequest(

@@ -1,7 +1,7 @@
 """The paths of the gateway, and what each does."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from starlette.applications import Starlette
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from controller.gateway.answering import Answering, EventsForm, Form
 from controller.gateway.anthropic.answers import CountForm, MessageForm
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
-from controller.gateway.bodies import read_body, understood
+from controller.gateway.bodies import parse_body, read_body
 from controller.gateway.desk import Desk, Question
 from controller.gateway.directory import Directory
 from controller.gateway.endpoint import (
@@ -35,15 +35,21 @@ from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextForm
 from controller.gateway.openapi import description
 from controller.gateway.sessions import session_id
+from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
+from controller.gateway.unknown_fields import header_value
 from shared.errors import ClusterError, RequestError
+from shared.messages.edge import Edge
 from shared.messages.request import Priority, PriorityName, canonical_priority
 from shared.settings.tree import Gateway
 
+E = TypeVar("E", bound=Edge)
+
 _SESSION_HEADER = "x-session-id"
 _EXPOSED_HEADERS = [
-    "x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry"
+    "x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry",
+    IGNORED_FIELDS_HEADER,
 ]  # fmt: skip
-"""What a web page may read besides the body; the official clients obey the last three."""
+"""What a web page may read besides the body; the official clients obey those about retries."""
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
@@ -109,7 +115,7 @@ class App:
     # Answers.
 
     async def _chat(self, request: Request) -> ASGIApp:
-        body = understood(ChatRequest, await self._body(request))
+        body = await self._parsed(ChatRequest, request)
         body.refuse_unsupported()
         model = body.model or await self._directory.preferred()
         form = ChatForm(
@@ -118,20 +124,20 @@ class App:
         return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _completions(self, request: Request) -> ASGIApp:
-        body = understood(CompletionRequest, await self._body(request))
+        body = await self._parsed(CompletionRequest, request)
         body.refuse_unsupported()
         model = body.model or await self._directory.preferred()
         form = TextForm(request_id_of(request), model, include_usage=body.include_usage)
         return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _messages(self, request: Request) -> ASGIApp:
-        body = understood(MessagesRequest, await self._body(request))
+        body = await self._parsed(MessagesRequest, request)
         body.refuse_unsupported()
         form = MessageForm(request_id_of(request), body.model)
         return self._answer(request, body, body.model, form, form if body.streams else None)
 
     async def _count_tokens(self, request: Request) -> ASGIApp:
-        body = understood(CountTokensRequest, await self._body(request))
+        body = await self._parsed(CountTokensRequest, request)
         body.refuse_unsupported()
         return self._answer(request, body, body.model, CountForm(), None)
 
@@ -160,12 +166,18 @@ class App:
             send_timeout_s=self._settings.send_timeout_ms / 1000,
         )
 
-    async def _body(self, request: Request) -> bytes:
-        return await read_body(
+    async def _parsed(self, shape: type[E], request: Request) -> E:
+        body = await read_body(
             request,
             max_bytes=self._settings.max_body_bytes,
             timeout_s=self._settings.body_timeout_ms / 1000,
         )
+        ignore_unknown = self._settings.unknown_fields == "ignore"
+        parsed, ignored = parse_body(shape, body, ignore_unknown=ignore_unknown)
+        if ignored:
+            request.state.ignored_fields = header_value(ignored)
+            self._metrics.ignored(key_of(request).client, len(ignored))
+        return parsed
 
     # Models.
 
@@ -209,7 +221,9 @@ class App:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _openapi(self, request: Request) -> ASGIApp:
-        return _json(description(keys=self._ring.asked_for))
+        return _json(
+            description(keys=self._ring.asked_for, strict=self._settings.unknown_fields == "refuse")
+        )
 
 
 # Starlette calls what these return as the ASGI app that it is.

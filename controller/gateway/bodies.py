@@ -1,4 +1,4 @@
-"""The body of a request: read within bounds of size and time, and understood."""
+"""The body of a request: read within bounds of size and time, and checked."""
 
 import asyncio
 from typing import TypeVar
@@ -6,6 +6,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 from starlette.requests import Request
 
+from controller.gateway.unknown_fields import take_unknown_fields
 from shared.errors import InvalidRequest, RequestError
 from shared.messages.edge import Edge
 from shared.messages.request import invalid, refuse_strange_objects
@@ -40,17 +41,18 @@ async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> by
     return bytes(body)
 
 
-def understood(shape: type[E], body: bytes) -> E:
-    """The request in a body.
+def parse_body(shape: type[E], body: bytes, *, ignore_unknown: bool) -> tuple[E, list[str]]:
+    """The request in a body, and the paths of the fields that were ignored.
 
     Raises:
         InvalidRequest: `param` names the field at fault.
     """
     refuse_strange_objects(body)
     try:
-        return shape.model_validate_json(body)
+        request = shape.model_validate_json(body, extra="allow" if ignore_unknown else None)
     except ValidationError as error:
         raise invalid(error) from None
+    return request, take_unknown_fields(request) if ignore_unknown else []
 
 
 def _too_large(max_bytes: int) -> RequestError:

@@ -68,7 +68,7 @@ def status_of(error: ClusterError) -> int:
 def prompt_is_too_long(error: ClusterError) -> bool:
     """Whether a shorter prompt would do. Programs that would then shorten it know this by each
     API's own words in the message, whatever the code says."""
-    return error.code == "context_length_exceeded" and error.param != "max_tokens"
+    return error.code == "context_length_exceeded"
 
 
 def retry_headers(error: ClusterError) -> Headers:

@@ -15,6 +15,7 @@ from controller.gateway.dialect import Dialect, json_headers
 from controller.gateway.keys import Key, KeyRing
 from controller.gateway.metrics import Metrics
 from controller.gateway.openai.errors import OpenAiDialect
+from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from shared.errors import ClusterError
 from shared.ids import RequestId, new_request_id
 
@@ -84,7 +85,8 @@ class Endpoint:
 
 
 class Identified:
-    """Gives each request an id and says it in the response, under both APIs' names. What fails
+    """Gives each request an id and says it in the response, under both APIs' names, and which of
+    its fields were ignored. What fails
     unforeseen becomes an error that says nothing of the inside; what is cancelled, one that says
     that the gateway is leaving."""
 
@@ -104,6 +106,8 @@ class Identified:
             if message["type"] == "http.response.start":
                 started = True
                 own = [(b"x-request-id", request_id.encode()), (b"request-id", request_id.encode())]
+                if ignored := scope["state"].get("ignored_fields"):
+                    own.append((IGNORED_FIELDS_HEADER.encode(), ignored.encode()))
                 message = {**message, "headers": [*message.get("headers", []), *own]}
             await send(message)
 

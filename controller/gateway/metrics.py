@@ -40,6 +40,10 @@ class Metrics:
             "mlx_gateway_request_seconds", "From the request to its end, of those that ended well.",
             ("model",), buckets=WHOLE_BUCKETS_S, registry=self._registry,
         )  # fmt: skip
+        self._ignored = Counter(
+            "mlx_gateway_ignored_fields", "Unknown fields of requests, which were ignored.",
+            ("client",), registry=self._registry,
+        )  # fmt: skip
         self._open = Gauge(
             "mlx_gateway_open_requests", "Requests being answered now.", registry=self._registry
         )
@@ -57,6 +61,9 @@ class Metrics:
     def refused(self, client: str, code: str) -> None:
         """It ended before it was sent on."""
         self._requests.labels(client, UNKNOWN, code).inc()
+
+    def ignored(self, client: str, fields: int) -> None:
+        self._ignored.labels(client).inc(fields)
 
     def first_token(self, model: str, seconds: float) -> None:
         self._first_token.labels(model).observe(seconds)

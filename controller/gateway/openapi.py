@@ -40,17 +40,21 @@ _QUERIES: dict[str, tuple[str, tuple[str, ...]]] = {
 """What each is, and with which statuses it refuses besides those of all paths."""
 
 
-def description(*, keys: bool) -> dict[str, Any]:
+def description(*, keys: bool, strict: bool) -> dict[str, Any]:
     """OpenAPI 3.1.
 
     Args:
         keys: whether an API key is asked for.
+        strict: whether unknown fields are refused.
     """
     shapes = [(shape, "validation") for shape, _ in _REQUESTS.values()]
     _, schemas = models_json_schema(
         shapes,  # type: ignore[arg-type]
         ref_template="#/components/schemas/{model}",
     )
+    if not strict:
+        for schema in schemas["$defs"].values():
+            schema.pop("additionalProperties", None)
     body: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "MLX cluster gateway", "version": VERSION},

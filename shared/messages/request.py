@@ -24,7 +24,7 @@ from shared.messages.tools import ToolCall, Tools
 MAX_SEED = 2**53 - 1
 MAX_CHOICES = 128
 DEFAULT_MAX_TOKENS = 512
-MAX_STOP_STRINGS = 4
+MAX_STOP_STRINGS = 16
 MAX_KEYS = 4096
 
 Priority = Literal["high", "medium", "low"]

@@ -106,7 +106,8 @@ class Gateway(Section):
     of `gateway keys add`; unless it is to `allow_anonymous`.
 
     `model_aliases`: the name that a program insists on → a model or a skill. `cors_origins`: web
-    pages that may call it (`["*"]`: all); none by default.
+    pages that may call it (`["*"]`: all); none by default. `unknown_fields`: those of requests are
+    ignored, and named in the response header `x-ignored-fields`, or refused.
     """
 
     id: str | None = Field(None, pattern=NAME_PATTERN)
@@ -118,6 +119,7 @@ class Gateway(Section):
     tls: GatewayTls | None = None
     cors_origins: list[Annotated[str, Field(min_length=1)]] = []
     model_aliases: dict[Model, Annotated[str, Field(min_length=1, max_length=256)]] = {}
+    unknown_fields: Literal["ignore", "refuse"] = "ignore"
     max_body_bytes: Annotated[int, Field(ge=1, le=64_000_000)] = 2_000_000
     max_header_bytes: Annotated[int, Field(ge=1024, le=1_000_000)] = 32_768
     max_connections: Count = 1024

@@ -63,12 +63,6 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
         return PreparedSequence(order, prompt_ids, 0)
     _check_resume(order, len(prompt_ids), model)
     context = model.max_context_tokens
-    if order.max_tokens is not None and order.max_tokens > context:
-        raise RequestError(
-            f"max_tokens: {order.max_tokens} is more than the model's context of {context} tokens",
-            code="context_length_exceeded",
-            param="max_tokens",
-        )
     if len(prompt_ids) >= context:
         raise RequestError(
             f"{_param(order)}: {len(prompt_ids)} tokens leave no room in the model's context "

@@ -12,7 +12,7 @@ from shared.messages.request import (
     ModelName,
     PriorityName,
     Share,
-    StopString,
+    StopStrings,
     Temperature,
     TimeoutMs,
     TopK,
@@ -20,7 +20,6 @@ from shared.messages.request import (
 )
 
 _Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
-_MAX_STOP_SEQUENCES = 4
 _OtherKind = Literal[
     "image",
     "document",
@@ -138,9 +137,7 @@ class MessagesRequest(_Conversation):
     """`POST /v1/messages`."""
 
     max_tokens: MaxTokens
-    stop_sequences: (
-        Annotated[list[StopString], Field(max_length=_MAX_STOP_SEQUENCES, fail_fast=True)] | None
-    ) = None
+    stop_sequences: StopStrings | None = None
     temperature: Temperature | None = None
     top_p: Share | None = None
     top_k: TopK | None = None

@@ -1,17 +1,19 @@
 """What OpenAI's clients send, and what it means to the cluster.
 
 Fields that only steer OpenAI's own service are taken and do nothing; fields for what is not served
-yet are refused by name; unknown ones too.
+are refused by name.
 """
 
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from controller.gateway.none_values import MeansNone
 from controller.gateway.openai.messages import ChatMessage, Objects, Short
 from controller.gateway.sessions import derived_name
 from shared.messages.edge import Edge, TemplateValues
 from shared.messages.request import (
+    MAX_SEED,
     Choices,
     LogitBias,
     MaxTokens,
@@ -21,7 +23,6 @@ from shared.messages.request import (
     Prompt,
     ReasoningEffort,
     RepetitionPenalty,
-    Seed,
     Share,
     StopString,
     StopStrings,
@@ -38,7 +39,7 @@ from shared.messages.tools import Tools
 
 _SAME = {
     "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias",
-    "stop", "seed", "n", "top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore_eos",
+    "stop", "n", "top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore_eos",
     "structured_outputs", "timeout_ms",
 }  # fmt: skip
 _SAME_OF_CHATS = {
@@ -46,6 +47,9 @@ _SAME_OF_CHATS = {
     "thinking_budget", "chat_template_kwargs",
 }  # fmt: skip
 """What the cluster's request calls the same."""
+
+
+_Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class StreamOptions(Edge):
@@ -59,21 +63,21 @@ class _Common(Edge):
     model: ModelName | None = Field(
         None, description="A model, a skill or an alias.", examples=["chat"]
     )
-    max_tokens: MaxTokens | None = None
+    max_tokens: Annotated[MaxTokens | None, MeansNone(-1)] = None
     temperature: Temperature | None = None
     top_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
-    stop: StopString | StopStrings | None = None
-    seed: Seed | None = None
+    stop: Annotated[StopString | StopStrings | None, MeansNone("")] = None
+    seed: Annotated[_Seed | None, MeansNone(-1)] = None
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Short | None = None
 
     # The cluster's own.
-    top_k: TopK | None = None
+    top_k: Annotated[TopK | None, MeansNone(-1)] = None
     min_p: Share | None = None
     repetition_penalty: RepetitionPenalty | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = None
@@ -93,7 +97,10 @@ class _Common(Edge):
 
     def _same_fields(self, *more: str) -> dict[str, Any]:
         """Those that the cluster calls the same."""
-        return self.model_dump(include={*_SAME, *more}, exclude_none=True)
+        fields = self.model_dump(include={*_SAME, *more}, exclude_none=True)
+        if self.seed is not None:
+            fields["seed"] = self.seed & MAX_SEED
+        return fields
 
 
 class ChatRequest(_Common, Tools):
@@ -103,7 +110,7 @@ class ChatRequest(_Common, Tools):
         list[ChatMessage],
         Field(min_length=1, fail_fast=True, examples=[[{"role": "user", "content": "Hello!"}]]),
     ]
-    max_completion_tokens: MaxTokens | None = None
+    max_completion_tokens: Annotated[MaxTokens | None, MeansNone(-1)] = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     parallel_tool_calls: bool | None = None  # type: ignore[assignment]  # it may be null here

@@ -105,7 +105,7 @@ def test_the_ends_of_each_range_are_taken(fields: dict[str, Any]) -> None:
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"frequency_penalty": -2.5}, "frequency_penalty"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
-        ({"stop": ["a"] * 5}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
         ({"stop": [""]}, "stop"),
         ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
         ({"seed": -1}, "seed"),

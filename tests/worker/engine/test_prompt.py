@@ -112,10 +112,11 @@ def test_the_first_token_outside_the_vocabulary_is_refused_too(model: LoadedMode
         prepare(_order(text=None, token_ids=[model.vocabulary_size]), model)
 
 
-def test_max_tokens_may_be_the_whole_context_and_is_cut_to_what_the_prompt_leaves(
-    model: LoadedModel,
+@pytest.mark.parametrize("max_tokens", [CONTEXT_TOKENS, CONTEXT_TOKENS + 1, 2**31])
+def test_max_tokens_are_cut_to_what_the_prompt_leaves_of_the_context(
+    model: LoadedModel, max_tokens: int
 ) -> None:
-    prepared = prepare(_order(text="x" * 24, max_tokens=CONTEXT_TOKENS), model)
+    prepared = prepare(_order(text="x" * 24, max_tokens=max_tokens), model)
     assert prepared.max_tokens == CONTEXT_TOKENS - 24
 
 
