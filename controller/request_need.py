@@ -52,7 +52,11 @@ def need_of(
 
 
 def _abilities(asked: InferenceRequest) -> frozenset[str]:
-    needed = {"tools": bool(asked.usable_tools), "schema": asked.structure is not None}
+    needed = {
+        "tools": bool(asked.usable_tools),
+        "schema": asked.structure is not None,
+        "continuation": asked.continue_final_message,
+    }
     return frozenset(ability for ability, is_needed in needed.items() if is_needed)
 
 

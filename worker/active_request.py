@@ -318,6 +318,8 @@ class ActiveRequest:
             template_values=body.chat_template_kwargs,
             reasoning_effort=body.reasoning_effort,
             thinking_budget=body.thinking_budget,
+            continues=body.continue_final_message,
+            debug=body.debug,
             calling=self._calling,
             structure=body.structure,
             replayed_ids=list(choice.known_ids[len(body.heard_ids) :]) if replays else [],

@@ -14,7 +14,7 @@ ControllerState = Literal["starting", "ready", "draining", "stopped"]
 ModelState = Literal["available", "loading", "warm", "failed"]
 LoadPhase = Literal["downloading", "loading", "warming"]
 MemoryPressure = Literal["none", "soft", "hard"]
-ABILITIES = ("tools", "schema", "reasoning")
+ABILITIES = ("tools", "schema", "reasoning", "continuation")
 """What a model can do beyond free text: call tools, keep to a schema, think."""
 
 

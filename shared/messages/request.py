@@ -217,6 +217,9 @@ class InferenceRequest(Tools):
         {}, description="what the chat template is given beyond messages and tools"
     )
 
+    continue_final_message: bool = Field(
+        False, description="go on with the last message, the assistant's, instead of answering it"
+    )
     count_only: bool = Field(
         False, description="count the prompt's tokens, for `usage`, and generate nothing"
     )
@@ -254,6 +257,23 @@ class InferenceRequest(Tools):
         if self.resume is not None and self.choices > 1:
             raise ValueError("resume: it works for a single choice only")
         return self
+
+    @model_validator(mode="after")
+    def _may_continue(self) -> Self:
+        if not self.continue_final_message:
+            return self
+        last = self.messages[-1] if self.messages else None
+        if last is None or last.role != "assistant" or not last.text or last.tool_calls:
+            problem = "the last message must be the assistant's, with text and without calls"
+        elif self.structure is not None or self.must_call:
+            problem = "an answer that goes on cannot be bound to a schema or a call"
+        elif self.thinking_budget or self.reasoning_effort not in (None, "none"):
+            problem = "an answer that goes on is behind its reasoning"
+        elif self.history == "kept":
+            problem = "it goes with the whole conversation"
+        else:
+            return self
+        raise ValueError(f"continue_final_message: {problem}")
 
     @property
     def turns(self) -> list[Turn]:

@@ -79,6 +79,7 @@ def test_models_level_and_requirements_are_the_requests() -> None:
 
 
 CALL = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+BEGUN = {"role": "assistant", "content": "I am"}
 TOOL = {"type": "function", "function": {"name": "now"}}
 
 
@@ -91,6 +92,8 @@ TOOL = {"type": "function", "function": {"name": "now"}}
         ({"response_format": {"type": "json_object"}}, {"schema"}, True),
         ({"response_format": {"type": "text"}}, set(), False),
         ({"structured_outputs": {"regex": "a+"}}, {"schema"}, True),
+        ({"messages": [HELLO, BEGUN], "continue_final_message": True}, {"continuation"}, True),
+        ({"messages": [HELLO, BEGUN]}, set(), False),
         ({"reasoning_effort": "none"}, set(), True),
         ({"thinking_budget": 0}, set(), True),
         ({"chat_template_kwargs": {"x": 1}}, set(), True),

@@ -22,12 +22,14 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from shared.errors import InvalidRequest, ModelError, RequestError
 from worker.answer.call_ids import WriteId, written_ids
 from worker.answer.reasoning import ReasoningFormat
+from worker.engine.message_order import find_order, ordered
 from worker.engine.tool_prompt import with_tools_as_text
 
 _ROLES = {"developer": "system"}
 """OpenAI's newer name for a role that chat templates know by the older one."""
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 """What templates call what was thought: each family another."""
+_ALTERNATE = ("user", "assistant")
 _END_CHARACTERS = 64
 _FUNCTIONS = {*DEFAULT_NAMESPACE, "raise_exception", "strftime_now"}
 """What templates may call."""
@@ -51,12 +53,14 @@ class Rendered:
         end: the last characters of its text.
         closed_reasoning: the model is not to think: that is over already, or turned off.
         warnings: sentences about what of the request could not be done.
+        changes: sentences about how messages were put into an order that the template takes.
     """
 
     token_ids: list[int]
     end: str
     closed_reasoning: bool = False
     warnings: Sequence[str] = ()
+    changes: Sequence[str] = ()
 
 
 class ChatTemplate:
@@ -64,6 +68,7 @@ class ChatTemplate:
 
     Attributes:
         variables: what the template reads beyond what it sets itself.
+        continues: an answer may go on with a last message of the assistant's.
 
     Args:
         reasoning: how the model marks it.
@@ -87,6 +92,8 @@ class ChatTemplate:
         self.variables = _variables(tokenizer)
         self._defaults = {key: defaults[key] for key in self.variables & defaults.keys()}
         self._guard = Guard(str(token) for token in tokenizer.added_tokens_decoder.values())
+        self.order = find_order(self._tried)
+        self.continues = self._can_continue()
 
     @property
     def knows_tools(self) -> bool:
@@ -97,12 +104,15 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         values: Mapping[str, Any],
+        *,
+        continues: bool = False,
     ) -> Rendered:
         """The prompt of a conversation, with the assistant's turn opened.
 
         Args:
             tools: functions as OpenAI describes them.
             values: for variables of the template, beyond messages and tools.
+            continues: the last message is the assistant's, and the answer goes on with it.
 
         Raises:
             RequestError: the template cannot be rendered with them.
@@ -115,8 +125,13 @@ class ChatTemplate:
             known["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
         elif not self.knows_tools:
             turns = with_tools_as_text(turns, tools)
+        turns, changes = ordered(turns, self.order)
         nonce = secrets.token_hex(8)
-        text = self._rendered(self._guard.split(turns, nonce), self._guard.split(known, nonce))
+        turns, known = self._guard.split(turns, nonce), self._guard.split(known, nonce)
+        if continues:
+            text = self._continued(turns, known)
+        else:
+            text = self._rendered(turns, known)
         pieces = text.split(nonce)
         token_ids = [
             token
@@ -124,17 +139,54 @@ class ChatTemplate:
             if piece
             for token in self._tokenizer.encode(piece, add_special_tokens=False)
         ]
+        if continues:
+            return Rendered(token_ids, "", closed_reasoning=True, changes=changes)
         end = pieces[-1][-_END_CHARACTERS:]
         closed = known.get("enable_thinking") is False or known.get("thinking") is False
         if self._reasoning is not None:
             closed |= end.rstrip().endswith(self._reasoning.close)
-        return Rendered(token_ids, end, closed)
+        return Rendered(token_ids, end, closed, changes=changes)
 
-    def _rendered(self, turns: list[dict[str, Any]], values: dict[str, Any]) -> str:
+    def _can_continue(self) -> bool:
+        texts = ("canary1", "canary2")
+        turns = [
+            {"role": role, "content": each} for role, each in zip(_ALTERNATE, texts, strict=True)
+        ]
+        try:
+            text = self._continued(turns, dict(self._defaults))
+        except RequestError:
+            return False
+        return texts[0] in text and text.endswith(texts[1])
+
+    def _continued(self, turns: list[dict[str, Any]], values: dict[str, Any]) -> str:
+        """Up to the end of the last message's content."""
+        end = secrets.token_hex(8)
+        *before, last = turns
+        marked = [*before, {**last, "content": last["content"] + end}]
+        text, mark, _ = self._rendered(marked, values, opens=False).rpartition(end)
+        if not mark:
+            raise InvalidRequest(
+                "continue_final_message: the model's chat template leaves the message out",
+                param="continue_final_message",
+            )
+        return text
+
+    def _tried(self, turns: list[dict[str, Any]]) -> str | None:
+        """What the template makes of them, if anything."""
+        if not self.knows_tools:
+            turns = with_tools_as_text(turns, [])
+        try:
+            return self._rendered(turns, dict(self._defaults))
+        except RequestError:
+            return None
+
+    def _rendered(
+        self, turns: list[dict[str, Any]], values: dict[str, Any], *, opens: bool = True
+    ) -> str:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    turns, add_generation_prompt=True, tokenize=False, **values
+                    turns, add_generation_prompt=opens, tokenize=False, **values
                 )
             )
         except TemplateError as error:

@@ -80,6 +80,7 @@ class LoadedModel:
             "tools": self.grammars is not None and self.format.can_call,
             "schema": self.grammars is not None,
             "reasoning": self.format.can_reason,
+            "continuation": self.template is not None and self.template.continues,
         }
         return [ability for ability in ABILITIES if can[ability]]
 

@@ -160,8 +160,9 @@ def _tokenise(order: Submit, model: LoadedModel) -> Rendered:
     values, warnings = template_values(
         order, model.template.variables, reasons=model.format.can_reason
     )
-    rendered = model.template.render(order.messages or [], tools, values)
-    return replace(rendered, warnings=warnings)
+    rendered = model.template.render(order.messages or [], tools, values, continues=order.continues)
+    changes = rendered.changes if order.debug else ()
+    return replace(rendered, warnings=[*changes, *warnings])
 
 
 def _param(order: Submit) -> str:

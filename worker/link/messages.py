@@ -84,7 +84,8 @@ class Submit:
     reported after them. With `count_only` the prompt is counted, and that is all. Of a `session`
     the last tokens are kept on disk, too. The numbers of a model's trials are negative.
     With `ignore_eos` it goes on where the model would end it. `template_values` are for the chat
-    template; of reasoning there are at most `thinking_budget` tokens.
+    template; of reasoning there are at most `thinking_budget` tokens. An answer that `continues`
+    goes on with the last message. Of one to `debug` warnings say how messages were put in order.
     """
 
     sequence: int
@@ -107,6 +108,8 @@ class Submit:
     template_values: dict[str, Any] = field(default_factory=dict)
     reasoning_effort: str | None = None
     thinking_budget: int | None = None
+    continues: bool = False
+    debug: bool = False
     calling: Calling | None = None
     structure: Structure | None = None
 

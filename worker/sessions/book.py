@@ -280,4 +280,7 @@ def said_with(request: ActiveRequest) -> list[Turn] | None:
         return []
     if (answer := request.answer) is None:
         return None
-    return [*body.turns, answer]
+    if not body.continue_final_message:
+        return [*body.turns, answer]
+    *before, begun = body.turns
+    return [*before, {**begun, **answer, "content": begun["content"] + answer["content"]}]

@@ -120,6 +120,11 @@ class ChatRequest(_Common, Tools):
     # The cluster's own.
     thinking_budget: ThinkingBudget | None = None
     chat_template_kwargs: TemplateValues | None = None
+    continue_final_message: bool | None = Field(
+        None,
+        description="Go on with a last message of the assistant's instead of answering it. By "
+        "default where it has text and no calls, and nothing else is asked of the answer.",
+    )
 
     # Not served.
     functions: Objects | None = None
@@ -170,7 +175,22 @@ class ChatRequest(_Common, Tools):
         if self.logprobs:
             fields["logprobs"] = self.top_logprobs or 0
         fields["messages"] = [message.fields() for message in self.messages]
+        if self._continues:
+            fields["continue_final_message"] = True
         return fields
+
+    @property
+    def _continues(self) -> bool:
+        if self.continue_final_message is not None:
+            return self.continue_final_message
+        last = self.messages[-1]
+        is_bound = self.must_call or any(
+            each is not None and each.structure is not None
+            for each in (self.response_format, self.structured_outputs)
+        )
+        thinks = bool(self.thinking_budget) or self.reasoning_effort not in (None, "none")
+        is_text = last.role == "assistant" and bool(last.text) and not last.tool_calls
+        return is_text and not is_bound and not thinks
 
     @property
     def session(self) -> str:

@@ -13,6 +13,10 @@ from shared.ids import ClientName, RequestId
 from shared.messages.request import MAX_SEED, Claims, InferenceRequest, default_seed, parse_request
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+GOES_ON = {"continue_final_message": True}
+BEGUN = {"messages": [*HELLO["messages"], {"role": "assistant", "content": "I am"}], **GOES_ON}
+CALL = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "now"}}
 
 
 def parse(**fields: Any) -> InferenceRequest:
@@ -27,7 +31,8 @@ def test_defaults_are_openais_and_the_clusters() -> None:
         "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
         "logit_bias": {}, "stop_token_ids": [], "ignore_eos": False, "n": 1, "count_only": False,
         "stream": True, "multiplex": False, "priority": "medium", "timeout_ms": 120_000,
-        "debug": False, "parallel_tool_calls": True, "chat_template_kwargs": {},
+        "debug": False, "continue_final_message": False, "parallel_tool_calls": True,
+        "chat_template_kwargs": {},
     }  # fmt: skip
 
 
@@ -153,6 +158,31 @@ def test_a_bad_key_of_logit_bias_is_not_explained_as_a_stop_string() -> None:
         ({"prompt": ["a", "b"], "n": 65}, "n", "at most 128"),
         ({"prompt": "a", "n": 2, "resume": {"token_ids": [1]}}, "resume", "single choice"),
         ({"prompt": "a", "history": "kept"}, "history", "session_id and messages only"),
+        ({**HELLO, **GOES_ON}, "continue_final_message", "must be the assistant's"),
+        ({"prompt": "a", **GOES_ON}, "continue_final_message", "must be the assistant's"),
+        ({**BEGUN, "messages": [{"role": "assistant"}]}, "continue_final_message", "with text"),
+        (
+            {**BEGUN, "messages": [{"role": "assistant", "content": "a", "tool_calls": [CALL]}]},
+            "continue_final_message",
+            "without calls",
+        ),
+        (
+            {**BEGUN, "response_format": {"type": "json_object"}},
+            "continue_final_message",
+            "to a schema",
+        ),
+        (
+            {**BEGUN, "tools": [TOOL], "tool_choice": "required"},
+            "continue_final_message",
+            "or a call",
+        ),
+        ({**BEGUN, "reasoning_effort": "low"}, "continue_final_message", "behind its reasoning"),
+        ({**BEGUN, "thinking_budget": 5}, "continue_final_message", "behind its reasoning"),
+        (
+            {**BEGUN, "session_id": "s", "history": "kept"},
+            "continue_final_message",
+            "the whole conversation",
+        ),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(

@@ -43,6 +43,13 @@ def turn(book: SessionBook, session: str = "s", *, end: str = "aa", **fields: An
     book.on_text_kept(0, TextKept(1, end, 7), request)
 
 
+def test_an_answer_that_went_on_with_a_message_is_one_with_it() -> None:
+    book = new_book()
+    begun_answer = {"role": "assistant", "content": "Oh, "}
+    turn(book, messages=[USER, begun_answer], continue_final_message=True)
+    assert book.said(KEY) == [USER, {"role": "assistant", "content": "Oh, Hi!"}]
+
+
 def measured(end: str, own_bytes: int) -> TextMeasured:
     return TextMeasured(end, 7, 7, own_bytes, 0, own_bytes)
 

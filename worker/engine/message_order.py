@@ -1,0 +1,180 @@
+"""Messages in an order that the model's chat template takes.
+
+Templates differ in what they take beyond one system message and turns of user and assistant by
+turns; some refuse the rest, others leave it out without a word. What a template takes is found
+once, when it is loaded: it renders conversations whose every text must come out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Turn = dict[str, Any]
+Render = Callable[[list[Turn]], str | None]
+"""A conversation's prompt; None where the template refuses it."""
+
+_BETWEEN = "\n\n"
+_CALL: Turn = {
+    "id": "abcdefghi", "type": "function", "function": {"name": "look", "arguments": {}}
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOrder:
+    """What a chat template takes.
+
+    Attributes:
+        system: a system message at all.
+        without_user: a conversation in which the user has no turn.
+        later_system: one behind other turns, in their midst and at the end.
+        repeated_roles: two turns of the user, or of the assistant, one after the other.
+        user_after_tool: a turn of the user behind the result of a call.
+        assistant_first: a conversation that the assistant begins.
+    """
+
+    system: bool = True
+    without_user: bool = True
+    later_system: bool = True
+    repeated_roles: bool = True
+    user_after_tool: bool = True
+    assistant_first: bool = True
+
+
+def find_order(render: Render) -> MessageOrder:
+    """What a template takes, tried."""
+    system = _is_whole(render, ["system", "user"])
+    return MessageOrder(
+        system=system,
+        without_user=_is_whole(render, ["system"]) and _is_whole(render, ["assistant"]),
+        later_system=_is_whole(render, ["user", "assistant", "system", "user"])
+        and _is_whole(render, ["user", "system"]),
+        repeated_roles=_is_whole(render, ["user", "user", "assistant", "assistant", "user"]),
+        user_after_tool=_is_whole(render, ["user", "call", "tool", "user"]),
+        assistant_first=_is_whole(render, ["assistant", "user"]),
+    )
+
+
+def ordered(turns: Sequence[Turn], order: MessageOrder) -> tuple[list[Turn], list[str]]:
+    """The same conversation as the template takes it, and sentences about what was changed.
+
+    Leading system messages become one. Later ones become the user's words where they stand, or
+    behind the results of calls if they stand before these; turns of one role are joined.
+    """
+    changes: list[str] = []
+    leading = 0
+    while leading < len(turns) and turns[leading]["role"] == "system":
+        leading += 1
+    system, rest = list(turns[:leading]), list(turns[leading:])
+    if leading > 1:
+        system = [{**system[0], "content": _BETWEEN.join(each["content"] for each in system)}]
+        changes.append("the leading system messages were merged")
+    is_missed = not order.without_user and not _has(rest, "user")
+    if system and (not order.system or (is_missed and not rest)):
+        system = [_of_user(system[0])]
+        changes.append("the system message became a user's")
+    elif rest and (is_missed or (rest[0]["role"] == "assistant" and not order.assistant_first)):
+        rest = [{"role": "user", "content": ""}, *rest]
+        changes.append("an empty turn of the user was put before the first")
+    if not order.later_system and _has(rest, "system"):
+        rest = _without_system(rest)
+        changes.append("a later system message became a user's")
+    found = [*system, *rest]
+    if not order.repeated_roles:
+        found = _joined(found)
+        if len(found) < len(system) + len(rest):
+            changes.append("successive turns of one role were joined")
+    if not order.user_after_tool:
+        before = len(found)
+        found = _with_results_last(found)
+        if len(found) < before:
+            changes.append("a turn of the user behind a tool's result became part of that")
+    return found, changes
+
+
+def _is_whole(render: Render, roles: Sequence[str]) -> bool:
+    """Whether every text of a conversation comes out, in its order."""
+    texts = [f"canary{number}{role}" for number, role in enumerate(roles)]
+    turns = [_canary(role, text) for role, text in zip(roles, texts, strict=True)]
+    prompt = render(turns)
+    if prompt is None:
+        return False
+    at = 0
+    for text in texts:
+        at = prompt.find(text, at)
+        if at < 0:
+            return False
+    return True
+
+
+def _canary(role: str, text: str) -> Turn:
+    match role:
+        case "call":
+            return {"role": "assistant", "content": text, "tool_calls": [_CALL]}
+        case "tool":
+            return {"role": role, "content": text, "tool_call_id": _CALL["id"], "name": "look"}
+        case _:
+            return {"role": role, "content": text}
+
+
+def _has(turns: Sequence[Turn], role: str) -> bool:
+    return any(turn["role"] == role for turn in turns)
+
+
+def _of_user(turn: Turn) -> Turn:
+    return {"role": "user", "content": turn["content"]}
+
+
+def _without_system(turns: Sequence[Turn]) -> list[Turn]:
+    """System messages as the user's; one between a call and its results comes behind them."""
+    found: list[Turn] = []
+    held: list[Turn] = []
+    for index, turn in enumerate(turns):
+        if turn["role"] != "system":
+            if turn["role"] != "tool":
+                found += held
+                held = []
+            found.append(turn)
+            continue
+        later = (each["role"] for each in turns[index + 1 :] if each["role"] != "system")
+        (held if next(later, None) == "tool" or held else found).append(_of_user(turn))
+    return found + held
+
+
+def _joined(turns: Sequence[Turn]) -> list[Turn]:
+    found: list[Turn] = []
+    for turn in turns:
+        last = found[-1] if found else None
+        if last is not None and _may_join(last, turn):
+            found[-1] = _join(last, turn)
+        else:
+            found.append(turn)
+    return found
+
+
+def _may_join(first: Turn, second: Turn) -> bool:
+    same = first["role"] == second["role"] in ("user", "assistant")
+    return same and not first.get("tool_calls")
+
+
+def _join(first: Turn, second: Turn) -> Turn:
+    joined = {**first, **second}
+    for name in ("content", "reasoning"):
+        texts = [text for text in (first.get(name), second.get(name)) if text]
+        if texts:
+            joined[name] = _BETWEEN.join(texts)
+    if first.get("name") != second.get("name"):
+        joined.pop("name", None)
+    return joined
+
+
+def _with_results_last(turns: Sequence[Turn]) -> list[Turn]:
+    found: list[Turn] = []
+    for turn in turns:
+        if turn["role"] == "user" and found and found[-1]["role"] == "tool":
+            found[-1] = {
+                **found[-1],
+                "content": _BETWEEN.join((found[-1]["content"], turn["content"])),
+            }
+        else:
+            found.append(turn)
+    return found
