@@ -128,10 +128,11 @@ class OwnedRequest:
         return (self.client, session) if session is not None else None
 
     @property
-    def kinship(self) -> SessionKey | None:
-        """The session by which it is served best where the one before was."""
-        session = self.request.session_id
-        return (self.client, session) if session is not None else None
+    def affinity(self) -> SessionKey | None:
+        """What it shares with requests of the same session, or affinity: it is served best where
+        the one before was."""
+        name = self.request.kept_as
+        return (self.client, name) if name is not None else None
 
     @property
     def deadline(self) -> float:

@@ -26,7 +26,7 @@ def part_of(
     body = whole.request
     alone = {
         "prompt": body.prompts[prompt], "stream": True, "multiplex": True,
-        "request_id": None, "session_id": None,
+        "request_id": None, "session_id": None, "affinity": None,
     }  # fmt: skip
     return OwnedRequest(
         request_id=request_id or new_request_id(),

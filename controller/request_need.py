@@ -43,8 +43,9 @@ def need_of(
         text_bytes=whole.text_bytes(turns),
         token_ids=sum(len(prompt) for prompt in whole.prompts if not isinstance(prompt, str)),
         links=links,
-        session=request.kinship,
+        session=request.affinity,
         home=home,
+        is_turn=request.session is not None,
         among_others=request.part_of is not None,
         abilities=_abilities(whole),
         structured=reasons or _is_structured(whole),
@@ -65,7 +66,7 @@ def _is_structured(asked: InferenceRequest) -> bool:
     sent = asked.resume.characters if asked.resume is not None else SentCharacters()
     return (
         bool(_abilities(asked) or sent.reasoning or sent.tool_calls or asked.chat_template_kwargs)
-        or asked.reasoning_effort is not None
+        or asked.reasoning_effort not in (None, "none")
         or asked.thinking_budget is not None
         or any(
             message.reasoning or message.tool_calls or message.tool_call_id

@@ -31,6 +31,7 @@ from shared.errors import (
     DecodeError,
     RequestError,
     Unavailable,
+    is_of_the_request,
     is_retryable,
 )
 from shared.ids import BootId, ControllerId, SessionKey, WorkerId
@@ -71,7 +72,8 @@ class Requests:
     """Owns every request between acceptance and its end, and a while longer.
 
     Attributes:
-        accepted, completed, failed: counts since the start.
+        accepted, completed, rejected, failed: counts since the start; rejected are those that
+            ended because of what they ask.
         joining: listeners who came late, while they are told where their stream is.
         metrics: those and more, for Prometheus.
         leaving: how they are left to other controllers.
@@ -114,7 +116,7 @@ class Requests:
         )
         self._closed: StreamError | None = None
         self._failovers_ms: dict[WorkerId, float] = {}
-        self.accepted = self.completed = self.failed = 0
+        self.accepted = self.completed = self.rejected = self.failed = 0
         self.joining = 0
         self.metrics = self._dispatcher.metrics
 
@@ -398,8 +400,10 @@ class Requests:
         return self._dispatcher.explain(request.skill, self._need(first_part(request)))
 
     def _need(self, request: OwnedRequest) -> Need:
-        home = self._homes.home(request.kinship) if request.kinship is not None else None
-        reasons = request.started and self._registry.has_reasoning(request.models)
+        home = self._homes.home(request.affinity) if request.affinity is not None else None
+        reasons = (
+            request.started or request.request.reasoning_effort == "none"
+        ) and self._registry.has_reasoning(request.models)
         return need_of(request, self._prompt_rules, home, reasons=reasons)
 
     def _note_failover(self, request: OwnedRequest) -> None:
@@ -588,8 +592,12 @@ class Requests:
             self.metrics.ended(request.model, request.worker, told, tokens, seconds)
         logger.info("%s after %.0f ms", state, request.elapsed_ms, extra=_about(request))
         if request.part_of is None:
-            self.failed += state == "failed"
-            self.completed += state != "failed"
+            if state != "failed":
+                self.completed += 1
+            elif is_of_the_request(code):
+                self.rejected += 1
+            else:
+                self.failed += 1
         self._changes.notify()
         self._dispatcher.waiting.nudge()
         if request.late and request.end is None:

@@ -183,6 +183,7 @@ class Controller:
             active_requests=self._requests.active,
             accepted_requests=self._requests.accepted,
             completed_requests=self._requests.completed,
+            rejected_requests=self._requests.rejected,
             failed_requests=self._requests.failed,
             waiting_requests=self._requests.waiting,
             retries=metrics.retries,

@@ -102,9 +102,9 @@ class SessionTurns:
                 self.wake(turns[0])
             else:
                 del self._turns[session]
-        if request.kinship is None or request.worker is None or request.state != "finished":
+        if request.affinity is None or request.worker is None or request.state != "finished":
             return
-        before = self._homes.settle(request.kinship, request.worker)
+        before = self._homes.settle(request.affinity, request.worker)
         if session is not None and before is not None and before != request.worker:
             await self._forget(session, before)
 

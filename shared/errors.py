@@ -51,6 +51,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "headers_too_large": ErrorCode("The request has more or longer headers than taken.", False),
         "too_many_connections": ErrorCode("The gateway has all the connections it takes.", True),
         "payload_too_large": ErrorCode("The request has more bytes than allowed.", False),
+        "unsupported_encoding": ErrorCode("The body is neither plain nor gzip.", False),
         "reply_not_allowed": ErrorCode("The reply subject is not an inbox of this client.", False),
         "unknown_skill": ErrorCode("cluster.yaml names no such skill.", False),
         "unknown_model": ErrorCode("No such model, or the skill does not have it.", False),
@@ -100,6 +101,18 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "bus": ErrorCode("The connection to NATS failed.", True),
     }
 )
+
+
+_OF_THE_REQUEST = frozenset({
+    "invalid_request", "not_supported", "not_allowed", "payload_too_large", "unknown_skill",
+    "unknown_model", "context_length_exceeded", "unknown_session", "request_id_conflict",
+    "client_gone", "slow_consumer",
+})  # fmt: skip
+
+
+def is_of_the_request(code: str) -> bool:
+    """Whether an end lies in what was asked, or in who asked: no worker would have done better."""
+    return code in _OF_THE_REQUEST
 
 
 def is_retryable(code: str) -> bool:

@@ -27,7 +27,7 @@ ID_PATTERN = r"^[!-~]{1,128}$"
 """Ids of requests and sessions: 1 to 128 visible ASCII characters."""
 
 DERIVED_SESSION = "auto-"
-"""So begin the ids of sessions that nobody named; see `controller/gateway/sessions.py`."""
+"""So begin the names under which workers know what is kept of requests with an affinity."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -78,6 +78,7 @@ def build_report(
         load_balance=scheduler.throughput.balance(range(len(engines))),
         completed_requests=scheduler.completed,
         differing_requests=scheduler.differing,
+        rejected_requests=scheduler.rejected,
         failed_requests=scheduler.failed,
         config_version=reconfiguration.version if reconfiguration is not None else 0,
         config_problem=reconfiguration.problem if reconfiguration is not None else None,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from shared.changes import Changes
 from shared.clock import awake_or_asleep
-from shared.errors import ClusterError, Unavailable
+from shared.errors import ClusterError, Unavailable, is_of_the_request
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.control import AdoptedRequest
 from shared.messages.dispatch import Dispatch, Refusal
@@ -96,6 +96,7 @@ class Scheduler:
             self.admission.settle(session.key, session.engine)
         self._status = StreamStatus(self.models.catalogue, put)
         self.completed = 0
+        self.rejected = 0
         self.failed = 0
         self.differing = 0
 
@@ -472,7 +473,10 @@ class Scheduler:
             outgoing.letters.append(Letter.to_all(request, request.fail(error)))
         self._end(request, cancel=True)
         self._put(outgoing)
-        self.failed += 1
+        if is_of_the_request(error.code):
+            self.rejected += 1
+        else:
+            self.failed += 1
         logger.warning(
             "request failed: %s", error.message,
             extra={"request_id": request.dispatch.request_id, "code": error.code},

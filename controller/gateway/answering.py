@@ -47,6 +47,9 @@ class EventsForm(Form, Protocol):
     def events(self, outputs: Sequence[ChoiceOutput]) -> bytes:
         """The events of what is new."""
 
+    def keep_alive(self) -> bytes:
+        """What is sent while a stream that has begun is silent."""
+
     def closing(self, usage: Usage) -> bytes:
         """The events after the last output."""
 
@@ -140,7 +143,8 @@ class Answering:
                     data = form.opening(exchange.stream.usage) + data
                 await writer.write(data)
             elif writer.silent_s >= self._keep_alive_s:
-                await writer.write(f": {_state(exchange)}\n\n".encode())
+                comment = f": {_state(exchange)}\n\n".encode()
+                await writer.write(comment + form.keep_alive() if opened else comment)
         if not opened:
             await writer.write(form.opening(exchange.usage))
         if failed:

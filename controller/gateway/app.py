@@ -1,6 +1,7 @@
 """The paths of the gateway, and what each does."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import orjson
@@ -12,12 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from controller.gateway.affinity import as_id, header_affinity
 from controller.gateway.answering import Answering, EventsForm, Form
 from controller.gateway.anthropic.answers import CountForm, MessageForm
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
 from controller.gateway.bodies import parse_body, read_body
 from controller.gateway.desk import Desk, Question
-from controller.gateway.directory import Directory
+from controller.gateway.directory import Directory, Listed
 from controller.gateway.endpoint import (
     Endpoint,
     Handler,
@@ -28,29 +30,29 @@ from controller.gateway.endpoint import (
     key_of,
     request_id_of,
 )
-from controller.gateway.keys import Key, KeyRing
+from controller.gateway.keys import KeyRing
 from controller.gateway.metrics import Metrics
 from controller.gateway.openai.chat_answers import ChatForm
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextForm
 from controller.gateway.openapi import description
-from controller.gateway.sessions import session_id
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.unknown_fields import header_value
 from shared.errors import ClusterError, RequestError
-from shared.messages.edge import Edge
 from shared.messages.request import Priority, PriorityName, canonical_priority
 from shared.settings.tree import Gateway
+from shared.version import VERSION
 
-E = TypeVar("E", bound=Edge)
+Body = ChatRequest | CompletionRequest | MessagesRequest | CountTokensRequest
+E = TypeVar("E", ChatRequest, CompletionRequest, MessagesRequest, CountTokensRequest)
 
-_SESSION_HEADER = "x-session-id"
 _EXPOSED_HEADERS = [
     "x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry",
     IGNORED_FIELDS_HEADER,
 ]  # fmt: skip
 """What a web page may read besides the body; the official clients obey those about retries."""
-_EPOCH = "1970-01-01T00:00:00Z"
+_LONGEST_MS = 86_400_000
+"""What bounds an answer is `gateway.idle_timeout_ms`, where its caller names no `timeout_ms`."""
 
 
 class App:
@@ -85,6 +87,7 @@ class App:
                     allow_methods=["GET", "POST"],
                     allow_headers=["*"],
                     expose_headers=_EXPOSED_HEADERS,
+                    allow_private_network=True,
                 )
             )
         app = Starlette(
@@ -97,6 +100,7 @@ class App:
                 self._route("/v1/messages/count_tokens", self._count_tokens, "POST"),
                 self._route("/metrics", self._metrics_text, "GET"),
                 self._route("/openapi.json", self._openapi, "GET", open_to_all=True),
+                self._route("/", self._root, "GET", open_to_all=True),
                 self._route("/health", self._health, "GET", open_to_all=True),
                 self._route("/ready", self._ready, "GET", open_to_all=True),
             ],
@@ -144,17 +148,18 @@ class App:
     def _answer(
         self,
         request: Request,
-        body: ChatRequest | CompletionRequest | MessagesRequest | CountTokensRequest,
+        body: Body,
         model: str,
         form: Form,
         events: EventsForm | None,
     ) -> ASGIApp:
         if self.draining:
             raise Leaving()
-        fields = body.fields()
-        named = request.headers.get(_SESSION_HEADER) or body.session
-        if named:
-            fields |= {"session_id": session_id(named), "history": "sent"}
+        fields = {"timeout_ms": _LONGEST_MS, **body.fields()}
+        if body.session_id:
+            fields |= {"session_id": as_id(body.session_id), "history": "sent"}
+        elif affinity := header_affinity(request.headers) or body.affinity:
+            fields["affinity"] = as_id(affinity)
         return Answering(
             self._desk,
             key_of(request),
@@ -174,6 +179,7 @@ class App:
         )
         ignore_unknown = self._settings.unknown_fields == "ignore"
         parsed, ignored = parse_body(shape, body, ignore_unknown=ignore_unknown)
+        ignored += parsed.left_out
         if ignored:
             request.state.ignored_fields = header_value(ignored)
             self._metrics.ignored(key_of(request).client, len(ignored))
@@ -182,27 +188,30 @@ class App:
     # Models.
 
     async def _models(self, request: Request) -> ASGIApp:
-        names = await self._directory.names()
-        shown = [name for name in names if self._may_ask_for(key_of(request), name)]
+        listed = list((await self._directory.listed(key_of(request).models)).values())
         if _is_anthropic(request):
-            models = [_anthropic_model(name) for name in shown]
-            first, last = (shown[0], shown[-1]) if shown else (None, None)
-            body = {"data": models, "has_more": False, "first_id": first, "last_id": last}
+            first, last = (listed[0].name, listed[-1].name) if listed else (None, None)
+            body = {
+                "data": [_anthropic_model(each) for each in listed],
+                "has_more": False,
+                "first_id": first,
+                "last_id": last,
+            }
             return _json(body)
-        return _json({"object": "list", "data": [_openai_model(name) for name in shown]})
+        return _json({"object": "list", "data": [_openai_model(each) for each in listed]})
 
     async def _model(self, request: Request) -> ASGIApp:
         name = request.path_params["name"]
-        names = await self._directory.names()
-        if name not in names or not self._may_ask_for(key_of(request), name):
+        found = (await self._directory.listed(key_of(request).models)).get(name)
+        if found is None:
             raise RequestError(f"there is no model {name[:100]!r}", code="unknown_model")
         make = _anthropic_model if _is_anthropic(request) else _openai_model
-        return _json(make(name))
-
-    def _may_ask_for(self, key: Key, name: str) -> bool:
-        return key.models is None or bool({name, self._directory.meaning(name)} & set(key.models))
+        return _json(make(found))
 
     # About the gateway.
+
+    async def _root(self, request: Request) -> ASGIApp:
+        return _json({"name": "MLX cluster gateway", "version": VERSION, "paths": "/openapi.json"})
 
     async def _health(self, request: Request) -> ASGIApp:
         return _json({"status": "ok"})
@@ -252,12 +261,24 @@ def _is_anthropic(request: Request) -> bool:
     return "anthropic-version" in request.headers
 
 
-def _openai_model(name: str) -> Mapping[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "cluster"}
+def _openai_model(listed: Listed) -> Mapping[str, Any]:
+    model = {"id": listed.name, "object": "model", "created": listed.created, "owned_by": "cluster"}
+    return model | _properties(listed)
 
 
-def _anthropic_model(name: str) -> Mapping[str, Any]:
-    return {"type": "model", "id": name, "display_name": name, "created_at": _EPOCH}
+def _anthropic_model(listed: Listed) -> Mapping[str, Any]:
+    created = datetime.fromtimestamp(listed.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    model = {"type": "model", "id": listed.name, "display_name": listed.name, "created_at": created}
+    return model | _properties(listed)
+
+
+def _properties(listed: Listed) -> dict[str, Any]:
+    """What neither API has a field for."""
+    return {
+        "context_length": listed.context_tokens,
+        "skills": listed.skills,
+        "abilities": listed.abilities,
+    }
 
 
 def _json(body: Any) -> Response:

@@ -1,6 +1,7 @@
 """The body of a request: read within bounds of size and time, and checked."""
 
 import asyncio
+import zlib
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -13,17 +14,26 @@ from shared.messages.request import invalid, refuse_strange_objects
 
 E = TypeVar("E", bound=Edge)
 
+_GZIP = 16 + zlib.MAX_WBITS
+
 
 async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> bytes:
-    """All of it.
+    """All of it, decoded.
 
     Raises:
-        RequestError: it has too many bytes, takes too long, or is no JSON by its header.
+        RequestError: it has too many bytes, takes too long, is no JSON by its header, or encoded
+            otherwise than with gzip.
         ClientDisconnect: the caller hung up before its end.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() != "application/json":
         raise InvalidRequest(f"the body must be application/json, not {kind[:100]!r}")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip"):
+        raise RequestError(
+            f"the body must be plain or encoded with gzip, not {encoding[:100]!r}",
+            code="unsupported_encoding",
+        )
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > max_bytes:
         raise _too_large(max_bytes)
@@ -38,7 +48,21 @@ async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> by
         raise RequestError(
             f"the body did not come in whole within {timeout_s:g} s", code="request_timeout"
         ) from None
-    return bytes(body)
+    return _unzipped(body, max_bytes) if encoding == "gzip" else bytes(body)
+
+
+def _unzipped(body: bytes | bytearray, max_bytes: int) -> bytes:
+    """At most so many bytes are ever made of a body."""
+    decoder = zlib.decompressobj(_GZIP)
+    try:
+        decoded = decoder.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise InvalidRequest(f"the body is no gzip: {error}") from None
+    if len(decoded) > max_bytes:
+        raise _too_large(max_bytes)
+    if not decoder.eof or decoder.unused_data:
+        raise InvalidRequest("the body is not one whole piece of gzip")
+    return decoded
 
 
 def parse_body(shape: type[E], body: bytes, *, ignore_unknown: bool) -> tuple[E, list[str]]:

@@ -1,7 +1,9 @@
 """Hands a question to the cluster, if its caller may ask it, and counts what becomes of it."""
 
 import asyncio
+import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +26,8 @@ from shared.subjects import INBOX_PREFIX
 logger = logging.getLogger(__name__)
 
 _DEFAULT_PRIORITY: Priority = "medium"
+_LOOKS = 4
+"""So often within its time an answer that stands still is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,10 @@ class Question:
 class Exchange:
     """One question and its answer, while it is open."""
 
-    def __init__(self, stream: Stream, asked_at: float) -> None:
+    def __init__(self, stream: Stream, asked_at: float, idle_timeout_s: float) -> None:
         self._stream = stream
         self._asked_at = asked_at
+        self._idle_timeout_s = idle_timeout_s
         self.first_token_s: float | None = None
 
     @property
@@ -65,17 +70,41 @@ class Exchange:
         return self._stream.usage
 
     async def updates(self, *, at_least_every_s: float) -> AsyncGenerator[list[ChoiceOutput], None]:
-        """As `Stream.updates`."""
-        async for outputs in self._stream.updates(at_least_every_s=at_least_every_s):
+        """As `Stream.updates`.
+
+        Raises:
+            ClusterError: `deadline_exceeded`: nothing went forward for too long.
+        """
+        every_s = min(at_least_every_s, self._idle_timeout_s / _LOOKS)
+        state, moved_at = self._state, time.monotonic()
+        async for outputs in self._stream.updates(at_least_every_s=every_s):
+            now = time.monotonic()
+            if outputs or state != self._state:
+                state, moved_at = self._state, now
+            elif now - moved_at > self._idle_timeout_s:
+                raise ClusterError(
+                    f"nothing came for {self._idle_timeout_s:g} s (gateway.idle_timeout_ms)",
+                    code="deadline_exceeded",
+                )
             if outputs and self.first_token_s is None:
-                self.first_token_s = time.monotonic() - self._asked_at
+                self.first_token_s = now - self._asked_at
             yield outputs
 
     async def collect(self) -> Completion:
-        """As `Stream.collect`."""
-        completion = await self._stream.collect()
+        """The whole answer.
+
+        Raises: as `updates` does.
+        """
+        async with contextlib.aclosing(self.updates(at_least_every_s=math.inf)) as updates:
+            found = [output async for outputs in updates for output in outputs]
+        completion = self._stream.completed(found)
         self.first_token_s = completion.timings.ttft_ms / 1000
         return completion
+
+    @property
+    def _state(self) -> tuple[str | None, float | None]:
+        """What changes while there is no token yet."""
+        return self._stream.status, self._stream.progress
 
 
 class Desk:
@@ -83,16 +112,25 @@ class Desk:
 
     Args:
         strict: whether each client's answers must come to inboxes of its name; else all share one.
+        idle_timeout_s: so long may an answer stand still.
     """
 
     def __init__(
-        self, bus: Bus, directory: Directory, quotas: Quotas, metrics: Metrics, *, strict: bool
+        self,
+        bus: Bus,
+        directory: Directory,
+        quotas: Quotas,
+        metrics: Metrics,
+        *,
+        strict: bool,
+        idle_timeout_s: float,
     ) -> None:
         self._bus = bus
         self._directory = directory
         self._quotas = quotas
         self._metrics = metrics
         self._strict = strict
+        self._idle_timeout_s = idle_timeout_s
         self._inboxes: dict[str, SharedInbox] = {}
 
     @asynccontextmanager
@@ -120,7 +158,7 @@ class Desk:
                     skill=skill, request_id=question.request_id, **fields
                 )
                 async with stream:
-                    exchange = Exchange(stream, asked_at)
+                    exchange = Exchange(stream, asked_at, self._idle_timeout_s)
                     yield exchange
         except asyncio.CancelledError:
             code = "client_gone"

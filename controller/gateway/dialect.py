@@ -22,6 +22,7 @@ _STATUSES: Mapping[str, int] = {
     "request_timeout": 408,
     "request_id_conflict": 409,
     "payload_too_large": 413,
+    "unsupported_encoding": 415,
     "rate_limit_exceeded": 429,
     "headers_too_large": 431,
     "request_failed": 500,

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from shared.client import Cluster
 from shared.errors import ClusterError, RequestError, Unavailable
 from shared.ids import ModelId, SkillName
+from shared.messages.events import ABILITIES, ModelStatus
 from shared.messages.health import ClusterHealth
 
 logger = logging.getLogger(__name__)
@@ -16,6 +18,24 @@ _REFRESH_S = 2.0
 _STALE_S = 10.0
 _SERVING = ("starting", "warming", "ready")
 _DEFAULT_SKILL = SkillName("chat")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What may stand as `model`.
+
+    Attributes:
+        skills: that it serves.
+        created: since when it is known here, in seconds since 1970.
+        context_tokens: of its model, or the first of its skill; None while no worker knows.
+        abilities: of the same, on any worker; of `events.ABILITIES`.
+    """
+
+    name: str
+    skills: list[SkillName]
+    created: int
+    context_tokens: int | None
+    abilities: list[str]
 
 
 class Directory:
@@ -30,6 +50,7 @@ class Directory:
         self._aliases = aliases
         self._health: ClusterHealth | None = None
         self._heard_at = 0.0
+        self._created: dict[str, int] = {}
 
     async def run(self) -> None:
         """Ask again and again, until cancelled."""
@@ -46,24 +67,48 @@ class Directory:
             return Unavailable("no worker is ready, or starts", code="no_worker")
         return None
 
-    async def names(self) -> dict[str, list[SkillName]]:
-        """All that may stand as `model`: models that a worker has, skills and aliases, with the
-        skills they serve.
+    async def listed(self, allowed: Collection[str] | None = None) -> dict[str, Listed]:
+        """All that may stand as `model`, by name: models that a worker has, skills and aliases.
+
+        Args:
+            allowed: the names of which the caller may know; None for all.
 
         Raises:
             Unavailable: no controller answers.
         """
-        served = self._served(await self._known())
-        names: dict[str, list[SkillName]] = {}
-        for skill, models in served.items():
-            for model in models:
-                names.setdefault(model, []).append(skill)
-        for skill in served:
-            names.setdefault(skill, [skill])
+        health = await self._known()
+        served = self._served(health)
+        skills: dict[str, list[SkillName]] = {}
+        models: dict[str, ModelId] = {}
+        for skill, having in served.items():
+            for model in having:
+                skills.setdefault(model, []).append(skill)
+                models[model] = model
+        for skill, having in served.items():
+            skills.setdefault(skill, [skill])
+            models.setdefault(skill, having[0])
         for alias, meant in self._aliases.items():
-            if alias not in names and meant in names:
-                names[alias] = names[meant]
-        return names
+            if alias not in skills and meant in skills:
+                skills[alias], models[alias] = skills[meant], models[meant]
+        return {
+            name: self._listed(name, serves, _statuses(health, models[name]))
+            for name, serves in skills.items()
+            if allowed is None or {name, self.meaning(name)} & set(allowed)
+        }
+
+    def _listed(
+        self, name: str, skills: list[SkillName], statuses: Iterable[ModelStatus]
+    ) -> Listed:
+        known = list(statuses)
+        contexts = [one.max_context_tokens for one in known if one.max_context_tokens is not None]
+        can = {ability for one in known for ability in one.abilities or ()}
+        return Listed(
+            name,
+            skills,
+            self._created.setdefault(name, int(time.time())),
+            max(contexts, default=None),
+            [ability for ability in ABILITIES if ability in can],
+        )
 
     def meaning(self, name: str) -> str:
         """What an alias stands for; of other names themselves."""
@@ -97,8 +142,7 @@ class Directory:
             return (_DEFAULT_SKILL if _DEFAULT_SKILL in having else having[0]), ModelId(meant)
         if meant in skills:
             return SkillName(meant), None
-        models = {model for models in skills.values() for model in models}
-        known = ", ".join(sorted(models if allowed is None else allowed))
+        known = ", ".join(sorted(await self.listed(allowed))) or "none now"
         raise RequestError(
             f"model: there is no {name!r}; there are: {known}", code="unknown_model", param="model"
         )
@@ -137,3 +181,14 @@ class Directory:
             self._heard_at = time.monotonic()
         except ClusterError as error:
             logger.debug("the cluster's health is not known: %s", error.message)
+
+
+def _statuses(health: ClusterHealth, model: ModelId) -> Iterable[ModelStatus]:
+    """Of a model, on each worker that takes requests or starts."""
+    return (
+        status
+        for worker in health.workers
+        if worker.state in _SERVING
+        for status in worker.models
+        if status.id == model and status.state != "failed"
+    )

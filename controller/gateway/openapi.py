@@ -16,6 +16,7 @@ _REFUSALS = {
     "404": "No such model.",
     "408": "The request did not come in whole in time.",
     "413": "The body is too large.",
+    "415": "The body is neither plain nor gzip.",
     "431": "The head of the request is too large.",
     "429": "More than the API key allows; `retry-after` says when to come again.",
     "500": "A fault of the cluster's own.",
@@ -32,6 +33,7 @@ _ANYWHERE = ("400", "408", "431", "500", "503")
 _QUERIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/v1/models": ("The models, skills and aliases that may stand as `model`.", ("401",)),
     "/v1/models/{name}": ("One of them.", ("401", "404")),
+    "/": ("What this is; with HEAD whether it is there.", ()),
     "/health": ("The gateway runs.", ()),
     "/ready": ("The cluster answers and a worker is ready.", ()),
     "/metrics": ("Prometheus' text format.", ("401", "403")),

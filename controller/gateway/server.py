@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -21,6 +23,9 @@ _BACKLOG = 1024
 _KEEP_ALIVE_S = 75
 _LAST_WORDS_S = 2.0
 _TLS_CLOSE_S = 2.0
+_NAMES = {"localhost": ("127.0.0.1", "::1")}
+"""Whatever a machine's own table says: clients try either."""
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def check_tls(tls: GatewayTls | None) -> None:
@@ -46,20 +51,20 @@ class HttpServer:
 
     def __init__(self, settings: Gateway, app: ASGIApp) -> None:
         self._settings = settings
-        self._socket = _listen(settings.host, settings.port)
+        self._sockets = _listen(settings.host, settings.port)
         self._server = _Server(
             _config(settings, app), handshake_timeout_s=settings.header_timeout_ms / 1000
         )
 
     @property
     def url(self) -> str:
-        host, port = self._socket.getsockname()[:2]
+        host, port = self._sockets[0].getsockname()[:2]
         scheme = "https" if self._settings.tls is not None else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def run(self) -> None:
         """Serve until told to stop, and the open requests have ended."""
-        await self._server.serve(sockets=[self._socket])
+        await self._server.serve(sockets=self._sockets)
 
     def stop(self, *, in_haste: bool) -> None:
         """Take no more connections; open requests go on, unless there is haste."""
@@ -137,16 +142,46 @@ def _config(settings: Gateway, app: ASGIApp) -> uvicorn.Config:
     return config
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of a host, IPv4 first."""
+    found: list[socket.socket] = []
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind)
+        addresses = sorted(
+            {
+                (family, address)
+                for name in _NAMES.get(host, (host,))
+                for family, _, _, _, address in socket.getaddrinfo(
+                    name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )
+            }
+        )
+        for family, (name, asked, *scope) in addresses:
+            at = found[0].getsockname()[1] if found else asked
+            try:
+                found.append(_bound(family, (name, at, *scope), alone=len(addresses) == 1))
+            except OSError as error:  # a machine may have no IPv6
+                if error.errno not in _NOT_HERE or len(addresses) == 1:
+                    raise
+        if not found:
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    except OSError as error:
+        for listening in found:
+            listening.close()
+        raise SettingsError(f"gateway: cannot listen on {host}:{port}: {error.strerror}") from None
+    return found
+
+
+def _bound(family: int, address: tuple[Any, ...], *, alone: bool) -> socket.socket:
+    """Of several each is for its own family; `::` alone hears both."""
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and not alone:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
         listening.listen(_BACKLOG)
         listening.setblocking(False)
-    except OSError as error:
-        raise SettingsError(f"gateway: cannot listen on {host}:{port}: {error.strerror}") from None
+    except OSError:
+        listening.close()
+        raise
     return listening

@@ -75,7 +75,14 @@ class GatewayService:
         self._directory = Directory(Cluster(bus, LOCAL_CLIENT), gateway.model_aliases)
         metrics = Metrics()
         strict = settings.security.strict_inbox
-        desk = Desk(bus, self._directory, Quotas(), metrics, strict=strict)
+        desk = Desk(
+            bus,
+            self._directory,
+            Quotas(),
+            metrics,
+            strict=strict,
+            idle_timeout_s=gateway.idle_timeout_ms / 1000,
+        )
         self._app = App(gateway, desk, self._directory, self._ring, metrics)
         self._server = HttpServer(gateway, self._app.build())
 

@@ -13,7 +13,14 @@ from controller.routing.obstacles import (
     could_serve,
     find_obstacle,
 )
-from controller.routing.policies import Candidate, Draw, LeastBusy, Policy, PrefixAware
+from controller.routing.policies import (
+    Candidate,
+    Draw,
+    LeastBusy,
+    Policy,
+    PrefixAware,
+    near_ms,
+)
 from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import Tier
@@ -31,6 +38,7 @@ is better by more than both."""
 T = TypeVar("T")
 
 HOME = "it served the session before"
+AFFINITY = "it served what has the same affinity before"
 ONLY = "no other one can serve it now"
 TRIAL = "it has new settings, and gets its share of what is not urgent"
 SPREAD = "the least of its places are taken, and prompts of a list are spread"
@@ -102,7 +110,7 @@ def choose(
     """A worker that can serve `need`, with the best model it has for it.
 
     The first model that any worker can serve wins. A session stays where it was served, while
-    that is not much slower; else the policy picks.
+    that is not much slower, what has an affinity while it is as soon there; else the policy picks.
 
     Args:
         excluded: workers that refused this request already.
@@ -154,7 +162,7 @@ def _tried(
     """A worker on trial, where it is its turn: of what is not urgent each gets its share, also
     where the policy would never pick it, or nothing would show what it is like. Not where it is
     much slower, and no session that has a home."""
-    if need.level == "high" or need.home is not None or not on_trial:
+    if need.level == "high" or (need.is_turn and need.home is not None) or not on_trial:
         return None
     one = candidates[min(int(draw() * len(candidates)), len(candidates) - 1)]
     slow = one.forecast.total_ms > _much_slower_ms(candidates)
@@ -166,8 +174,9 @@ def _pick(
 ) -> tuple[Candidate, str]:
     if need.home is not None:
         home = next((one for one in candidates if one.worker.id == need.home), None)
-        if home is not None and home.forecast.total_ms <= _much_slower_ms(candidates):
-            return home, HOME
+        limit_ms = _much_slower_ms(candidates) if need.is_turn else near_ms(candidates)
+        if home is not None and home.forecast.total_ms <= limit_ms:
+            return home, HOME if need.is_turn else AFFINITY
     if len(candidates) == 1:
         return candidates[0], ONLY
     if need.among_others and isinstance(policy, PrefixAware):

@@ -20,7 +20,8 @@ class Need(NamedTuple):
     Attributes:
         text_bytes, token_ids: what the prompt is made of.
         links: of the prompt, for a model.
-        session, home: that it is a turn of, and the worker that served that last.
+        session, home: it shares this with others, and the worker that served the last of them.
+        is_turn: that is a session, which stays where it is; else an affinity.
         among_others: of a list of prompts, which is answered when its last one is.
         abilities: that the model must have there, of `events.ABILITIES`.
         structured: it asks for reasoning, tools or a schema, of which older workers know nothing.
@@ -34,6 +35,7 @@ class Need(NamedTuple):
     links: Callable[[ModelId], Links] = _no_links
     session: SessionKey | None = None
     home: WorkerId | None = None
+    is_turn: bool = False
     among_others: bool = False
     abilities: frozenset[str] = frozenset()
     structured: bool = False

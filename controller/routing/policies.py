@@ -56,9 +56,8 @@ class PrefixAware:
     reason = "the first token is predicted there soonest"
 
     def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
-        soonest = min(candidate.forecast.total_ms for candidate in candidates)
-        limit = max(soonest, _NEAR * soonest + _NEAR_MS)  # of times below 0, if one tells such
-        near = (one for one in candidates if one.forecast.total_ms <= limit)
+        limit_ms = near_ms(candidates)
+        near = (one for one in candidates if one.forecast.total_ms <= limit_ms)
         return _least_busy(near, draw)
 
 
@@ -114,6 +113,12 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
 def policy_named(name: str) -> Policy:
     """A new policy; each controller has one, as some remember."""
     return _POLICIES[name]()
+
+
+def near_ms(candidates: Sequence[Candidate]) -> float:
+    """Forecasts up to this are about as short as the shortest one."""
+    soonest = min(candidate.forecast.total_ms for candidate in candidates)
+    return max(soonest, _NEAR * soonest + _NEAR_MS)  # of times below 0, if one tells such
 
 
 def _readiest(candidates: Sequence[Candidate]) -> Sequence[Candidate]:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -170,10 +170,15 @@ class Stream:
 
         Raises: as iterating does.
         """
-        parts: dict[int, list[ChoiceOutput]] = {}
         async with self:
-            async for chunk in self:
-                parts.setdefault(chunk.choice, []).append(chunk)
+            outputs = [output async for output in self]
+        return self.completed(outputs)
+
+    def completed(self, outputs: Iterable[ChoiceOutput]) -> Completion:
+        """The whole answer, from all of its outputs."""
+        parts: dict[int, list[ChoiceOutput]] = {}
+        for output in outputs:
+            parts.setdefault(output.choice, []).append(output)
         assert self.usage is not None and self.timings is not None
         return Completion(
             request_id=self.request_id,

@@ -70,7 +70,7 @@ def first_problem(error: ValidationError) -> tuple[str | None, str]:
     A check of several fields raises `ValueError("field: what is wrong")`: the path ends there.
     """
     problem = error.errors(include_url=False, include_input=False)[0]
-    parts = [shortened(part) for part in problem["loc"]]
+    parts = [shortened(part) for part in problem["loc"] if part != ""]  # a tag without a name
     message = problem["msg"]
     if problem["type"] == "extra_forbidden":
         message = "unknown field"

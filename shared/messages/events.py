@@ -313,6 +313,7 @@ class WorkerReport(Part):
     tokens_per_s: float = 0.0
     load_balance: float = 1.0
     completed_requests: Count = 0
+    rejected_requests: Count = 0
     failed_requests: Count = 0
     differing_requests: Count = 0
     config_version: Count = 0
@@ -367,8 +368,9 @@ class ControllerReport(Part):
     """The state of a controller, as its heartbeats and health answers carry it.
 
     Attributes:
-        active_requests, accepted_requests, completed_requests, failed_requests: of clients; a list
-            of prompts is one.
+        active_requests, accepted_requests, completed_requests, rejected_requests, failed_requests:
+            of clients; a list of prompts is one. Rejected are those that ended because of what
+            they ask.
         waiting_requests: those for which no worker has room; of a list each prompt.
         retries: attempts that failed and were followed by another one.
         migrations: of those, the ones that had begun to answer.
@@ -389,6 +391,7 @@ class ControllerReport(Part):
     active_requests: Count = 0
     accepted_requests: Count = 0
     completed_requests: Count = 0
+    rejected_requests: Count = 0
     failed_requests: Count = 0
     waiting_requests: Count = 0
     retries: Count = 0

@@ -228,6 +228,12 @@ class InferenceRequest(Tools):
 
     request_id: RequestId | None = Field(None, pattern=ID_PATTERN)
     session_id: str | None = Field(None, pattern=ID_PATTERN)
+    affinity: str | None = Field(
+        None,
+        pattern=ID_PATTERN,
+        description="requests that share it go where the one before was served, unless another "
+        "worker is sooner; they are in no order",
+    )
     history: Literal["sent", "kept"] | None = Field(
         None,
         description="whether messages are the whole conversation, or only what is new in the "
@@ -299,12 +305,19 @@ class InferenceRequest(Tools):
 
     @property
     def turn_of(self) -> str | None:
-        """The session whose turns go one after another. One that nobody named, which gateways
-        derive from how a conversation began, only says where the request is best served."""
+        """The session whose turns go one after another. One whose id begins with `auto-`, as older
+        gateways make them, is but an affinity."""
         session = self.session_id
         if session is None or self.count_only or session.startswith(DERIVED_SESSION):
             return None
         return session
+
+    @property
+    def kept_as(self) -> str | None:
+        """Under which name workers know what is kept of it: of its session, or its affinity."""
+        if self.session_id is not None or self.affinity is None:
+            return self.session_id
+        return f"{DERIVED_SESSION}{self.affinity}"
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:

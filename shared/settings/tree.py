@@ -107,7 +107,8 @@ class Gateway(Section):
 
     `model_aliases`: the name that a program insists on → a model or a skill. `cors_origins`: web
     pages that may call it (`["*"]`: all); none by default. `unknown_fields`: those of requests are
-    ignored, and named in the response header `x-ignored-fields`, or refused.
+    ignored, and named in the response header `x-ignored-fields`, or refused. `idle_timeout_ms`: so
+    long may an answer stand still, without a token and without progress before the first.
     """
 
     id: str | None = Field(None, pattern=NAME_PATTERN)
@@ -126,6 +127,7 @@ class Gateway(Section):
     header_timeout_ms: PositiveMilliseconds = 10_000
     body_timeout_ms: PositiveMilliseconds = 30_000
     send_timeout_ms: PositiveMilliseconds = 30_000
+    idle_timeout_ms: PositiveMilliseconds = 600_000
     keep_alive_ms: PositiveMilliseconds = 10_000
     drain_timeout_ms: PositiveMilliseconds = 30_000
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.circuit_breaker import CircuitBreaker
 from controller.routing import Decision, Need, NoRoute, choose, find_obstacle, policy_named
-from controller.routing.choice import HOME, MOST_COMPARED, SPREAD, TRIAL
+from controller.routing.choice import AFFINITY, HOME, MOST_COMPARED, SPREAD, TRIAL
 from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelSpeed, ModelState, ModelStatus, Tier
@@ -60,6 +60,7 @@ def prompt(*links: str, home: str | None = None, **fields: Any) -> Need:
         text_bytes=40_000,
         links=lambda model: shared,
         home=WorkerId(home) if home is not None else None,
+        is_turn=home is not None,
         **fields,
     )
 
@@ -158,7 +159,7 @@ def test_what_is_urgent_goes_to_others_while_there_are_some() -> None:
 
 
 def test_a_session_stays_at_its_home_whoever_is_on_trial() -> None:
-    need = Need([DEMO], home=WorkerId("b"))
+    need = Need([DEMO], home=WorkerId("b"), is_turn=True)
     assert shares(need, on_trial="c")["b"] == 1
     assert shares(need, on_trial="b")["b"] == 1
 
@@ -176,7 +177,7 @@ def test_a_worker_that_keeps_the_prompt_is_chosen_though_it_is_busier() -> None:
 
 @pytest.mark.parametrize("policy", NAMES)
 def test_a_session_stays_where_it_was_whatever_the_policy(policy: str) -> None:
-    need = Need([DEMO], home=WorkerId("b"))
+    need = Need([DEMO], home=WorkerId("b"), is_turn=True)
     decision = decided([view("a"), view("b", active_requests=7)], need, policy=policy)
     assert (decision.worker.id, decision.reason) == ("b", HOME)
 
@@ -184,7 +185,7 @@ def test_a_session_stays_where_it_was_whatever_the_policy(policy: str) -> None:
 @pytest.mark.parametrize(("ahead_ms", "at"), [(0, "b"), (260, "b"), (270, "a"), (9000, "a")])
 def test_a_session_leaves_a_worker_that_is_much_slower(ahead_ms: float, at: str) -> None:
     """A step takes 30 ms at either, and 1.5 times that and 250 ms is much."""
-    need = Need([DEMO], home=WorkerId("b"))
+    need = Need([DEMO], home=WorkerId("b"), is_turn=True)
     assert chosen(view("a"), view("b", prefill_ms=ahead_ms), need=need)[0] == at
 
 
@@ -198,10 +199,37 @@ def test_a_session_leaves_a_worker_that_is_much_slower(ahead_ms: float, at: str)
     ],
 )
 def test_a_session_leaves_a_worker_that_is_out(fields: dict[str, Any]) -> None:
-    need = Need([DEMO], home=WorkerId("b"))
+    need = Need([DEMO], home=WorkerId("b"), is_turn=True)
     assert chosen(view("a"), view("b", **fields), need=need)[0] == "a"
     assert chosen(view("a"), need=need)[0] == "a"
     assert chosen(view("a"), view("b"), need=need, excluded="b")[0] == "a"
+
+
+# Affinity.
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_what_has_an_affinity_goes_where_that_was_whatever_the_policy(policy: str) -> None:
+    need = Need([DEMO], home=WorkerId("b"))
+    decision = decided([view("a"), view("b", active_requests=7)], need, policy=policy)
+    assert (decision.worker.id, decision.reason) == ("b", AFFINITY)
+
+
+@pytest.mark.parametrize(("ahead_ms", "at"), [(0, "b"), (27, "b"), (30, "a"), (9000, "a")])
+def test_it_goes_elsewhere_where_it_is_served_sooner(ahead_ms: float, at: str) -> None:
+    """A step takes 30 ms at either; a tenth of that and 25 ms are nothing."""
+    need = Need([DEMO], home=WorkerId("b"))
+    assert chosen(view("a"), view("b", prefill_ms=ahead_ms), need=need)[0] == at
+
+
+@pytest.mark.parametrize(("ahead_ms", "at"), [(5_000, "b"), (19_000, "b"), (30_000, "a")])
+def test_it_waits_there_as_long_as_computing_its_prompt_would_take(
+    ahead_ms: float, at: str
+) -> None:
+    kept: dict[str, dict[str, Tier]] = {"b": {"one": "memory"}}
+    need = prompt("one")._replace(home=WorkerId("b"))
+    found = chosen(view("a"), view("b", prefill_ms=ahead_ms), need=need, kept=kept)
+    assert found[0] == at
 
 
 # Lists of prompts.
@@ -373,6 +401,7 @@ needs = st.builds(
     among_others=st.booleans(),
     links=st.just(lambda model: ()),
     home=st.one_of(st.none(), st.integers(0, 60).map(lambda number: WorkerId(f"w{number:02}"))),
+    is_turn=st.booleans(),
 )
 
 

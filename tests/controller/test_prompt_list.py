@@ -60,10 +60,10 @@ def test_choices_of_a_part_have_the_seeds_that_they_have_in_the_list() -> None:
 
 
 def test_a_part_streams_and_is_no_turn_of_a_session() -> None:
-    whole = owned(prompt=["a", "b"], stream=False, session_id="s", request_id="mine")
+    whole = owned(prompt=["a", "b"], stream=False, session_id="s", affinity="a", request_id="mine")
     part = part_of(whole, 1, INBOX)
     assert part.request.stream and part.request.multiplex
-    assert (part.session, part.kinship, part.request.request_id) == (None, None, None)
+    assert (part.session, part.affinity, part.request.request_id) == (None, None, None)
     assert whole.session is not None
 
 

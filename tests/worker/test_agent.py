@@ -122,9 +122,11 @@ async def test_finished_and_failed_requests_are_counted(agent: RunningAgent) -> 
     before = (await agent.health()).worker
     await (await agent.start()).done()
     await (await agent.start(prompt=[10**6])).failed()
+    await (await agent.start(max_tokens=_LONG, logit_bias=ENDLESS, timeout_ms=300)).failed()
     after = (await agent.health()).worker
     assert after.completed_requests == before.completed_requests + 1
-    assert after.failed_requests == before.failed_requests + 1
+    assert after.rejected_requests == before.rejected_requests + 1, "what it asks cannot be"
+    assert after.failed_requests == before.failed_requests + 1, "its time passed"
     assert (after.active_requests, after.queued_requests) == (0, 0)
 
 

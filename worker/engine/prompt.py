@@ -73,7 +73,8 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     wanted = order.max_tokens or DEFAULT_MAX_TOKENS
     max_tokens = min(wanted, context - len(prompt_ids))
     answer = _answer(order, model, prompt, max_tokens)
-    sequence = Sequence(order, answer, max_tokens, model.replay_decode)
+    token_bytes = model.grammars.token_bytes if model.grammars is not None else None
+    sequence = Sequence(order, answer, max_tokens, model.replay_decode, token_bytes)
     replayed = sequence.replay()
     if sequence.problem is not None:
         raise RequestError(sequence.problem, code="request_failed", param=_param(order))

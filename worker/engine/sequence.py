@@ -1,5 +1,6 @@
 """One sequence while it is generated: its place, what it says, its end."""
 
+from collections.abc import Callable
 from typing import Any
 
 from shared.messages.stream import FinishReason
@@ -7,9 +8,12 @@ from worker.answer.answer import Answer
 from worker.answer.constraint import Constraint
 from worker.answer.delta import Delta
 from worker.answer.parser import Channel
-from worker.answer.text import Decode
+from worker.answer.text import REPLACEMENT, Decode
 from worker.engine.tokens import Token, TokenLogprobs
 from worker.link.messages import CallPiece, Output, Submit
+
+TokenBytes = Callable[[int], bytes]
+"""What a token is in UTF-8, also where that is a part of a character."""
 
 
 class Sequence:
@@ -17,13 +21,21 @@ class Sequence:
 
     Args:
         max_tokens: of the answer, those that are known already included.
-        decode: for the log-probabilities of tokens.
+        decode, token_bytes: for the log-probabilities of tokens.
     """
 
-    def __init__(self, order: Submit, answer: Answer, max_tokens: int, decode: Decode) -> None:
+    def __init__(
+        self,
+        order: Submit,
+        answer: Answer,
+        max_tokens: int,
+        decode: Decode,
+        token_bytes: TokenBytes | None = None,
+    ) -> None:
         self.id = order.sequence
         self.model = order.model
         self._decode = decode
+        self._token_bytes = token_bytes
         self._logprobs = order.sampling.logprobs
         self._index = len(order.resumed_ids)
         self._resumed_ids, self._replayed_ids = order.resumed_ids, order.replayed_ids
@@ -77,7 +89,7 @@ class Sequence:
                 reason = "stop"
         logprobs = None
         if self._logprobs is not None and token.logprobs is not None:
-            entry = _logprob(token.token_id, token.logprobs, self._logprobs, self._decode)
+            entry = self._logprob(token.token_id, token.logprobs, self._logprobs)
             logprobs = [{**entry, "channel": _channel(before, self._answer.channel)}]
         return self._output([token.token_id], delta, reason, logprobs)
 
@@ -117,19 +129,21 @@ class Sequence:
         self._index += len(token_ids)
         return output
 
+    def _logprob(self, token_id: int, logprobs: TokenLogprobs, top: int) -> dict[str, Any]:
+        """The log-probability of a token and of the `top` likeliest, as the wire shows them."""
+        entry = self._entry(token_id, logprobs.drawn)
+        if top:
+            entry["top"] = [self._entry(other, value) for other, value in logprobs.top[:top]]
+        return entry
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        text = self._decode([token_id])
+        entry: dict[str, Any] = {"token_id": token_id, "token": text, "logprob": logprob}
+        if REPLACEMENT in text and self._token_bytes is not None:
+            entry["bytes"] = list(self._token_bytes(token_id))
+        return entry
+
 
 def _channel(before: Channel, after: Channel) -> Channel:
     """Of a token: a marker belongs to what it marks."""
     return before if after == "content" else after
-
-
-def _logprob(token_id: int, logprobs: TokenLogprobs, top: int, decode: Decode) -> dict[str, Any]:
-    """The log-probability of a token and of the `top` likeliest, as the wire shows them."""
-    entry = _entry(token_id, logprobs.drawn, decode)
-    if top:
-        entry["top"] = [_entry(other, value, decode) for other, value in logprobs.top[:top]]
-    return entry
-
-
-def _entry(token_id: int, logprob: float, decode: Decode) -> dict[str, Any]:
-    return {"token_id": token_id, "token": decode([token_id]), "logprob": logprob}

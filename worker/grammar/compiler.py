@@ -80,6 +80,10 @@ class GrammarCompiler:
         self._pool = MatcherPool(self._of_use)
         self._problems: OrderedDict[Grammar, str | None] = OrderedDict()
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token is in UTF-8, also where that is a part of a character. For any thread."""
+        return bytes(self.tokenizer.decode_bytes([token_id]))
+
     def matcher(self, grammar: Grammar) -> Matcher:
         """For one answer, at the beginning of a grammar.
 

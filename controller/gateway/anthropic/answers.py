@@ -1,15 +1,19 @@
 """Answers in Anthropic's shape: a message, whole or as its sequence of events."""
 
-from collections.abc import Sequence
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from shared.client import Completion
 from shared.ids import RequestId
-from shared.messages.stream import ChoiceOutput, Usage
+from shared.messages.stream import ChoiceOutput, Usage, plain_calls
 
 _NOTHING = Usage(0, 0, 0)
+_EMPTY = {"type": "text", "text": ""}
+"""What stands where a model said nothing: clients look for a block."""
 
 
 class MessageForm:
@@ -19,37 +23,34 @@ class MessageForm:
         self._id = f"msg_{request_id.removeprefix('req-')}"
         self._model = model
         self._last: ChoiceOutput | None = None
+        self._blocks = _BlockEvents()
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         (output,) = completion.choices
-        return self._message([{"type": "text", "text": output.text}], completion.usage) | _stop(
-            output
-        )
+        content = list(_blocks(output)) or [_EMPTY]
+        return self._message(content, completion.usage) | _stop(output)
 
     def opening(self, usage: Usage | None) -> bytes:
         begun = usage or _NOTHING
         start = Usage(begun.prompt_tokens, begun.cached_tokens, 0)
-        block = {"type": "text", "text": ""}
-        return (
-            _event("message_start", message=self._message([], start))
-            + _event("content_block_start", index=0, content_block=block)
-            + _event("ping")
-        )
+        return _event("message_start", message=self._message([], start)) + self.keep_alive()
+
+    def keep_alive(self) -> bytes:
+        return _event("ping")
 
     def events(self, outputs: Sequence[ChoiceOutput]) -> bytes:
         self._last = outputs[-1]
-        deltas = [{"type": "text_delta", "text": output.text} for output in outputs if output.text]
-        return b"".join(_event("content_block_delta", index=0, delta=delta) for delta in deltas)
+        return b"".join(map(self._blocks.of, outputs))
 
     def closing(self, usage: Usage) -> bytes:
         stop = _stop(self._last) if self._last is not None else {"stop_reason": "end_turn"}
         return (
-            _event("content_block_stop", index=0)
+            self._blocks.end()
             + _event("message_delta", delta=stop, usage=_usage(usage))
             + _event("message_stop")
         )
 
-    def _message(self, content: list[dict[str, str]], usage: Usage) -> dict[str, Any]:
+    def _message(self, content: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
         return {
             "id": self._id,
             "type": "message",
@@ -69,9 +70,91 @@ class CountForm:
         return {"input_tokens": completion.usage.prompt_tokens}
 
 
+class _BlockEvents:
+    """The events of an answer's blocks: each begins when the one before has ended."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._open: str | None = None
+        self._thought = hashlib.sha256()
+
+    def of(self, output: ChoiceOutput) -> bytes:
+        """What is new."""
+        events = b""
+        if output.reasoning:
+            self._thought.update(output.reasoning.encode())
+            events += self._begin("thinking", thinking="", signature="")
+            events += self._delta("thinking_delta", thinking=output.reasoning)
+        if output.text:
+            events += self._begin("text", text="")
+            events += self._delta("text_delta", text=output.text)
+        for piece in output.tool_calls or ():
+            function = piece["function"]
+            if "id" in piece:
+                events += self._end_block()
+                name = function["name"]
+                events += self._begin("tool_use", id=piece["id"], name=name, input={})
+            if function["arguments"]:
+                events += self._delta("input_json_delta", partial_json=function["arguments"])
+        return events
+
+    def end(self) -> bytes:
+        """After the last output."""
+        return (self._begin("text", text="") if self._index < 0 else b"") + self._end_block()
+
+    def _begin(self, kind: str, **fields: Any) -> bytes:
+        if self._open == kind:
+            return b""
+        events = self._end_block()
+        self._open = kind
+        self._index += 1
+        block = {"type": kind, **fields}
+        return events + _event("content_block_start", index=self._index, content_block=block)
+
+    def _delta(self, kind: str, **fields: Any) -> bytes:
+        delta = {"type": kind, **fields}
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+    def _end_block(self) -> bytes:
+        if self._open is None:
+            return b""
+        events = b""
+        if self._open == "thinking":
+            events = self._delta("signature_delta", signature=_written(self._thought.digest()))
+        self._open = None
+        return events + _event("content_block_stop", index=self._index)
+
+
+def _blocks(output: ChoiceOutput) -> Iterator[dict[str, Any]]:
+    if output.reasoning:
+        signature = _written(hashlib.sha256(output.reasoning.encode()).digest())
+        yield {"type": "thinking", "thinking": output.reasoning, "signature": signature}
+    if output.text:
+        yield {"type": "text", "text": output.text}
+    for call in plain_calls(output.tool_calls or ()):
+        function = call["function"]
+        arguments = _arguments(function["arguments"])
+        yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
+
+
+def _written(digest: bytes) -> str:
+    """A signature of what was thought. Nobody asks for it here; clients send it back."""
+    return base64.b64encode(digest).decode()
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """Of a call; none where it was cut off."""
+    try:
+        found = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _stop(output: ChoiceOutput) -> dict[str, str | None]:
-    if output.finish_reason == "length":
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    reasons = {"length": "max_tokens", "tool_calls": "tool_use"}
+    if (reason := reasons.get(output.finish_reason or "")) is not None:
+        return {"stop_reason": reason, "stop_sequence": None}
     if output.stop_sequence is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": output.stop_sequence}
     return {"stop_reason": "end_turn", "stop_sequence": None}

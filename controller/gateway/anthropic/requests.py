@@ -1,65 +1,31 @@
 """What Anthropic's clients send, and what it means to the cluster."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from controller.gateway.sessions import derived_name
+from controller.gateway.affinity import derived_affinity
+from controller.gateway.anthropic.content import TextBlock, Turn, text_of
+from controller.gateway.anthropic.tools import ClientTool, ServerTool, ToolChoice, Tools
 from shared.messages.edge import Edge
 from shared.messages.request import (
     MaxTokens,
     ModelName,
     PriorityName,
+    ReasoningEffort,
     Share,
     StopStrings,
     Temperature,
+    ThinkingBudget,
     TimeoutMs,
     TopK,
     refuse_asked,
 )
+from shared.messages.schemas import check_schema
 
-_Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
-_OtherKind = Literal[
-    "image",
-    "document",
-    "search_result",
-    "thinking",
-    "redacted_thinking",
-    "tool_use",
-    "tool_result",
-    "server_tool_use",
-    "web_search_tool_result",
-    "container_upload",
-]
-
-
-class Block(Edge):
-    """One block of content; text is the only kind that is served yet."""
-
-    type: Literal["text"]
-    text: str
-    cache_control: dict[str, Any] | None = None
-    citations: Annotated[list[Any], Field(fail_fast=True)] | None = None
-
-
-class OtherBlock(Edge):
-    """Kinds that are known and not served yet."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: _OtherKind
-
-
-class Turn(Edge):
-    """One message."""
-
-    role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[Block | OtherBlock], Field(fail_fast=True)]
-
-    @property
-    def text(self) -> str:
-        return _text(self.content)
+_BILLING = "x-anthropic-billing-header:"
+"""A line of Claude Code's system prompt that changes with every request: what is behind it would
+never be found in the cache."""
 
 
 class Metadata(Edge):
@@ -70,6 +36,22 @@ class Thinking(Edge):
     model_config = ConfigDict(extra="allow")
 
     type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: ThinkingBudget | None = None
+
+
+class OutputFormat(Edge):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        check_schema(self.schema_)
+        return self
+
+
+class OutputConfig(Edge):
+    effort: ReasoningEffort | None = None
+    format: OutputFormat | None = None
 
 
 class _Conversation(Edge):
@@ -80,14 +62,14 @@ class _Conversation(Edge):
         list[Turn],
         Field(min_length=1, fail_fast=True, examples=[[{"role": "user", "content": "Hello!"}]]),
     ]
-    system: str | Annotated[list[Block], Field(fail_fast=True)] | None = None
-
-    # Not served yet.
-    tools: _Objects | None = None
-    tool_choice: dict[str, Any] | None = None
+    system: str | Annotated[list[TextBlock], Field(fail_fast=True)] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
-    output_config: dict[str, Any] | None = None
-    mcp_servers: _Objects | None = None
+    output_config: OutputConfig | None = None
+
+    # Not served.
+    mcp_servers: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
 
     # Of Anthropic's own service.
     cache_control: dict[str, Any] | None = None
@@ -95,29 +77,71 @@ class _Conversation(Edge):
 
     # The cluster's own.
     priority: PriorityName | None = None
+    session_id: Annotated[str, Field(max_length=1024)] | None = None
     timeout_ms: TimeoutMs | None = None
 
+    @model_validator(mode="after")
+    def _can_go_on(self) -> Self:
+        if self.messages[-1].role == "assistant" and self.messages[-1].has_calls:
+            raise ValueError("messages: the last one has calls, of which the results are missing")
+        return self
+
+    @property
+    def left_out(self) -> list[str]:
+        """The paths of tools that nobody here can run, which the model is not told of."""
+        return [
+            f"tools.{tool.name or tool.type}"
+            for tool in self.tools or ()
+            if isinstance(tool, ServerTool)
+        ]
+
     def refuse_unsupported(self) -> None:
-        """Raises RequestError for what is not served yet."""
-        asked = {
-            "tools": bool(self.tools),
-            "tool_choice": self.tool_choice is not None
-            and self.tool_choice.get("type") not in ("auto", "none"),
-            "thinking": self.thinking is not None and self.thinking.type == "enabled",
-            "output_config": bool(self.output_config and self.output_config.get("format")),
-            "mcp_servers": bool(self.mcp_servers),
-        }
+        """Raises RequestError for what is not served."""
+        asked = {"mcp_servers": bool(self.mcp_servers)}
         for index, turn in enumerate(self.messages):
-            if isinstance(turn.content, list):
-                for position, block in enumerate(turn.content):
-                    asked[f"messages.{index}.content.{position}.type"] = block.type != "text"
+            asked |= {f"messages.{index}.{path}": True for path in turn.unsupported()}
         refuse_asked(asked)
 
-    def messages_fields(self) -> list[dict[str, str]]:
-        """System and turns as the cluster's messages."""
-        turns = [{"role": turn.role, "content": turn.text} for turn in self.messages]
-        system = _text(self.system) if self.system is not None else ""
+    def fields(self) -> dict[str, Any]:
+        """As the cluster's request says it."""
+        fields: dict[str, Any] = {"messages": self._messages(), **self._thinking_fields()}
+        tools = [each.tool for each in self.tools or () if isinstance(each, ClientTool)]
+        if tools:
+            fields["tools"] = tools
+        if self.tool_choice is not None and (tools or self.tool_choice.type in ("any", "tool")):
+            fields |= self.tool_choice.fields()
+        if self.output_config is not None and self.output_config.format is not None:
+            schema = {"name": "output", "schema": self.output_config.format.schema_}
+            fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if self.messages[-1].role == "assistant" and self.messages[-1].text:
+            fields["continue_final_message"] = True
+        if self.timeout_ms is not None:
+            fields["timeout_ms"] = self.timeout_ms
+        return fields
+
+    @property
+    def system_text(self) -> str:
+        """Without what only Anthropic's service reads."""
+        if isinstance(self.system, list):
+            kept = [block for block in self.system if not block.text.startswith(_BILLING)]
+            return text_of(kept)
+        lines = (self.system or "").split("\n")
+        return "\n".join(line for line in lines if not line.startswith(_BILLING))
+
+    def _messages(self) -> list[dict[str, Any]]:
+        turns = [message for turn in self.messages for message in turn.messages()]
+        system = self.system_text
         return [{"role": "system", "content": system}, *turns] if system else turns
+
+    def _thinking_fields(self) -> dict[str, Any]:
+        """A model thinks only where that is asked for."""
+        if self.thinking is None or self.thinking.type == "disabled":
+            return {"reasoning_effort": "none"}
+        effort = self.output_config.effort if self.output_config is not None else None
+        fields: dict[str, Any] = {"reasoning_effort": effort or "medium"}
+        if self.thinking.budget_tokens is not None:
+            fields["thinking_budget"] = self.thinking.budget_tokens
+        return fields
 
 
 class CountTokensRequest(_Conversation):
@@ -125,11 +149,10 @@ class CountTokensRequest(_Conversation):
 
     def fields(self) -> dict[str, Any]:
         """As the cluster's request says it."""
-        timeout = {} if self.timeout_ms is None else {"timeout_ms": self.timeout_ms}
-        return {"messages": self.messages_fields(), "count_only": True, **timeout}
+        return super().fields() | {"count_only": True}
 
     @property
-    def session(self) -> None:
+    def affinity(self) -> None:
         return None
 
 
@@ -151,23 +174,14 @@ class MessagesRequest(_Conversation):
     service_tier: str | None = None
     speed: str | None = None
 
-    @model_validator(mode="after")
-    def _ends_with_a_question(self) -> Self:
-        if self.messages[-1].role == "assistant":
-            raise ValueError("messages: the last one must be the user's; prefill is not supported")
-        return self
-
     @property
     def streams(self) -> bool:
         return bool(self.stream)
 
     def fields(self) -> dict[str, Any]:
         """As the cluster's request says it."""
-        fields: dict[str, Any] = {
-            "messages": self.messages_fields(),
-            "max_tokens": self.max_tokens,
-        }
-        for name in ("temperature", "top_p", "top_k", "timeout_ms"):
+        fields = super().fields() | {"max_tokens": self.max_tokens}
+        for name in ("temperature", "top_p", "top_k"):
             if (value := getattr(self, name)) is not None:
                 fields[name] = value
         if self.stop_sequences:
@@ -175,15 +189,8 @@ class MessagesRequest(_Conversation):
         return fields
 
     @property
-    def session(self) -> str:
+    def affinity(self) -> str:
         """What names the conversation: the caller's word, or how it began."""
         if self.metadata is not None and self.metadata.user_id:
             return self.metadata.user_id
-        system = _text(self.system) if self.system is not None else ""
-        return derived_name([("system", system), ("user", self.messages[0].text)])
-
-
-def _text(content: str | Sequence[Block | OtherBlock]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(block.text for block in content if isinstance(block, Block))
+        return derived_affinity([("system", self.system_text), ("user", self.messages[0].text)])

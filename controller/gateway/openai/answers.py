@@ -28,3 +28,10 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 def finish_reason(output: ChoiceOutput) -> str | None:
     reason = output.finish_reason
     return None if reason is None else _FINISH_REASONS.get(reason, reason)
+
+
+def token_bytes(entry: dict[str, Any]) -> bytes:
+    """What the token of an entry of log-probabilities is in UTF-8: it may be a part of a
+    character."""
+    known: list[int] | None = entry.get("bytes")
+    return bytes(known) if known is not None else entry["token"].encode()

@@ -4,7 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from controller.gateway.openai.answers import DONE, event, finish_reason, usage_body
+from controller.gateway.openai.answers import (
+    DONE,
+    event,
+    finish_reason,
+    token_bytes,
+    usage_body,
+)
 from shared.client import Completion
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage, plain_calls
@@ -40,6 +46,9 @@ class ChatForm:
 
     def events(self, outputs: Sequence[ChoiceOutput]) -> bytes:
         return b"".join(map(self._events, outputs))
+
+    def keep_alive(self) -> bytes:
+        return b""
 
     def closing(self, usage: Usage) -> bytes:
         if not self._include_usage:
@@ -116,4 +125,4 @@ def _logprobs(output: ChoiceOutput) -> dict[str, Any] | None:
 
 def _token(entry: dict[str, Any]) -> dict[str, Any]:
     token = entry["token"]
-    return {"token": token, "logprob": entry["logprob"], "bytes": list(token.encode())}
+    return {"token": token, "logprob": entry["logprob"], "bytes": list(token_bytes(entry))}

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from controller.gateway.affinity import derived_affinity
 from controller.gateway.none_values import MeansNone
 from controller.gateway.openai.messages import ChatMessage, Objects, Short
-from controller.gateway.sessions import derived_name
 from shared.messages.edge import Edge, TemplateValues
 from shared.messages.request import (
     MAX_SEED,
@@ -90,6 +90,11 @@ class _Common(Edge):
     @property
     def streams(self) -> bool:
         return bool(self.stream)
+
+    @property
+    def left_out(self) -> list[str]:
+        """What was known and not heeded, besides unknown fields."""
+        return []
 
     @property
     def include_usage(self) -> bool:
@@ -193,9 +198,9 @@ class ChatRequest(_Common, Tools):
         return is_text and not is_bound and not thinks
 
     @property
-    def session(self) -> str:
+    def affinity(self) -> str:
         """What names the conversation: the caller's word, or how it began."""
-        return self.session_id or self.prompt_cache_key or _beginning(self.messages)
+        return self.prompt_cache_key or _beginning(self.messages)
 
 
 class CompletionRequest(_Common):
@@ -227,8 +232,8 @@ class CompletionRequest(_Common):
         return fields
 
     @property
-    def session(self) -> str | None:
-        return self.session_id
+    def affinity(self) -> None:
+        return None
 
 
 def _beginning(messages: list[ChatMessage]) -> str:
@@ -238,4 +243,4 @@ def _beginning(messages: list[ChatMessage]) -> str:
         beginning.append((message.role, message.text))
         if message.role == "user":
             break
-    return derived_name(beginning)
+    return derived_affinity(beginning)

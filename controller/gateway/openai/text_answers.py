@@ -1,14 +1,35 @@
 """Answers to plain prompts in OpenAI's shape, whole and in chunks."""
 
+import codecs
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from controller.gateway.openai.answers import DONE, event, finish_reason, usage_body
+from controller.gateway.openai.answers import (
+    DONE,
+    event,
+    finish_reason,
+    token_bytes,
+    usage_body,
+)
 from controller.gateway.openai.errors import error_body
 from shared.client import Completion
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage
+
+
+class _Written:
+    """Counts the characters of an answer, of which a token may be a part."""
+
+    def __init__(self) -> None:
+        self._characters = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: bytes) -> int:
+        """The offset of one more token: where it goes on with a character, of that."""
+        offset = self._characters
+        self._characters += len(self._decoder.decode(token))
+        return offset
 
 
 class TextForm:
@@ -19,7 +40,7 @@ class TextForm:
         self._model = model
         self._created = int(time.time())
         self._include_usage = include_usage
-        self._offsets: dict[int, int] = {}
+        self._written: dict[int, _Written] = {}
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         choices = [self._choice(output) for output in completion.choices]
@@ -30,6 +51,9 @@ class TextForm:
 
     def events(self, outputs: Sequence[ChoiceOutput]) -> bytes:
         return b"".join(map(self._events, outputs))
+
+    def keep_alive(self) -> bytes:
+        return b""
 
     def closing(self, usage: Usage) -> bytes:
         if not self._include_usage:
@@ -58,12 +82,8 @@ class TextForm:
     def _logprobs(self, output: ChoiceOutput) -> dict[str, Any] | None:
         if not output.logprobs:
             return None
-        offsets = []
-        offset = self._offsets.get(output.choice, 0)
-        for entry in output.logprobs:
-            offsets.append(offset)
-            offset += len(entry["token"])
-        self._offsets[output.choice] = offset
+        written = self._written.setdefault(output.choice, _Written())
+        offsets = [written.add(token_bytes(entry)) for entry in output.logprobs]
         return {
             "tokens": [entry["token"] for entry in output.logprobs],
             "token_logprobs": [entry["logprob"] for entry in output.logprobs],

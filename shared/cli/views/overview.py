@@ -58,6 +58,7 @@ def _controller(controller: ControllerReport) -> list[Text]:
         name.append(", leads", "green") if controller.leader else name,
         Text(f"{controller.active_requests} active"),
         Text(f"{controller.completed_requests} completed"),
+        *([Text(f"{rejected} rejected")] if (rejected := controller.rejected_requests) else []),
         Text(f"{controller.failed_requests} failed", "red" if controller.failed_requests else ""),
         *([Text(f"{waiting} wait for room", "yellow")] if waiting else []),
         *(

@@ -15,7 +15,7 @@ _FAMILY = "hermes"
 
 def make_assistant(folder: Path, tokenizer_of: Path) -> Path:
     """Write its folder. It has the tools `get_weather` and `now`; what the last turn holds says
-    what it does. Where it is told not to think, it only knows `nine`."""
+    what it does. Where it is told not to think, it only knows what comes at once."""
     (family,) = [each for each in FAMILIES if each.name == _FAMILY]
     one = family.write([("get_weather", ARGUMENTS)])
     two = family.write([("get_weather", ARGUMENTS), ("now", {})])
@@ -23,6 +23,8 @@ def make_assistant(folder: Path, tokenizer_of: Path) -> Path:
         "one call": f"{_THINKS}{one}",
         "two calls": f"{_THINKS}Let me see.\n{two}",
         "at once": f"{_DOES_NOT}It is nine.",
+        "quick call": f"{_DOES_NOT}{one}",
+        "0815": f"{_DOES_NOT}It is cold.",
         "nine": f"{_THINKS}It is nine.",
         "4711": f"{_THINKS}It is warm.",
     }

@@ -85,8 +85,14 @@ def test_errors_are_the_clients_own(anthropic_client: anthropic.Anthropic) -> No
     with pytest.raises(anthropic.BadRequestError) as wrong:
         anthropic_client.messages.create(**{**_ASKED, "extra_body": {"temperature": 9}})
     assert "temperature" in str(wrong.value)
-    with pytest.raises(anthropic.BadRequestError) as tools:
-        anthropic_client.messages.create(
-            **_ASKED, tools=[{"name": "x", "input_schema": {"type": "object"}}]
-        )
-    assert "tools: not supported yet" in str(tools.value)
+
+
+def test_a_last_message_of_the_assistants_is_gone_on_with(
+    anthropic_client: anthropic.Anthropic,
+) -> None:
+    whole = anthropic_client.messages.create(**_ASKED).content[0]
+    assert whole.type == "text"
+    begun = whole.text[: whole.text.index(" is")]
+    turns: Any = [*_ASKED["messages"], {"role": "assistant", "content": begun}]
+    rest = anthropic_client.messages.create(**{**_ASKED, "messages": turns}).content[0]
+    assert rest.type == "text" and begun + rest.text == whole.text

@@ -50,6 +50,21 @@ def _preflight(client: httpx.Client, path: str, method: str, origin: str) -> htt
     return httpx.options(client.base_url.join(path), headers=headers)
 
 
+def test_a_page_on_the_internet_may_call_a_gateway_in_the_private_network(
+    page: httpx.Client,
+) -> None:
+    for origin, status in ((_PAGE, 200), (_FOREIGN, 400)):
+        headers = {
+            "origin": origin,
+            "access-control-request-method": "POST",
+            "access-control-request-private-network": "true",
+        }
+        answer = httpx.options(page.base_url.join(CHAT), headers=headers)
+        assert answer.status_code == status
+        assert answer.headers["access-control-allow-private-network"] == "true"
+        assert (_ALLOW in answer.headers) == (status == 200)
+
+
 def _speaks_of_access(answer: httpx.Response) -> bool:
     return any(name.startswith("access-control") for name in answer.headers)
 

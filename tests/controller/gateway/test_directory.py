@@ -1,14 +1,15 @@
 """What may stand as `model`, and whether the gateway is ready, by what workers there are."""
 
+import time
 from typing import Any, cast
 
 import pytest
 
 from controller.gateway.directory import Directory
 from shared.client import Cluster
-from shared.errors import Unavailable
+from shared.errors import RequestError, Unavailable
 from shared.ids import ModelId, SkillName
-from shared.messages.events import WorkerReport
+from shared.messages.events import ModelStatus, WorkerReport
 from shared.messages.health import ClusterHealth
 from tests.controller.values import models, report
 
@@ -33,7 +34,7 @@ class Told:
 
 async def directory(*workers: WorkerReport) -> Directory:
     told = Directory(cast(Cluster, Told(*workers)), {ModelId("gpt"): "chat", ModelId("c"): "coder"})
-    await told.names()
+    await told.listed()
     return told
 
 
@@ -46,7 +47,10 @@ async def test_what_a_worker_has_that_takes_requests_or_starts_may_be_asked_for(
     state: str,
 ) -> None:
     told = await directory(worker(state, demo="available"))
-    assert await told.names() == {"demo": [CHAT], "chat": [CHAT], "gpt": [CHAT]}
+    listed = await told.listed()
+    assert {name: each.skills for name, each in listed.items()} == {
+        "demo": [CHAT], "chat": [CHAT], "gpt": [CHAT],
+    }  # fmt: skip
     assert told.obstacle is None
 
 
@@ -63,7 +67,7 @@ async def test_what_a_worker_has_that_takes_requests_or_starts_may_be_asked_for(
 )
 async def test_where_nothing_may_be_asked_for_it_is_not_ready(workers: list[WorkerReport]) -> None:
     told = await directory(*workers)
-    assert await told.names() == {}
+    assert await told.listed() == {}
     assert isinstance(told.obstacle, Unavailable) and told.obstacle.code == "no_worker"
 
 
@@ -73,3 +77,22 @@ async def test_what_a_model_means_is_known_also_while_nobody_has_it() -> None:
     assert await told.resolve("coder") == (CHAT, CODER)
     assert await told.resolve("code") == (CODE, None)
     assert await told.preferred() == "chat"
+
+
+async def test_it_tells_what_a_model_can_and_how_much_it_reads() -> None:
+    one = ModelStatus(id=DEMO, state="warm", abilities=["schema"], max_context_tokens=4096)
+    other = ModelStatus(id=DEMO, state="warm", abilities=["tools"], max_context_tokens=8192)
+    told = await directory(report("a", models=[one]), report("b", models=[other]))
+    for name in ("demo", "chat", "gpt"):
+        listed = (await told.listed())[name]
+        assert (listed.context_tokens, listed.abilities) == (8192, ["tools", "schema"])
+    assert abs(listed.created - time.time()) < 60
+    assert (await told.listed())["gpt"].created == listed.created
+
+
+async def test_an_unknown_name_is_told_all_that_are_listed() -> None:
+    told = await directory(worker("ready", demo="warm"))
+    with pytest.raises(RequestError, match=r"there are: chat, demo, gpt$"):
+        await told.resolve("gpt-17")
+    with pytest.raises(RequestError, match=r"there are: demo$"):
+        await told.resolve("gpt-17", ["demo"])

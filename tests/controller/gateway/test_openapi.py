@@ -31,7 +31,7 @@ _UNSERVED = {
 _UNSERVED_OF_ANTHROPIC = {"tools", "tool_choice"}
 _LONG_NAME = 16  # characters, of models that are left unknown
 _ASKING = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens"]
-_SIMPLE = ["/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics"]
+_SIMPLE = ["/", "/v1/models", "/v1/models/{name}", "/health", "/ready", "/metrics"]
 
 
 _SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
