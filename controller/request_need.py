@@ -23,7 +23,7 @@ def need_of(
     Args:
         rules: that workers apply to prompts before they compare them.
         home: where its session was served.
-        reasons: what is known of its answer may be reasoning.
+        reasons: of its answer something may be reasoning, or have to be kept from it.
     """
     whole = request.whole
     turns = cleaned(whole.turns, rules)

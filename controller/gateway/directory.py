@@ -142,7 +142,7 @@ class Directory:
             return (_DEFAULT_SKILL if _DEFAULT_SKILL in having else having[0]), ModelId(meant)
         if meant in skills:
             return SkillName(meant), None
-        known = ", ".join(sorted(await self.listed(allowed))) or "none now"
+        known = ", ".join(sorted(await self.listed(allowed) or allowed or ["none now"]))
         raise RequestError(
             f"model: there is no {name!r}; there are: {known}", code="unknown_model", param="model"
         )
