@@ -202,4 +202,4 @@ async def test_workers_name_what_each_model_can(cluster: Cluster) -> None:
     await cluster.generate("What is the time?", model="thinker", temperature=0)
     (report,) = (await cluster.health()).workers
     (thinker,) = (model for model in report.models if model.id == "thinker")
-    assert thinker.abilities == ["tools", "schema", "reasoning"]
+    assert thinker.abilities == ["tools", "schema", "reasoning", "continuation"]

@@ -269,7 +269,6 @@ def _run(*command: str, **environment: str) -> "subprocess.CompletedProcess[str]
         (("--temperature", "nan"), "temperature: "),
         (("--top-p", "inf"), "top_p: "),
         (("--max-tokens", "-1"), "max_tokens: "),
-        (("--max-tokens", "9999"), "context"),
         (("--seed", "-1"), "seed: "),
         (("--seed", "five"), "'--seed': 'five'"),
         (("--seed", str(10**20)), "seed"),

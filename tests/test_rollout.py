@@ -37,8 +37,8 @@ USERS = 6
 THINK_S = 0.3
 TOKENS = 60
 LIMIT_S = 120
-SMALL_CONTEXT = 32
-"""Tokens; less than any of the answers takes."""
+SMALL_CONTEXT = 16
+"""Tokens; less than any of the prompts takes."""
 WATCHED = Settings(baseline_s=2, bake_s=4)
 BRIEFLY_WATCHED = Settings(baseline_s=2, bake_s=2)
 

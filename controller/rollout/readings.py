@@ -15,7 +15,8 @@ LEAST_TOKENS_PER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one boot of a worker, since its start."""
+    """Of one boot of a worker, since its start. Failed are also those that ended because of what
+    they ask: a smaller context makes more of them, and mistakes of clients are spread evenly."""
 
     completed: int = 0
     failed: int = 0
@@ -27,7 +28,7 @@ class Counts:
         levels = report.queue.levels.values()
         return cls(
             completed=report.completed_requests,
-            failed=report.failed_requests,
+            failed=report.failed_requests + report.rejected_requests,
             refused=sum(level.rejected + level.dropped for level in levels)
             + report.memory.refusals,
             engine_restarts=sum(engine.restarts for engine in report.engines),

@@ -81,7 +81,7 @@ const scenarios = {
     return [
       await failure(chat({ model: "gpt-17" })),
       await failure(chat({ temperature: 9 })),
-      await failure(chat({ made_up: 1 })),
+      await failure(chat({ functions: [{ name: "now" }] })),
       await failure(client.models.retrieve("gpt-17")),
     ];
   },

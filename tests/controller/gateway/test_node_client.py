@@ -82,14 +82,14 @@ def test_many_at_once_each_get_their_own_answer(gateway: GatewayProcess) -> None
 
 
 def test_errors_are_the_packages_own_and_name_the_field(gateway: GatewayProcess) -> None:
-    unknown, wrong, made_up, listed = _play("errors", gateway, "chat")
+    unknown, wrong, unserved, listed = _play("errors", gateway, "chat")
     for error in (unknown, listed):
         assert (error["kind"], error["code"]) == ("NotFoundError", "model_not_found")
     assert unknown["param"] == "model"
     assert (wrong["kind"], wrong["param"]) == ("BadRequestError", "temperature")
     assert "2" in wrong["message"]
-    assert (made_up["kind"], made_up["param"]) == ("BadRequestError", "made_up")
-    assert all(error["request_id"] for error in (unknown, wrong, made_up, listed))
+    assert (unserved["kind"], unserved["param"]) == ("BadRequestError", "functions")
+    assert all(error["request_id"] for error in (unknown, wrong, unserved, listed))
 
 
 def test_a_wrong_key(keyed: tuple[GatewayProcess, str, str]) -> None:

@@ -83,7 +83,7 @@ def test_llm_completes_plain_text(tmp_path: Path, demo_gateway: GatewayProcess) 
 def test_llm_tells_readably_what_is_wrong(llm: Llm) -> None:
     gone = llm.run("-m", "gone", _QUESTION)
     assert gone.returncode == 1
-    assert "there is no 'gpt-17'; there are: demo" in gone.stderr
+    assert "there is no 'gpt-17'; there are: chat, demo" in gone.stderr
     long = run(llm.command("-m", "demo"), llm.environment, said="word " * 20_000)
     assert long.returncode == 1 and "maximum context length" in long.stderr
     assert not any("Traceback" in done.stderr for done in (gone, long))
