@@ -8,6 +8,7 @@ UNWRITTEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f\ufdd0-\ufdef]")
 noncharacters, which stand for control tokens."""
 _WITHOUT_NUL = r"&&[^\x00]]"
 
+_CODE = re.compile(r"\\[xuU]\{?([0-9a-fA-F]+)\}?")
 _NAMED = {r"\0": "\0", r"\a": "\a", r"\v": "\v"}
 _WRITTEN = "\b\t\n\f\r" + "".join(map(chr, (*range(0x20, 0x7F), *range(0x80, 0x3000))))
 """Of what is written, enough to know a class by."""
@@ -64,8 +65,8 @@ def _only(part: str) -> str | None:
     """What is never written, if a part of an expression is just that."""
     if UNWRITTEN.fullmatch(part):
         return part
-    if part.startswith("\\") and part[1:2] in "xuU" and len(part) > 2:
-        character = chr(min(int(part[2:].strip("{}") or "0", 16), 0x10FFFF))
+    if (code := _CODE.fullmatch(part)) is not None:
+        character = chr(min(int(code[1], 16), 0x10FFFF))
         return character if UNWRITTEN.fullmatch(character) else None
     if part in _NAMED:
         return _NAMED[part]

@@ -186,6 +186,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
         {"items": {"type": "string", "pattern": "^a\x01$"}}, ".items"
     ),
     "an escaped one": ({"items": {"type": "string", "pattern": r"^a\x7f?$"}}, ".items"),
+    "a code that is none": ({"items": {"type": "string", "pattern": r"^\x{zz}$"}}, ".items"),
+    "a code below 0": ({"items": {"type": "string", "pattern": r"^\x{-1}$"}}, ".items"),
     "one with four digits": ({"items": {"type": "string", "pattern": r"^a\u007F"}}, ".items"),
     "a class of one": ({"items": {"type": "string", "pattern": "^a[\x7f]$"}}, ".items"),
     "one for names": ({"type": "object", "patternProperties": {r"^\v": {}}}, ""),
