@@ -131,7 +131,7 @@ class OwnedRequest:
     def affinity(self) -> SessionKey | None:
         """What it shares with requests of the same session, or affinity: it is served best where
         the one before was."""
-        name = self.request.kept_as
+        name = self.request.cache_session
         return (self.client, name) if name is not None else None
 
     @property

@@ -27,7 +27,7 @@ ID_PATTERN = r"^[!-~]{1,128}$"
 """Ids of requests and sessions: 1 to 128 visible ASCII characters."""
 
 DERIVED_SESSION = "auto-"
-"""So begin the names under which workers know what is kept of requests with an affinity."""
+"""Prefix of the session ids under which workers cache requests that have only an affinity."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

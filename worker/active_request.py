@@ -201,7 +201,7 @@ class ActiveRequest:
     @property
     def session(self) -> tuple[ClientName, str] | None:
         """Of its session or its affinity; these are the clients' own."""
-        session = self.dispatch.request.kept_as
+        session = self.dispatch.request.cache_session
         return (self.dispatch.client, session) if session is not None else None
 
     @property
@@ -325,7 +325,7 @@ class ActiveRequest:
             replayed_ids=list(choice.known_ids[len(body.heard_ids) :]) if replays else [],
             ended=choice.known_end if replays else None,
             count_only=body.count_only,
-            session=body.kept_as,
+            session=body.cache_session,
         )
 
     @property

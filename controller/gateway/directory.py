@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shared.client import Cluster
@@ -78,6 +79,9 @@ class Directory:
         """
         health = await self._known()
         served = self._served(health)
+        statuses: defaultdict[ModelId, list[ModelStatus]] = defaultdict(list)
+        for status in _statuses(health):
+            statuses[status.id].append(status)
         skills: dict[str, list[SkillName]] = {}
         models: dict[str, ModelId] = {}
         for skill, having in served.items():
@@ -91,15 +95,12 @@ class Directory:
             if alias not in skills and meant in skills:
                 skills[alias], models[alias] = skills[meant], models[meant]
         return {
-            name: self._listed(name, serves, _statuses(health, models[name]))
+            name: self._listed(name, serves, statuses[models[name]])
             for name, serves in skills.items()
             if allowed is None or {name, self.meaning(name)} & set(allowed)
         }
 
-    def _listed(
-        self, name: str, skills: list[SkillName], statuses: Iterable[ModelStatus]
-    ) -> Listed:
-        known = list(statuses)
+    def _listed(self, name: str, skills: list[SkillName], known: Sequence[ModelStatus]) -> Listed:
         contexts = [one.max_context_tokens for one in known if one.max_context_tokens is not None]
         can = {ability for one in known for ability in one.abilities or ()}
         return Listed(
@@ -150,13 +151,7 @@ class Directory:
     def _served(self, health: ClusterHealth) -> dict[SkillName, list[ModelId]]:
         """The models of each skill that a worker has, which takes requests or starts; without
         skills of which none has any."""
-        there = {
-            model.id
-            for worker in health.workers
-            if worker.state in _SERVING
-            for model in worker.models
-            if model.state != "failed"
-        }
+        there = {status.id for status in _statuses(health)}
         found = {
             skill: [model for model in models if model in there]
             for skill, models in health.skills.items()
@@ -183,12 +178,12 @@ class Directory:
             logger.debug("the cluster's health is not known: %s", error.message)
 
 
-def _statuses(health: ClusterHealth, model: ModelId) -> Iterable[ModelStatus]:
-    """Of a model, on each worker that takes requests or starts."""
+def _statuses(health: ClusterHealth) -> Iterable[ModelStatus]:
+    """Of all models that did not fail, on each worker that takes requests or starts."""
     return (
         status
         for worker in health.workers
         if worker.state in _SERVING
         for status in worker.models
-        if status.id == model and status.state != "failed"
+        if status.state != "failed"
     )

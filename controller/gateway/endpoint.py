@@ -85,10 +85,9 @@ class Endpoint:
 
 
 class Identified:
-    """Gives each request an id and says it in the response, under both APIs' names, and which of
-    its fields were ignored. What fails
-    unforeseen becomes an error that says nothing of the inside; what is cancelled, one that says
-    that the gateway is leaving."""
+    """Gives each request an id. The response has it under both APIs' names, and names the fields
+    that were ignored. An unforeseen failure becomes an error that says nothing of the inside; a
+    cancelled request, one that says that the gateway is leaving."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

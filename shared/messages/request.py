@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import orjson
 from pydantic import Field, ValidationError, model_validator
@@ -269,17 +269,16 @@ class InferenceRequest(Tools):
         if not self.continue_final_message:
             return self
         last = self.messages[-1] if self.messages else None
-        if last is None or last.role != "assistant" or not last.text or last.tool_calls:
-            problem = "the last message must be the assistant's, with text and without calls"
-        elif self.structure is not None or self.must_call:
-            problem = "an answer that goes on cannot be bound to a schema or a call"
-        elif self.thinking_budget or self.reasoning_effort not in (None, "none"):
-            problem = "an answer that goes on is behind its reasoning"
-        elif self.history == "kept":
+        problem = continuation_problem(
+            last,
+            bound=self.structure is not None or self.must_call,
+            thinks=bool(self.thinking_budget) or self.reasoning_effort not in (None, "none"),
+        )
+        if problem is None and self.history == "kept":
             problem = "it goes with the whole conversation"
-        else:
-            return self
-        raise ValueError(f"continue_final_message: {problem}")
+        if problem is not None:
+            raise ValueError(f"continue_final_message: {problem}")
+        return self
 
     @property
     def turns(self) -> list[Turn]:
@@ -313,8 +312,8 @@ class InferenceRequest(Tools):
         return session
 
     @property
-    def kept_as(self) -> str | None:
-        """Under which name workers know what is kept of it: of its session, or its affinity."""
+    def cache_session(self) -> str | None:
+        """The session id under which workers cache it: its own, or one made from its affinity."""
         if self.session_id is not None or self.affinity is None:
             return self.session_id
         return f"{DERIVED_SESSION}{self.affinity}"
@@ -361,6 +360,35 @@ class InferenceRequest(Tools):
         except orjson.JSONEncodeError:  # a number of more than 64 bits
             text = json.dumps(body, sort_keys=True).encode()
         return hashlib.sha256(text).hexdigest()
+
+
+class Said(Protocol):
+    """A message, in whichever API's shape."""
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCall] | None: ...
+
+
+def continuation_problem(last: Said | None, *, bound: bool, thinks: bool) -> str | None:
+    """Why an answer cannot go on with the last message, if so.
+
+    Args:
+        bound: to a schema or a call.
+        thinks: reasoning is asked for.
+    """
+    if last is None or last.role != "assistant" or not last.text or last.tool_calls:
+        return "the last message must be the assistant's, with text and without calls"
+    if bound:
+        return "an answer that goes on cannot be bound to a schema or a call"
+    if thinks:
+        return "an answer that goes on is behind its reasoning"
+    return None
 
 
 def utf8_bytes(text: str) -> int:

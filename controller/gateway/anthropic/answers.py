@@ -121,6 +121,7 @@ class _BlockEvents:
         events = b""
         if self._open == "thinking":
             events = self._delta("signature_delta", signature=_written(self._thought.digest()))
+            self._thought = hashlib.sha256()
         self._open = None
         return events + _event("content_block_stop", index=self._index)
 

@@ -32,6 +32,7 @@ from shared.messages.request import (
     TokenId,
     TopK,
     TopLogprobs,
+    continuation_problem,
     refuse_asked,
 )
 from shared.messages.structured import ResponseFormat, StructuredOutputs
@@ -188,14 +189,13 @@ class ChatRequest(_Common, Tools):
     def _continues(self) -> bool:
         if self.continue_final_message is not None:
             return self.continue_final_message
-        last = self.messages[-1]
         is_bound = self.must_call or any(
             each is not None and each.structure is not None
             for each in (self.response_format, self.structured_outputs)
         )
         thinks = bool(self.thinking_budget) or self.reasoning_effort not in (None, "none")
-        is_text = last.role == "assistant" and bool(last.text) and not last.tool_calls
-        return is_text and not is_bound and not thinks
+        problem = continuation_problem(self.messages[-1], bound=is_bound, thinks=thinks)
+        return problem is None
 
     @property
     def affinity(self) -> str:
