@@ -30,6 +30,20 @@ def finish_reason(output: ChoiceOutput) -> str | None:
     return None if reason is None else _FINISH_REASONS.get(reason, reason)
 
 
+def token_entries(output: ChoiceOutput) -> list[dict[str, Any]]:
+    """The log-probabilities of the content's tokens."""
+    return [
+        _token(entry) | {"top_logprobs": [_token(other) for other in entry.get("top", [])]}
+        for entry in output.logprobs or ()
+        if entry.get("channel", "content") == "content"
+    ]
+
+
+def _token(entry: dict[str, Any]) -> dict[str, Any]:
+    token = entry["token"]
+    return {"token": token, "logprob": entry["logprob"], "bytes": list(token_bytes(entry))}
+
+
 def token_bytes(entry: dict[str, Any]) -> bytes:
     """What the token of an entry of log-probabilities is in UTF-8: it may be a part of a
     character."""

@@ -8,7 +8,7 @@ from controller.gateway.openai.answers import (
     DONE,
     event,
     finish_reason,
-    token_bytes,
+    token_entries,
     usage_body,
 )
 from shared.client import Completion
@@ -115,14 +115,5 @@ def _deltas(output: ChoiceOutput) -> Iterator[tuple[dict[str, Any], dict[str, An
 
 def _logprobs(output: ChoiceOutput) -> dict[str, Any] | None:
     """Those of the content alone."""
-    content = [
-        _token(entry) | {"top_logprobs": [_token(other) for other in entry.get("top", [])]}
-        for entry in output.logprobs or ()
-        if entry.get("channel", "content") == "content"
-    ]
+    content = token_entries(output)
     return {"content": content, "refusal": None} if content else None
-
-
-def _token(entry: dict[str, Any]) -> dict[str, Any]:
-    token = entry["token"]
-    return {"token": token, "logprob": entry["logprob"], "bytes": list(token_bytes(entry))}
