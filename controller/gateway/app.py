@@ -36,6 +36,8 @@ from controller.gateway.openai.chat_answers import ChatForm
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextForm
 from controller.gateway.openapi import description
+from controller.gateway.responses.answers import ResponseForm
+from controller.gateway.responses.requests import ResponsesRequest
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.unknown_fields import header_value
 from shared.errors import ClusterError, RequestError
@@ -43,8 +45,10 @@ from shared.messages.request import Priority, PriorityName, canonical_priority
 from shared.settings.tree import Gateway
 from shared.version import VERSION
 
-Body = ChatRequest | CompletionRequest | MessagesRequest | CountTokensRequest
-E = TypeVar("E", ChatRequest, CompletionRequest, MessagesRequest, CountTokensRequest)
+Body = ChatRequest | CompletionRequest | ResponsesRequest | MessagesRequest | CountTokensRequest
+E = TypeVar(
+    "E", ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountTokensRequest
+)
 
 _EXPOSED_HEADERS = [
     "x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry",
@@ -94,6 +98,7 @@ class App:
             routes=[
                 self._route("/v1/chat/completions", self._chat, "POST"),
                 self._route("/v1/completions", self._completions, "POST"),
+                self._route("/v1/responses", self._responses, "POST"),
                 self._route("/v1/models", self._models, "GET"),
                 self._route("/v1/models/{name:path}", self._model, "GET"),
                 self._route("/v1/messages", self._messages, "POST"),
@@ -132,6 +137,13 @@ class App:
         body.refuse_unsupported()
         model = body.model or await self._directory.preferred()
         form = TextForm(request_id_of(request), model, include_usage=body.include_usage)
+        return self._answer(request, body, model, form, form if body.streams else None)
+
+    async def _responses(self, request: Request) -> ASGIApp:
+        body = await self._parsed(ResponsesRequest, request)
+        body.refuse_unsupported()
+        model = body.model or await self._directory.preferred()
+        form = ResponseForm(request_id_of(request), model, body)
         return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _messages(self, request: Request) -> ASGIApp:

@@ -8,6 +8,7 @@ from tests.worker.answer.families import FAMILIES
 
 THOUGHT = "Hm, 2 < 3."
 ARGUMENTS = {"city": 'Paris 東京 👩‍👩‍👧 "x" </tool_call>', "days": 3}
+PATCH = '*** Begin\n+"é" \\ 東京\n'
 _THINKS = f"<think>\n{THOUGHT}\n</think>\n\n"
 _DOES_NOT = "<think>\n\n</think>\n\n"
 _FAMILY = "hermes"
@@ -19,7 +20,11 @@ def make_assistant(folder: Path, tokenizer_of: Path) -> Path:
     (family,) = [each for each in FAMILIES if each.name == _FAMILY]
     one = family.write([("get_weather", ARGUMENTS)])
     two = family.write([("get_weather", ARGUMENTS), ("now", {})])
+    custom = family.write([("patch", {"input": PATCH})])
+    spaced = family.write([("mcp__fetch", {"url": "a"})])
     scripts = {
+        "custom call": f"{_THINKS}{custom}",
+        "spaced call": f"{_THINKS}{spaced}",
         "one call": f"{_THINKS}{one}",
         "two calls": f"{_THINKS}Let me see.\n{two}",
         "at once": f"{_DOES_NOT}It is nine.",

@@ -1,0 +1,219 @@
+"""What clients of OpenAI's Responses API send, and what it means to the cluster."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from controller.gateway.affinity import derived_affinity
+from controller.gateway.none_values import MeansNone
+from controller.gateway.responses.items import Items, MessageItem, joined, messages_of, unsupported
+from controller.gateway.responses.names import ToolNames, flat_name
+from controller.gateway.responses.tools import Tools, left_out, served
+from shared.messages.edge import Edge, TemplateValues
+from shared.messages.request import (
+    MaxTokens,
+    ModelName,
+    PriorityName,
+    ReasoningEffort,
+    RepetitionPenalty,
+    Share,
+    Temperature,
+    ThinkingBudget,
+    TimeoutMs,
+    TopK,
+    TopLogprobs,
+    refuse_asked,
+)
+from shared.messages.schemas import check_schema
+from shared.messages.tools import ToolName
+
+_Short = Annotated[str, Field(max_length=1024)]
+_ENCRYPTED = "reasoning.encrypted_content"
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class ChosenTool(Edge):
+    type: Literal["function", "custom"]
+    name: ToolName
+
+
+class OtherChoice(Edge, extra="allow"):
+    type: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Reasoning(Edge):
+    effort: ReasoningEffort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class TextFormat(Edge):
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str, Field(max_length=256)] | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+    def response_format(self) -> dict[str, Any]:
+        """As chat completions have it."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        check_schema(self.schema_)
+        schema = {"name": self.name, "schema": self.schema_}
+        return {"type": "json_schema", "json_schema": schema}
+
+
+class TextConfig(Edge):
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class StreamOptions(Edge):
+    include_obfuscation: bool | None = None
+
+
+class ResponsesRequest(Edge):
+    """`POST /v1/responses`."""
+
+    model: ModelName | None = Field(
+        None, description="A model, a skill or an alias.", examples=["chat"]
+    )
+    input: str | Items = Field(examples=["Hello!"])
+    instructions: str | None = None
+    max_output_tokens: Annotated[MaxTokens | None, MeansNone(-1)] = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_logprobs: TopLogprobs | None = None
+    tools: Tools | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | OtherChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    include: Annotated[list[_Short], Field(max_length=64, fail_fast=True)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    store: bool | None = None
+    previous_response_id: _Short | None = None
+    prompt_cache_key: _Short | None = None
+    metadata: dict[str, Any] | None = None
+
+    # Not served.
+    background: bool | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+
+    # Of OpenAI's own service.
+    client_metadata: dict[str, Any] | None = None
+    context_management: list[Any] | None = None
+    max_tool_calls: int | None = None
+    moderation: dict[str, Any] | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: _Short | None = None
+    service_tier: str | None = None
+    truncation: str | None = None
+    user: _Short | None = None
+
+    # The cluster's own.
+    top_k: Annotated[TopK | None, MeansNone(-1)] = None
+    min_p: Share | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    thinking_budget: ThinkingBudget | None = None
+    chat_template_kwargs: TemplateValues | None = None
+    priority: PriorityName | None = None
+    session_id: _Short | None = None
+    timeout_ms: TimeoutMs | None = None
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def left_out(self) -> list[str]:
+        """The paths of tools that nobody here can run, which the model is not told of."""
+        return sorted({f"tools.{kind}" for kind in left_out(self.tools or [])})
+
+    @property
+    def names(self) -> ToolNames:
+        """What the model's names of tools mean."""
+        return ToolNames(known for known, _ in served(self.tools or []))
+
+    @property
+    def seals_reasoning(self) -> bool:
+        return _ENCRYPTED in (self.include or ())
+
+    @property
+    def summarises(self) -> bool:
+        """Whether what is thought comes as a summary: then it is all of it."""
+        asked = self.reasoning
+        return asked is not None and bool(asked.summary or asked.generate_summary)
+
+    @property
+    def items(self) -> list[Any]:
+        """The input, as items."""
+        if isinstance(self.input, str):
+            return [MessageItem(role="user", content=self.input)]
+        return list(self.input)
+
+    def refuse_unsupported(self) -> None:
+        """Raises RequestError for what is not served."""
+        asked = {
+            "background": bool(self.background),
+            "conversation": self.conversation is not None,
+            "prompt": self.prompt is not None,
+            "tool_choice": isinstance(self.tool_choice, OtherChoice),
+        }
+        if isinstance(self.input, list):
+            asked |= {f"input.{path}": True for path in unsupported(self.input)}
+        refuse_asked(asked)
+
+    def fields(self) -> dict[str, Any]:
+        """As the cluster's request says it."""
+        same = {
+            "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "thinking_budget",
+            "chat_template_kwargs", "timeout_ms",
+        }  # fmt: skip
+        fields = self.model_dump(include=same, exclude_none=True)
+        fields["messages"] = self._messages()
+        if self.max_output_tokens is not None:
+            fields["max_tokens"] = self.max_output_tokens
+        if _LOGPROBS in (self.include or ()) or self.top_logprobs:
+            fields["logprobs"] = self.top_logprobs or 0
+        if self.reasoning is not None and self.reasoning.effort is not None:
+            fields["reasoning_effort"] = self.reasoning.effort
+        if self.text is not None and self.text.format is not None:
+            fields["response_format"] = self.text.format.response_format()
+        return fields | self._tool_fields()
+
+    @property
+    def affinity(self) -> str:
+        """What names the conversation: the caller's word, or how it began."""
+        if self.prompt_cache_key:
+            return self.prompt_cache_key
+        beginning = [("instructions", self.instructions or "")]
+        for item in self.items:
+            if isinstance(item, MessageItem):
+                beginning.append((item.role, joined(item.content)))
+                if item.role == "user":
+                    break
+        return derived_affinity(beginning)
+
+    def _messages(self) -> list[dict[str, Any]]:
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        return [*system, *messages_of(self.items)]
+
+    def _tool_fields(self) -> dict[str, Any]:
+        tools = [tool for _, tool in served(self.tools or [])]
+        if not tools:
+            forced = self.tool_choice not in (None, "none", "auto")
+            return {"tool_choice": "required"} if forced else {}
+        fields: dict[str, Any] = {"tools": tools}
+        match self.tool_choice:
+            case ChosenTool():
+                name = flat_name(self.tool_choice.name, None)
+                fields["tool_choice"] = {"type": "function", "function": {"name": name}}
+            case str():
+                fields["tool_choice"] = self.tool_choice
+        if self.parallel_tool_calls is False:
+            fields["parallel_tool_calls"] = False
+        return fields
