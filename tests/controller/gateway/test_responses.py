@@ -59,7 +59,7 @@ def said(response: Response) -> list[dict[str, Any]]:
 def test_a_call_is_made_and_its_result_is_answered(client: openai.OpenAI, streamed: bool) -> None:
     asked = [{"role": "user", "content": "one call, please"}]
     called = ask(client, asked, tools=_TOOLS, streamed=streamed)
-    reasoning, call = called.output
+    _, call = called.output
     assert call.type == "function_call" and json.loads(call.arguments) == ARGUMENTS
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "4711 degrees"}
     history = [*asked, *(item.to_dict() for item in called.output), result]
