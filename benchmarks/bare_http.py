@@ -9,7 +9,6 @@ them; without, an answer at once.
 
 import argparse
 import asyncio
-import functools
 import json
 import socket
 
@@ -31,16 +30,11 @@ _TOKEN = _FORM.events([ChoiceOutput(0, 0, [0], WORD)])
 _LAST = _FORM.events([ChoiceOutput(0, 0, [0], WORD, finish_reason="length")])
 
 
-def _closing(tokens: int) -> bytes:
-    return _FORM.closing(Usage(PROMPT_TOKENS, 0, tokens))
-
-
-@functools.cache
-def _whole(tokens: int) -> bytes:
+async def _whole(tokens: int) -> bytes:
     output = ChoiceOutput(0, 0, list(range(tokens)), WORD * tokens, finish_reason="length")
     usage = Usage(PROMPT_TOKENS, 0, tokens)
     return orjson.dumps(
-        _FORM.whole(Completion(_REQUEST, None, (output,), usage, Timings(0, 0, 0, 0)))
+        await _FORM.whole(Completion(_REQUEST, None, (output,), usage, Timings(0, 0, 0, 0)))
     )
 
 
@@ -51,6 +45,7 @@ class BareServer:
         self._steps_per_s = steps_per_s
         self._waiting: set[asyncio.Event] = set()
         self._clock: asyncio.Task[None] | None = None
+        self._known: dict[int, bytes] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
@@ -58,8 +53,10 @@ class BareServer:
         if asked.get("stream"):
             await self._stream(send, asked["max_tokens"])
         else:
-            body = _whole(asked["max_tokens"])
-            await _answer(send, body)
+            tokens = asked["max_tokens"]
+            if tokens not in self._known:
+                self._known[tokens] = await _whole(tokens)
+            await _answer(send, self._known[tokens])
 
     async def _stream(self, send: Send, tokens: int) -> None:
         if self._clock is None:
@@ -74,7 +71,8 @@ class BareServer:
             data = (_OPENING if index == 0 else b"") + (_LAST if index + 1 == tokens else _TOKEN)
             await send({"type": "http.response.body", "body": data, "more_body": True})
         self._waiting.remove(step)
-        await send({"type": "http.response.body", "body": _closing(tokens)})
+        closing = await _FORM.closing(Usage(PROMPT_TOKENS, 0, tokens))
+        await send({"type": "http.response.body", "body": closing})
 
     async def _make_steps(self) -> None:
         async for _ in steps(self._steps_per_s):

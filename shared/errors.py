@@ -16,6 +16,7 @@
         ├── RequestTimedOut       a responder exists (or may) but did not answer in time
         ├── NotPermitted          the server does not let this user say that
         ├── Overtaken             somebody else has written since to what JetStream keeps
+        ├── StoreFull             no room is left for what JetStream was to keep
         └── PayloadTooLarge       more bytes than the server takes
 
 Codes are the stable part: programs compare them, people read the message. All of them
@@ -45,7 +46,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         "rate_limit_exceeded": ErrorCode(
             "More than the client, or its API key, may ask for; see retry_after_ms.", True
         ),
-        "not_found": ErrorCode("There is nothing at this path.", False),
+        "not_found": ErrorCode("There is nothing at this path, or under this id.", False),
+        "store_unavailable": ErrorCode("What is stored cannot be read now.", True),
         "method_not_allowed": ErrorCode("This path does not take that method.", False),
         "request_timeout": ErrorCode("The request did not come in whole in time.", True),
         "headers_too_large": ErrorCode("The request has more or longer headers than taken.", False),
@@ -218,6 +220,10 @@ class NotPermitted(BusError):
 
 
 class Overtaken(BusError):
+    pass
+
+
+class StoreFull(BusError):
     pass
 
 

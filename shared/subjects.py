@@ -93,6 +93,10 @@ ROLLOUT_KEY = "state"
 """What JetStream keeps of what is rolled out; the versions stand beside it."""
 
 
+RESPONSES_BUCKET = "mlx_responses"
+"""What JetStream keeps of what gateways have stored for their clients: an object store."""
+
+
 def rollout_version(number: int) -> str:
     """The key in the bucket of roll-outs."""
     return f"version.{number}"
@@ -106,6 +110,16 @@ def kept(bucket: str, key: str) -> str:
 def jetstream(verb: str, bucket: str) -> str:
     """The server's own subject for a verb about the stream of a bucket."""
     return f"$JS.API.STREAM.{verb}.KV_{bucket}"
+
+
+def stored_objects(bucket: str) -> str:
+    """Where the chunks and descriptions of an object store's values go."""
+    return f"$O.{bucket}.>"
+
+
+def object_stream(verb: str, bucket: str) -> str:
+    """As `jetstream`, of an object store."""
+    return f"$JS.API.STREAM.{verb}.OBJ_{bucket}"
 
 
 def infer(client: ClientName, skill: SkillName) -> str:

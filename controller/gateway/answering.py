@@ -34,8 +34,8 @@ _EVENT_HEADERS = [
 class Form(Protocol):
     """How an API writes a whole answer."""
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
-        """The body."""
+    async def whole(self, completion: Completion) -> dict[str, Any]:
+        """The body. It may be stored before."""
 
 
 class EventsForm(Form, Protocol):
@@ -50,8 +50,11 @@ class EventsForm(Form, Protocol):
     def keep_alive(self) -> bytes:
         """What is sent while a stream that has begun is silent."""
 
-    def closing(self, usage: Usage) -> bytes:
-        """The events after the last output."""
+    async def closing(self, usage: Usage) -> bytes:
+        """The events after the last output. The answer may be stored before."""
+
+    def failure(self, error: ClusterError) -> bytes:
+        """The event with which a stream ends badly."""
 
 
 class ReadsNothing(ClusterError):
@@ -110,7 +113,7 @@ class Answering:
                 if self._events is not None:
                     await self._stream(writer, exchange, self._events)
                 else:
-                    body = orjson.dumps(self._form.whole(await exchange.collect()))
+                    body = orjson.dumps(await self._form.whole(await exchange.collect()))
                     await writer.respond(200, body, {})
         except ReadsNothing:
             writer.abort()
@@ -125,7 +128,7 @@ class Answering:
         """Say in a stream that has begun why it ends here."""
         if writer.started and self._events is not None:
             with contextlib.suppress(ReadsNothing):
-                await writer.write(self._dialect.error_event(error, self._question.request_id))
+                await writer.write(self._events.failure(error))
 
     async def _stream(self, writer: "Writer", exchange: Exchange, form: EventsForm) -> None:
         opened = False
@@ -149,7 +152,7 @@ class Answering:
             await writer.write(form.opening(exchange.usage))
         if failed:
             await writer.write(form.events(failed))
-        await writer.write(form.closing(exchange.usage))
+        await writer.write(await form.closing(exchange.usage))
         await writer.finish()
 
 

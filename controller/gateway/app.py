@@ -37,7 +37,9 @@ from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextForm
 from controller.gateway.openapi import description
 from controller.gateway.responses.answers import ResponseForm
+from controller.gateway.responses.paths import ResponsePaths, keeping
 from controller.gateway.responses.requests import ResponsesRequest
+from controller.gateway.responses.stored import StoredResponses
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.unknown_fields import header_value
 from shared.errors import ClusterError, RequestError
@@ -73,8 +75,10 @@ class App:
         directory: Directory,
         ring: KeyRing,
         metrics: Metrics,
+        stored: StoredResponses,
     ) -> None:
         self._settings = settings
+        self._stored = stored
         self._desk = desk
         self._directory = directory
         self._ring = ring
@@ -88,17 +92,20 @@ class App:
                 Middleware(
                     CORSMiddleware,
                     allow_origins=self._settings.cors_origins,
-                    allow_methods=["GET", "POST"],
+                    allow_methods=["GET", "POST", "DELETE"],
                     allow_headers=["*"],
                     expose_headers=_EXPOSED_HEADERS,
                     allow_private_network=True,
                 )
             )
+        paths = ResponsePaths(self._stored)
         app = Starlette(
             routes=[
                 self._route("/v1/chat/completions", self._chat, "POST"),
                 self._route("/v1/completions", self._completions, "POST"),
                 self._route("/v1/responses", self._responses, "POST"),
+                self._route("/v1/responses/{id}", paths.one, "GET", "DELETE"),
+                self._route("/v1/responses/{id}/input_items", paths.input_items, "GET"),
                 self._route("/v1/models", self._models, "GET"),
                 self._route("/v1/models/{name:path}", self._model, "GET"),
                 self._route("/v1/messages", self._messages, "POST"),
@@ -116,10 +123,10 @@ class App:
         return Identified(app)
 
     def _route(
-        self, path: str, handler: Handler, method: str, *, open_to_all: bool = False
+        self, path: str, handler: Handler, *methods: str, open_to_all: bool = False
     ) -> Route:
         ring = None if open_to_all else self._ring
-        return Route(path, Endpoint(handler, ring, self._metrics), methods=[method])
+        return Route(path, Endpoint(handler, ring, self._metrics), methods=methods)
 
     # Answers.
 
@@ -140,10 +147,16 @@ class App:
         return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _responses(self, request: Request) -> ASGIApp:
-        body = await self._parsed(ResponsesRequest, request)
-        body.refuse_unsupported()
+        asked = await self._parsed(ResponsesRequest, request)
+        asked.refuse_unsupported()
+        client, request_id = key_of(request).client, request_id_of(request)
+        body = asked.continued(
+            await self._stored.with_earlier(client, asked.previous_response_id, asked.items)
+        )
         model = body.model or await self._directory.preferred()
-        form = ResponseForm(request_id_of(request), model, body)
+        form = ResponseForm(
+            request_id, model, asked, keeping(self._stored, client, request_id, asked)
+        )
         return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _messages(self, request: Request) -> ASGIApp:

@@ -1,4 +1,4 @@
-"""What the two APIs say differently: the shape of an error, its status, its place in a stream."""
+"""What the two APIs say differently: the shape of an error, and its status."""
 
 import math
 from collections.abc import Mapping
@@ -47,9 +47,6 @@ class Dialect(Protocol):
 
     def refusal(self, error: ClusterError, request_id: str) -> Refusal:
         """The response to a request that failed before its answer began."""
-
-    def error_event(self, error: ClusterError, request_id: str) -> bytes:
-        """What stands in a stream that ends badly."""
 
 
 def json_headers(body: bytes, headers: Headers) -> list[tuple[bytes, bytes]]:

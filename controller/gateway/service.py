@@ -1,4 +1,4 @@
-"""A gateway: HTTP in front, the cluster behind; it keeps nothing but counts."""
+"""A gateway: HTTP in front, the cluster behind; itself it keeps nothing but counts."""
 
 import asyncio
 import logging
@@ -11,8 +11,9 @@ from controller.gateway.directory import Directory
 from controller.gateway.keys import KeyRing, default_keys_file
 from controller.gateway.metrics import Metrics
 from controller.gateway.quotas import Quotas
+from controller.gateway.responses.stored import StoredResponses
 from controller.gateway.server import HttpServer
-from shared.bus import Bus
+from shared.bus import Bus, ObjectStore
 from shared.cli.local.kept import is_loopback
 from shared.client import Cluster
 from shared.errors import SettingsError
@@ -21,6 +22,7 @@ from shared.logs import LogStore
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.settings.tree import Gateway
+from shared.subjects import RESPONSES_BUCKET
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ class GatewayService:
             strict=strict,
             idle_timeout_s=gateway.idle_timeout_ms / 1000,
         )
-        self._app = App(gateway, desk, self._directory, self._ring, metrics)
+        self._app = App(gateway, desk, self._directory, self._ring, metrics, _stored(gateway, bus))
         self._server = HttpServer(gateway, self._app.build())
 
     async def run(self, stop: StopRequest) -> None:
@@ -110,6 +112,12 @@ class GatewayService:
         while True:
             await asyncio.sleep(_KEYS_REFRESH_S)
             self._ring.refresh()
+
+
+def _stored(settings: Gateway, bus: Bus) -> StoredResponses:
+    asked = settings.responses
+    store = ObjectStore(bus, RESPONSES_BUCKET, max_bytes=asked.max_bytes, max_age_s=asked.max_age)
+    return StoredResponses(store if asked.store else None, settings.max_body_bytes)
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,6 +12,7 @@ from shared.subjects import (
     INBOX_PREFIX,
     LEADER_BUCKET,
     LEADER_KEY,
+    RESPONSES_BUCKET,
     ROLLOUT_BUCKET,
     ROLLOUT_KEY,
     inbox_prefix,
@@ -65,6 +66,8 @@ def permissions(role: Role, name: str) -> Permissions:
                     "mlx.health.>",
                     f"mlx.log.gateway.{name}",
                     _answers("admin"),
+                    subjects.stored_objects(RESPONSES_BUCKET),
+                    *(subjects.object_stream(verb, RESPONSES_BUCKET) for verb in _OBJECT_VERBS),
                 ),
                 subscribe=(own, f"{INBOX_PREFIX}.>", subjects.RECENT_LOGS, *_SERVICE),
             )
@@ -146,6 +149,7 @@ def permissions(role: Role, name: str) -> Permissions:
 
 _LEASE_VERBS = ("INFO", "CREATE", "MSG.GET")
 _KEPT_VERBS = ("INFO", "CREATE", "MSG.GET")
+_OBJECT_VERBS = ("INFO", "CREATE", "UPDATE", "MSG.GET", "PURGE")
 
 
 def _answers(role: Role) -> str:

@@ -11,7 +11,8 @@ from shared.access.roles import Role, permissions
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 CLUSTER_NAME = "mlx-nats"
 """What several servers that are one call themselves."""
-_MAX_STORE_BYTES = 256 * 1024 * 1024
+_MAX_MEMORY_STORE_BYTES = 256 * 1024 * 1024
+_MAX_FILE_STORE_BYTES = 4 * 1024**3
 """Of JetStream, on disk and in memory: it keeps who leads and what is rolled out, no streams."""
 _MAX_CONTROL_LINE_BYTES = 4096
 _MAX_SUBSCRIPTIONS = 100_000
@@ -124,8 +125,8 @@ def sizes(store: Path) -> dict[str, Any]:
         "max_pending": 8 * MAX_PAYLOAD_BYTES,
         "jetstream": {
             "store_dir": str(store),
-            "max_file_store": _MAX_STORE_BYTES,
-            "max_memory_store": _MAX_STORE_BYTES,
+            "max_file_store": _MAX_FILE_STORE_BYTES,
+            "max_memory_store": _MAX_MEMORY_STORE_BYTES,
         },
     }
 

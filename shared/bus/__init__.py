@@ -5,6 +5,7 @@ from shared.bus.client import ServerFacts
 from shared.bus.key_value import Entry, KeyValueStore
 from shared.bus.lease_store import Kept, LeaseStore
 from shared.bus.message import Handler, Message
+from shared.bus.object_store import ObjectStore
 from shared.bus.service import Endpoint, Service
 from shared.bus.subscription import Subscription
 
@@ -17,6 +18,7 @@ __all__ = [
     "KeyValueStore",
     "LeaseStore",
     "Message",
+    "ObjectStore",
     "ServerFacts",
     "Service",
     "Subscription",

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -94,6 +95,32 @@ class Discovery(Section):
     interfaces: list[Annotated[str, AfterValidator(_address)]] = []
 
 
+_AGE = re.compile(r"([1-9]\d{0,8})([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _age(value: Any) -> Any:
+    """Seconds, of a text as `12h` or `30d` too."""
+    if not isinstance(value, str):
+        return value
+    if (found := _AGE.fullmatch(value.strip())) is None:
+        raise ValueError("an age is a number of seconds, or a text as 90s, 30m, 12h or 30d")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+Age = Annotated[int, BeforeValidator(_age), Field(ge=1, le=315_360_000)]
+
+
+class StoredResponses(Section):
+    """Responses that clients of OpenAI's Responses API have stored, in JetStream. What is older
+    than `max_age`, in seconds or as `12h` or `30d`, is forgotten; what would be more than
+    `max_bytes`, of all clients together, is not stored."""
+
+    store: bool = True
+    max_bytes: Annotated[int, Field(ge=100_000, le=1_000_000_000_000)] = 1_000_000_000
+    max_age: Age = 30 * 86_400
+
+
 class GatewayTls(Section):
     """PEM files of the certificate that HTTP clients see."""
 
@@ -121,6 +148,7 @@ class Gateway(Section):
     cors_origins: list[Annotated[str, Field(min_length=1)]] = []
     model_aliases: dict[Model, Annotated[str, Field(min_length=1, max_length=256)]] = {}
     unknown_fields: Literal["ignore", "refuse"] = "ignore"
+    responses: StoredResponses = StoredResponses()
     max_body_bytes: Annotated[int, Field(ge=1, le=64_000_000)] = 2_000_000
     max_header_bytes: Annotated[int, Field(ge=1024, le=1_000_000)] = 32_768
     max_connections: Count = 1024

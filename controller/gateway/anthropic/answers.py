@@ -7,7 +7,9 @@ from typing import Any
 
 import orjson
 
+from controller.gateway.anthropic.errors import error_body
 from shared.client import Completion
+from shared.errors import ClusterError
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage, plain_calls
 
@@ -21,11 +23,12 @@ class MessageForm:
 
     def __init__(self, request_id: RequestId, model: str) -> None:
         self._id = f"msg_{request_id.removeprefix('req-')}"
+        self._request_id = request_id
         self._model = model
         self._last: ChoiceOutput | None = None
         self._blocks = _BlockEvents()
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
+    async def whole(self, completion: Completion) -> dict[str, Any]:
         (output,) = completion.choices
         content = list(_blocks(output)) or [_EMPTY]
         return self._message(content, completion.usage) | _stop(output)
@@ -42,13 +45,16 @@ class MessageForm:
         self._last = outputs[-1]
         return b"".join(map(self._blocks.of, outputs))
 
-    def closing(self, usage: Usage) -> bytes:
+    async def closing(self, usage: Usage) -> bytes:
         stop = _stop(self._last) if self._last is not None else {"stop_reason": "end_turn"}
         return (
             self._blocks.end()
             + _event("message_delta", delta=stop, usage=_usage(usage))
             + _event("message_stop")
         )
+
+    def failure(self, error: ClusterError) -> bytes:
+        return b"event: error\ndata: %b\n\n" % orjson.dumps(error_body(error, self._request_id))
 
     def _message(self, content: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
         return {
@@ -66,7 +72,7 @@ class MessageForm:
 class CountForm:
     """`message_tokens_count`."""
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
+    async def whole(self, completion: Completion) -> dict[str, Any]:
         return {"input_tokens": completion.usage.prompt_tokens}
 
 

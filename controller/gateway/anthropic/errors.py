@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from controller.gateway.dialect import Refusal, prompt_is_too_long, retry_headers, status_of
 from shared.errors import ClusterError
 
@@ -23,17 +21,14 @@ _TYPES: Mapping[int, str] = {
 
 class AnthropicDialect:
     def refusal(self, error: ClusterError, request_id: str) -> Refusal:
-        return Refusal(_status(error), _body(error, request_id), retry_headers(error))
-
-    def error_event(self, error: ClusterError, request_id: str) -> bytes:
-        return b"event: error\ndata: %b\n\n" % orjson.dumps(_body(error, request_id))
+        return Refusal(_status(error), error_body(error, request_id), retry_headers(error))
 
 
 def _status(error: ClusterError) -> int:
     return _OVERLOADED if error.code in ("queue_full", "memory_pressure") else status_of(error)
 
 
-def _body(error: ClusterError, request_id: str) -> dict[str, Any]:
+def error_body(error: ClusterError, request_id: str) -> dict[str, Any]:
     status = _status(error)
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     words = "prompt is too long: " if prompt_is_too_long(error) else ""

@@ -11,7 +11,9 @@ from controller.gateway.openai.answers import (
     token_entries,
     usage_body,
 )
+from controller.gateway.openai.errors import error_body
 from shared.client import Completion
+from shared.errors import ClusterError
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage, plain_calls
 
@@ -28,7 +30,7 @@ class ChatForm:
         self._choices = choices
         self._include_usage = include_usage
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
+    async def whole(self, completion: Completion) -> dict[str, Any]:
         choices = [
             {
                 "index": output.choice,
@@ -50,11 +52,14 @@ class ChatForm:
     def keep_alive(self) -> bytes:
         return b""
 
-    def closing(self, usage: Usage) -> bytes:
+    async def closing(self, usage: Usage) -> bytes:
         if not self._include_usage:
             return DONE
         body = self._body("chat.completion.chunk", []) | {"usage": usage_body(usage)}
         return event(body) + DONE
+
+    def failure(self, error: ClusterError) -> bytes:
+        return event(error_body(error))
 
     def _events(self, output: ChoiceOutput) -> bytes:
         events = b"".join(

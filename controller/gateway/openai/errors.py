@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from controller.gateway.dialect import Refusal, prompt_is_too_long, retry_headers, status_of
 from shared.errors import ClusterError
 
@@ -25,9 +23,6 @@ _TYPES: Mapping[int, str] = {
 class OpenAiDialect:
     def refusal(self, error: ClusterError, request_id: str) -> Refusal:
         return Refusal(status_of(error), error_body(error), retry_headers(error))
-
-    def error_event(self, error: ClusterError, request_id: str) -> bytes:
-        return b"data: %b\n\n" % orjson.dumps(error_body(error))
 
 
 def error_body(error: ClusterError) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from controller.gateway.openai.answers import (
 )
 from controller.gateway.openai.errors import error_body
 from shared.client import Completion
+from shared.errors import ClusterError
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage
 
@@ -42,7 +43,7 @@ class TextForm:
         self._include_usage = include_usage
         self._written: dict[int, _Written] = {}
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
+    async def whole(self, completion: Completion) -> dict[str, Any]:
         choices = [self._choice(output) for output in completion.choices]
         return self._body(choices) | {"usage": usage_body(completion.usage)}
 
@@ -55,10 +56,13 @@ class TextForm:
     def keep_alive(self) -> bytes:
         return b""
 
-    def closing(self, usage: Usage) -> bytes:
+    async def closing(self, usage: Usage) -> bytes:
         if not self._include_usage:
             return DONE
         return event(self._body([]) | {"usage": usage_body(usage)}) + DONE
+
+    def failure(self, error: ClusterError) -> bytes:
+        return event(error_body(error))
 
     def _events(self, output: ChoiceOutput) -> bytes:
         if not (output.text or output.logprobs or output.finish_reason):

@@ -1,26 +1,40 @@
 """Answers in the shape of OpenAI's Responses API: an object, or the events by which it comes."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
+from controller.gateway.dialect import status_of
 from controller.gateway.responses.output import Event, OutputItems, Status
 from controller.gateway.responses.requests import ResponsesRequest
+from controller.gateway.responses.tools import shown_tool
 from shared.client import Completion
+from shared.errors import ClusterError
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage
 
+Keep = Callable[[dict[str, Any]], Awaitable[bool]]
+"""Stores a response that has ended; returns whether it is stored."""
+
 
 class ResponseForm:
-    """`response`, and `response.created` ... `response.completed`."""
+    """`response`, and `response.created` ... `response.completed`.
 
-    def __init__(self, request_id: RequestId, model: str, asked: ResponsesRequest) -> None:
-        unique = request_id.removeprefix("req-")
+    Args:
+        keep: called before a client is told the end; None where nothing is to be stored.
+    """
+
+    def __init__(
+        self, request_id: RequestId, model: str, asked: ResponsesRequest, keep: Keep | None
+    ) -> None:
+        unique = unique_of(request_id)
         self._id = f"resp_{unique}"
         self._model = model
         self._asked = asked
+        self._keep = keep
         self._created = int(time.time())
         self._number = 0
         self._cut = False
@@ -28,13 +42,14 @@ class ResponseForm:
             unique, asked.names, summarised=asked.summarises, sealed=asked.seals_reasoning
         )
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
-        (output,) = completion.choices
-        self._taken([output])
-        return self._ended(completion.usage)
+    async def whole(self, completion: Completion) -> dict[str, Any]:
+        self._taken(completion.choices)
+        for _ in self._items.finish(self._status):
+            pass
+        return await self._ended(completion.usage)
 
     def opening(self, usage: Usage | None) -> bytes:
-        response = self._response("in_progress", None)
+        response = self._response("in_progress")
         kinds = ("response.created", "response.in_progress")
         return b"".join(self._written({"type": kind, "response": response}) for kind in kinds)
 
@@ -44,11 +59,15 @@ class ResponseForm:
     def events(self, outputs: Sequence[ChoiceOutput]) -> bytes:
         return b"".join(map(self._written, self._taken(outputs)))
 
-    def closing(self, usage: Usage) -> bytes:
-        status = self._status
-        events = b"".join(map(self._written, self._items.finish(status)))
-        end = {"type": f"response.{status}", "response": self._response(status, usage)}
-        return events + self._written(end)
+    async def closing(self, usage: Usage) -> bytes:
+        events = b"".join(map(self._written, self._items.finish(self._status)))
+        response = await self._ended(usage)
+        return events + self._written({"type": f"response.{self._status}", "response": response})
+
+    def failure(self, error: ClusterError) -> bytes:
+        response = self._response("failed")
+        response["error"] = {"code": _code(error), "message": error.message}
+        return self._written({"type": "response.failed", "response": response})
 
     def _taken(self, outputs: Iterable[ChoiceOutput]) -> list[Event]:
         events: list[Event] = []
@@ -57,10 +76,12 @@ class ResponseForm:
             self._cut |= output.finish_reason == "length"
         return events
 
-    def _ended(self, usage: Usage) -> dict[str, Any]:
-        for _ in self._items.finish(self._status):
-            pass
-        return self._response(self._status, usage)
+    async def _ended(self, usage: Usage) -> dict[str, Any]:
+        response = self._response(self._status)
+        response |= {"output": self._items.items, "usage": _usage(usage)}
+        if self._keep is not None:
+            response["store"] = await self._keep(response)
+        return response
 
     @property
     def _status(self) -> Status:
@@ -71,7 +92,8 @@ class ResponseForm:
         self._number += 1
         return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(numbered))
 
-    def _response(self, status: str, usage: Usage | None) -> dict[str, Any]:
+    def _response(self, status: str) -> dict[str, Any]:
+        """One without output."""
         asked = self._asked
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
@@ -86,28 +108,43 @@ class ResponseForm:
             "instructions": asked.instructions,
             "max_output_tokens": asked.max_output_tokens,
             "model": self._model,
-            "output": self._items.items if usage is not None else [],
+            "output": [],
             "parallel_tool_calls": asked.parallel_tool_calls is not False,
             "previous_response_id": asked.previous_response_id,
             "prompt_cache_key": asked.prompt_cache_key,
-            "reasoning": _shown(asked.reasoning) or {"effort": None, "summary": None},
-            "store": False,
+            "reasoning": {"effort": None, "summary": None} | _shown(asked.reasoning),
+            "store": self._keep is not None,
             "temperature": 1.0 if asked.temperature is None else asked.temperature,
-            "text": _shown(asked.text) or {"format": {"type": "text"}},
+            "text": {"format": {"type": "text"}} | _shown(asked.text),
             "tool_choice": _shown(asked.tool_choice) or "auto",
-            "tools": [_shown(tool) for tool in asked.tools or ()],
+            "tools": [shown_tool(tool) for tool in asked.tools or ()],
             "top_logprobs": asked.top_logprobs or 0,
             "top_p": 1.0 if asked.top_p is None else asked.top_p,
             "truncation": "disabled",
-            "usage": _usage(usage) if usage is not None else None,
+            "usage": None,
             "user": asked.user,
             "metadata": asked.metadata or {},
         }
 
 
+def unique_of(request_id: RequestId) -> str:
+    """What the ids of a response and of its items have in common."""
+    return request_id.removeprefix("req-")
+
+
 def _shown(value: Any) -> Any:
     """As it was asked for."""
-    return value.model_dump(exclude_none=True) if hasattr(value, "model_dump") else value
+    if value is None:
+        return {}
+    return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
+
+
+def _code(error: ClusterError) -> str:
+    """The API has few."""
+    status = status_of(error)
+    if status == 429:
+        return "rate_limit_exceeded"
+    return "server_error" if status >= 500 else "invalid_prompt"
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

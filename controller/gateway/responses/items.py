@@ -122,6 +122,15 @@ def _kind(item: Any) -> str:
     return _KINDS.get(kind, "other") if isinstance(kind, str) else "other"
 
 
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "function_call_output": "fco",
+    "custom_tool_call_output": "cto",
+    "reasoning": "rs",
+}
+
 Item = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[FunctionCallItem, Tag("function_call")]
@@ -139,6 +148,28 @@ def joined(content: str | Sequence[Part]) -> str:
     if isinstance(content, str):
         return content
     return _BETWEEN_PARTS.join(part.text or part.refusal or "" for part in content if part.is_text)
+
+
+def listed_item(item: Edge, own_id: str) -> dict[str, Any]:
+    """An item as it is stored and listed.
+
+    Args:
+        own_id: where it has no id, what follows the prefix of its kind in the one it gets.
+    """
+    shown = item.model_dump(exclude_none=True)
+    shown["id"] = getattr(item, "id", None) or f"{_PREFIXES.get(shown['type'], 'item')}_{own_id}"
+    match item:
+        case MessageItem():
+            said = item.role == "assistant"
+            kind = "output_text" if said else "input_text"
+            more: dict[str, Any] = {"annotations": []} if said else {}
+            shown["content"] = [{"type": kind, "text": joined(item.content)} | more]
+            shown["status"] = "completed"
+        case FunctionCallItem() | CustomCallItem() | CallOutputItem():
+            shown["status"] = "completed"
+        case ReasoningItem():
+            shown.setdefault("summary", [])
+    return shown
 
 
 def unsupported(items: Sequence[Edge]) -> Iterator[str]:

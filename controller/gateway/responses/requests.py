@@ -1,5 +1,6 @@
 """What clients of OpenAI's Responses API send, and what it means to the cluster."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -95,7 +96,7 @@ class ResponsesRequest(Edge):
     store: bool | None = None
     previous_response_id: _Short | None = None
     prompt_cache_key: _Short | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
 
     # Not served.
     background: bool | None = None
@@ -154,6 +155,10 @@ class ResponsesRequest(Edge):
         if isinstance(self.input, str):
             return [MessageItem(role="user", content=self.input)]
         return list(self.input)
+
+    def continued(self, items: Sequence[Edge]) -> "ResponsesRequest":
+        """The same with these items as its input."""
+        return self.model_copy(update={"input": list(items)})
 
     def refuse_unsupported(self) -> None:
         """Raises RequestError for what is not served."""

@@ -82,6 +82,12 @@ def served(
                 yield from served(tool.tools, tool.name)
 
 
+def shown_tool(tool: Edge) -> dict[str, Any]:
+    """As it was asked for."""
+    shown = tool.model_dump(exclude_none=True)
+    return {"parameters": None, "strict": None, **shown} if shown["type"] == "function" else shown
+
+
 def left_out(tools: list[Any]) -> Iterator[str]:
     """The types of tools that nobody here can run."""
     for tool in tools:
