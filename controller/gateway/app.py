@@ -117,7 +117,11 @@ class App:
                 self._route("/ready", self._ready, "GET", open_to_all=True),
             ],
             middleware=middleware,
-            exception_handlers={404: _no_such_path, 405: _no_such_method},  # type: ignore[dict-item]
+            exception_handlers={
+                404: _no_such_path,  # type: ignore[dict-item]
+                405: _no_such_method,  # type: ignore[dict-item]
+                Exception: _fault,  # type: ignore[dict-item]
+            },
         )
         app.router.redirect_slashes = False
         return Identified(app)
@@ -276,6 +280,11 @@ async def _no_such_method(request: Request, error: Any) -> ASGIApp:
         f"{request.url.path} takes {allowed}, not {request.method[:20]}", code="method_not_allowed"
     )
     return Refusing(refused, dialect_of(request.url.path), {"allow": allowed})
+
+
+async def _fault(request: Request, _: Exception) -> ASGIApp:
+    error = ClusterError("a fault of the gateway's own; its log says more")
+    return Refusing(error, dialect_of(request.url.path))
 
 
 def _priority(name: PriorityName | None) -> Priority | None:

@@ -86,8 +86,8 @@ class Endpoint:
 
 class Identified:
     """Gives each request an id. The response has it under both APIs' names, and names the fields
-    that were ignored. An unforeseen failure becomes an error that says nothing of the inside; a
-    cancelled request, one that says that the gateway is leaving."""
+    that were ignored. An unforeseen failure is logged; a cancelled request becomes an error that
+    says that the gateway is leaving."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -113,14 +113,10 @@ class Identified:
         try:
             await self._app(scope, receive, identified)
         except asyncio.CancelledError:  # there was time enough to end
-            error: ClusterError = Leaving()
-        except Exception:
+            if not started:
+                await Refusing(Leaving(), dialect_of(scope["path"]))(scope, receive, identified)
+        except Exception:  # its caller was told
             logger.exception("a request failed", extra={"request_id": request_id})
-            error = ClusterError("a fault of the gateway's own; its log says more")
-        else:
-            return
-        if not started:
-            await Refusing(error, dialect_of(scope["path"]))(scope, receive, identified)
 
 
 class Refusing:

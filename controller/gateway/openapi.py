@@ -6,6 +6,7 @@ from pydantic.json_schema import models_json_schema
 
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
+from controller.gateway.responses.requests import ResponsesRequest
 from shared.messages.edge import Edge
 from shared.version import VERSION
 
@@ -26,6 +27,7 @@ _REFUSALS = {
 _REQUESTS: dict[str, tuple[type[Edge], str]] = {
     "/v1/chat/completions": (ChatRequest, "OpenAI's chat completions."),
     "/v1/completions": (CompletionRequest, "OpenAI's plain completions."),
+    "/v1/responses": (ResponsesRequest, "OpenAI's Responses."),
     "/v1/messages": (MessagesRequest, "Anthropic's messages."),
     "/v1/messages/count_tokens": (CountTokensRequest, "How many tokens a message would have."),
 }
@@ -33,6 +35,11 @@ _ANYWHERE = ("400", "408", "431", "500", "503")
 _QUERIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/v1/models": ("The models, skills and aliases that may stand as `model`.", ("401",)),
     "/v1/models/{name}": ("One of them.", ("401", "404")),
+    "/v1/responses/{id}": ("A response that is stored.", ("400", "401", "404")),
+    "/v1/responses/{id}/input_items": (
+        "What it was asked with, and all before it, by pages.",
+        ("400", "401", "404"),
+    ),
     "/": ("What this is; with HEAD whether it is there.", ()),
     "/health": ("The gateway runs.", ()),
     "/ready": ("The cluster answers and a worker is ready.", ()),
@@ -40,6 +47,15 @@ _QUERIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "/openapi.json": ("This description.", ()),
 }
 """What each is, and with which statuses it refuses besides those of all paths."""
+_PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "name": ("path", {"minLength": 1, "examples": ["chat"]}),
+    "id": ("path", {"minLength": 1, "examples": ["resp_0123456789abcdef01234567"]}),
+    "order": ("query", {"enum": ["asc", "desc"], "default": "desc"}),
+    "limit": ("query", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
+    "after": ("query", {"description": "The id of the item that the page comes after."}),
+}
+_STORED = "/v1/responses/{id}"
+_OF_LISTS = ("order", "limit", "after")
 
 
 def description(*, keys: bool, strict: bool) -> dict[str, Any]:
@@ -61,7 +77,8 @@ def description(*, keys: bool, strict: bool) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "MLX cluster gateway", "version": VERSION},
         "paths": {path: {"post": _asking(path)} for path in _REQUESTS}
-        | {path: {"get": _query(path)} for path in _QUERIES},
+        | {path: {"get": _query(path)} for path in _QUERIES}
+        | {_STORED: {"get": _query(_STORED), "delete": _query(_STORED)}},
         "components": {"schemas": schemas["$defs"]},
     }
     if keys:
@@ -100,7 +117,15 @@ def _query(path: str) -> dict[str, Any]:
         for status in sorted({*refusals, *_ANYWHERE})
     }
     query: dict[str, Any] = {"summary": summary, "responses": {"200": good, **bad}}
-    if "{name}" in path:
-        name = {"type": "string", "minLength": 1, "examples": ["chat"]}
-        query["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": name}]
+    names = [name for name in ("name", "id") if f"{{{name}}}" in path]
+    if path.endswith("/input_items"):
+        names += _OF_LISTS
+    if names:
+        query["parameters"] = [_parameter(name) for name in names]
     return query
+
+
+def _parameter(name: str) -> dict[str, Any]:
+    place, schema = _PARAMETERS[name]
+    schema = {"type": "string", **schema}
+    return {"name": name, "in": place, "required": place == "path", "schema": schema}

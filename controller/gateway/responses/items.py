@@ -18,6 +18,17 @@ _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Status = Literal["in_progress", "completed", "incomplete"]
 
 
+_KINDS: dict[str, str] = {
+    "message": "message",
+    "function_call": "function_call",
+    "custom_tool_call": "custom_tool_call",
+    "function_call_output": "output",
+    "custom_tool_call_output": "output",
+    "reasoning": "reasoning",
+    "item_reference": "reference",
+}
+
+
 class Part(Edge):
     """One part of a message or a result; text is the only kind that is served."""
 
@@ -103,18 +114,9 @@ class OtherItem(Edge):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Annotated[str, Field(min_length=1, max_length=256)]
-
-
-_KINDS: dict[str, str] = {
-    "message": "message",
-    "function_call": "function_call",
-    "custom_tool_call": "custom_tool_call",
-    "function_call_output": "output",
-    "custom_tool_call_output": "output",
-    "reasoning": "reasoning",
-    "item_reference": "reference",
-}
+    type: Annotated[
+        str, Field(min_length=1, max_length=256, json_schema_extra={"not": {"enum": [*_KINDS]}})
+    ]
 
 
 def _kind(item: Any) -> str:

@@ -1,9 +1,9 @@
 """What clients of OpenAI's Responses API send, and what it means to the cluster."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from controller.gateway.affinity import derived_affinity
 from controller.gateway.none_values import MeansNone
@@ -55,11 +55,16 @@ class TextFormat(Edge):
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
 
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.type == "json_schema":
+            check_schema(self.schema_)
+        return self
+
     def response_format(self) -> dict[str, Any]:
         """As chat completions have it."""
         if self.type != "json_schema":
             return {"type": self.type}
-        check_schema(self.schema_)
         schema = {"name": self.name, "schema": self.schema_}
         return {"type": "json_schema", "json_schema": schema}
 

@@ -10,6 +10,7 @@ from shared.messages.edge import Edge
 from shared.messages.tools import MAX_TOOLS, ToolName
 
 _Schema = dict[str, Any] | None
+_SERVED = ("function", "custom", "namespace")
 
 
 class FunctionTool(Edge):
@@ -43,12 +44,14 @@ class OtherTool(Edge):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Annotated[str, Field(min_length=1, max_length=256)]
+    type: Annotated[
+        str, Field(min_length=1, max_length=256, json_schema_extra={"not": {"enum": [*_SERVED]}})
+    ]
 
 
 def _kind(tool: Any) -> str:
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return kind if kind in ("function", "custom", "namespace") else "other"
+    return kind if kind in _SERVED else "other"
 
 
 Tool = Annotated[

@@ -63,17 +63,27 @@ def ask(client: openai.OpenAI, asked: Any, **fields: Any) -> Response:
     return response
 
 
+def call_ids(response: Response) -> list[str]:
+    return [item.call_id for item in response.output if item.type == "function_call"]
+
+
+def item_ids(response: Response) -> list[str]:
+    output: Any = response.to_dict()["output"]
+    return [item["id"] for item in output]
+
+
+def result_of(call_id: str) -> Any:
+    return {"type": "function_call_output", "call_id": call_id, "output": "4711"}
+
+
 def is_stored(response: Response) -> bool:
-    stored: bool = response.to_dict()["store"]
-    return stored
+    return response.to_dict()["store"] is True
 
 
 def test_a_conversation_goes_on_from_the_last_response(client: openai.OpenAI) -> None:
     called = ask(client, "one call, please", tools=_TOOLS)
     assert is_stored(called)
-    result: Any = {
-        "type": "function_call_output", "call_id": called.output[1].call_id, "output": "4711"
-    }  # fmt: skip
+    result: Any = result_of(call_ids(called)[0])
     answer = ask(client, [result], tools=_TOOLS, previous_response_id=called.id)
     assert (answer.output_text, answer.previous_response_id) == ("It is warm.", called.id)
     sent: Any = [
@@ -101,8 +111,8 @@ def test_items_are_found_by_what_refers_to_them(client: openai.OpenAI) -> None:
     called = ask(client, "one call, please", tools=_TOOLS)
     history: Any = [
         {"role": "user", "content": "one call, please"},
-        *({"type": "item_reference", "id": item.id} for item in called.output),
-        {"type": "function_call_output", "call_id": called.output[1].call_id, "output": "4711"},
+        *({"type": "item_reference", "id": item} for item in item_ids(called)),
+        result_of(call_ids(called)[0]),
     ]
     assert ask(client, history, tools=_TOOLS).output_text == "It is warm."
     history[1]["id"] = f"rs_{uuid.uuid4().hex[:24]}_0"
@@ -113,11 +123,7 @@ def test_items_are_found_by_what_refers_to_them(client: openai.OpenAI) -> None:
 
 def test_what_was_asked_is_listed_by_pages(client: openai.OpenAI) -> None:
     first = ask(client, "two calls", instructions="Be brief.", tools=_TOOLS)
-    calls = [item for item in first.output if item.type == "function_call"]
-    results: Any = [
-        {"type": "function_call_output", "call_id": call.call_id, "output": "4711"}
-        for call in calls
-    ]
+    results: Any = [result_of(call_id) for call_id in call_ids(first)]
     second = ask(client, results, tools=_TOOLS, previous_response_id=first.id)
     listed = client.responses.input_items.list(second.id, order="asc", limit=3)
     whole = [item.to_dict() for item in listed]  # all pages
@@ -132,7 +138,13 @@ def test_lists_are_those_of_the_api(gateway: GatewayProcess, client: openai.Open
     first = ask(client, "two calls")
     url = f"{gateway.url}/v1/responses/{first.id}/input_items"
     ResponseItemList.model_validate(httpx.get(url, params={"order": "asc"}).json(), strict=True)
-    for wrong in ({"limit": "0"}, {"limit": "x"}, {"limit": "101"}, {"order": "up"}, {"after": "x"}):
+    for wrong in (
+        {"limit": "0"},
+        {"limit": "x"},
+        {"limit": "101"},
+        {"order": "up"},
+        {"after": "x"},
+    ):
         answer = httpx.get(url, params=wrong)
         assert answer.status_code == 400 and answer.json()["error"]["param"] in wrong
 
@@ -162,7 +174,7 @@ def test_a_chain_of_many(client: openai.OpenAI) -> None:
         last, tokens = answer.id, answer.usage.input_tokens
     assert last is not None
     listed = list(client.responses.input_items.list(last, order="asc", limit=100))
-    asked = [item.to_dict() for item in listed if item.type == "message"]
+    asked: Any = [item.to_dict() for item in listed if item.type == "message"]
     texts = [item["content"][0]["text"] for item in asked if item["role"] == "user"]
     assert texts == [f"{turn}: nine" for turn in range(_TURNS)]
 
@@ -177,9 +189,7 @@ def test_it_is_read_back_after_a_restart_of_all(
     with gateway_process(cluster.url) as another, client_of(another) as later:
         wait_for(lambda: httpx.get(f"{another.url}/ready").status_code == 200, "it is ready")
         assert later.responses.retrieve(told.id).to_dict() == told.to_dict()
-        result: Any = {
-            "type": "function_call_output", "call_id": told.output[1].call_id, "output": "4711"
-        }  # fmt: skip
+        result: Any = result_of(call_ids(told)[0])
         answer = ask(later, [result], tools=_TOOLS, previous_response_id=told.id)
         assert answer.output_text == "It is warm."
 
@@ -197,7 +207,7 @@ def test_another_keys_response_is_not_found(cluster: ClusterProcess, tmp_path: P
             bob.responses.delete(told.id)
         with pytest.raises(openai.NotFoundError):
             ask(bob, "nine", previous_response_id=told.id)
-        reference: Any = [{"type": "item_reference", "id": told.output[0].id}]
+        reference: Any = [{"type": "item_reference", "id": item_ids(told)[0]}]
         with pytest.raises(openai.NotFoundError):
             ask(bob, reference)
         assert ask(ada, "nine", previous_response_id=told.id).output_text == "It is nine."

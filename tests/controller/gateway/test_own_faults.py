@@ -1,0 +1,40 @@
+"""A fault of the gateway's own: its caller is told in the shape of the API, its log says more."""
+
+from collections.abc import Collection
+from typing import Any
+
+import httpx
+import pytest
+
+from controller.gateway.app import App
+from controller.gateway.directory import Directory, Listed
+from controller.gateway.keys import KeyRing
+from controller.gateway.metrics import Metrics
+from controller.gateway.responses.stored import StoredResponses
+from shared.settings.tree import Gateway
+
+
+class _Broken(Directory):
+    """Has a fault."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def listed(self, allowed: Collection[str] | None = None) -> dict[str, Listed]:
+        raise ZeroDivisionError("secret")
+
+
+@pytest.mark.anyio
+async def test_a_fault_is_told_in_the_shape_of_an_error_and_says_nothing_of_the_inside(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk: Any = None
+    app = App(
+        Gateway(), desk, _Broken(), KeyRing(None), Metrics(), StoredResponses(None, 1)
+    ).build()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        answer = await client.get("/v1/models")
+    assert answer.status_code == 500 and answer.headers["x-request-id"]
+    assert answer.json()["error"]["code"] == "internal_error" and "secret" not in answer.text
+    assert "ZeroDivisionError" in caplog.text
