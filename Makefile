@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := .make
-PROGRAMS := llm litellm
+PROGRAMS := llm litellm pydantic-ai
 PROGRAMS_VENVS := .venv-programs
 # Tests wait for processes more than they compute, so three at once keep two cores busy: see
 # tests/parallel.py.
@@ -17,7 +17,7 @@ DEMO_QUESTION := What is the capital of France?
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test test-all check format docs bench lock clean
+.PHONY: help setup demo chaos test test-all test-agents check format docs bench lock clean
 
 help: ## show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,10 @@ test: setup $(STAMP)/node $(STAMP)/programs check ## all checks, and the tests t
 
 test-all: setup $(STAMP)/node $(STAMP)/programs check ## the same in a new order each time (ORDER=SEED repeats one), and the long forms
 	@$(BIN)/python -m pytest --all -p randomly $(if $(ORDER),--randomly-seed=$(ORDER)) $(PARALLEL)
+
+test-agents: setup $(STAMP)/programs ## agents and frameworks of others, each in an environment of its own, do a task (docs/clients.md)
+	@$(BIN)/python -m tests.agents.installed
+	@$(BIN)/python -m pytest --agents tests/agents
 
 check: $(STAMP)/python ## ruff, mypy strict, import-linter
 	@$(BIN)/ruff format --check .
@@ -64,9 +68,12 @@ lock: ## renew the pinned requirements from pyproject.toml (needs uv)
 	for program in $(PROGRAMS); do uv pip compile tests/programs/$$program.in \
 	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --upgrade -o tests/programs/$$program.txt || exit 1; done
+	for pins in tests/agents/python/*.in; do uv pip compile $$pins \
+	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --upgrade -o $${pins%.in}.txt || exit 1; done
 
 clean: ## remove what setup made here (not the model cache)
-	rm -rf $(VENV) $(STAMP) $(PROGRAMS_VENVS) tests/node/node_modules
+	rm -rf $(VENV) $(STAMP) $(PROGRAMS_VENVS) .venv-agents tests/node/node_modules tests/agents/node/*/node_modules
 
 $(STAMP)/python: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -26,6 +26,7 @@ from shared.subjects import inbox_prefix  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.access import roles  # noqa: E402
 from tests.access.roles import drawn  # noqa: E402
+from tests.agents.work import done  # noqa: E402
 from tests.processes import (  # noqa: E402
     ClusterProcess,
     NatsContainer,
@@ -58,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all", action="store_true", help="the long forms too, as `make test-all` runs them"
     )
+    parser.addoption("--agents", action="store_true", help="also agents and frameworks of others")
     parser.addoption("--seed", type=int, default=1, help="of everything that tests draw")
 
 
@@ -66,10 +68,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--all"):
-        long = [item for item in items if item.get_closest_marker("long_form")]
-        items[:] = [item for item in items if item not in long]
-        config.hook.pytest_deselected(items=long)
+    for marker, option in (("long_form", "--all"), ("agents", "--agents")):
+        if not config.getoption(option):
+            others = [item for item in items if item.get_closest_marker(marker)]
+            items[:] = [item for item in items if item not in others]
+            config.hook.pytest_deselected(items=others)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of what agents did."""
+    if done:
+        terminalreporter.section("agents and frameworks")
+        for client, version, what in done:
+            terminalreporter.line(f"{client:24} {version:12} {what}")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import json
 import pathlib
+import re
 from typing import Any
 
 import mlx.core as mx
@@ -22,6 +23,8 @@ from tokenizers import Tokenizer
 
 _FOLDER = pathlib.Path(__file__).parent
 _SURE = 60.0
+_THOUGHT = re.compile(r"\A<think>.*?</think>\n\n", re.DOTALL)
+_NO_THOUGHT = "<think>\n\n</think>\n\n"
 
 
 @dataclasses.dataclass
@@ -46,6 +49,7 @@ class Model(nn.Module):  # type: ignore[name-defined,misc]
         self.layers = [nn.Identity()]  # type: ignore[attr-defined]
         self._tokenizer = Tokenizer.from_file(str(_FOLDER / "tokenizer.json"))
         self._prompts = [self._encode(text) for text in args.generation_prompts]
+        self._no_thought = self._encode(_NO_THOUGHT)
         self._turns = [self._encode(text) for text in args.turn_markers]
         self._scripts = json.loads((_FOLDER / "scripts.json").read_text())
         self._known: dict[tuple[int, ...], list[int]] = {}
@@ -81,6 +85,8 @@ class Model(nn.Module):  # type: ignore[name-defined,misc]
     def _next(self, ids: list[int], begins: int) -> int:
         prompt, answer = ids[:begins], ids[begins:]
         script = self._script(prompt)
+        if answer[: len(self._no_thought)] == self._no_thought:
+            script = self._encode(_THOUGHT.sub(_NO_THOUGHT, self._decode(script)))
         if answer == script[: len(answer)]:
             rest = script[len(answer) :]
         else:  # it had to say it in other tokens

@@ -18,6 +18,9 @@ _TYPES: Mapping[int, str] = {
     _OVERLOADED: "overloaded_error",
 }
 
+_NO_THREADS = {"error_code": "thread_unsupported_request"}
+"""By this the official clients know to send the whole conversation each time."""
+
 
 class AnthropicDialect:
     def refusal(self, error: ClusterError, request_id: str) -> Refusal:
@@ -32,8 +35,7 @@ def error_body(error: ClusterError, request_id: str) -> dict[str, Any]:
     status = _status(error)
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     words = "prompt is too long: " if prompt_is_too_long(error) else ""
-    return {
-        "type": "error",
-        "error": {"type": kind, "message": words + error.message},
-        "request_id": request_id,
-    }
+    told: dict[str, Any] = {"type": kind, "message": words + error.message}
+    if error.code == "not_supported" and error.param == "thread":
+        told["details"] = _NO_THREADS
+    return {"type": "error", "error": told, "request_id": request_id}

@@ -67,9 +67,12 @@ class _Conversation(Edge):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = Field(None, description="As older clients have it.")
 
     # Not served.
     mcp_servers: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    compaction: dict[str, Any] | None = None
+    thread: dict[str, Any] | None = None
 
     # Of Anthropic's own service.
     cache_control: dict[str, Any] | None = None
@@ -97,7 +100,11 @@ class _Conversation(Edge):
 
     def refuse_unsupported(self) -> None:
         """Raises RequestError for what is not served."""
-        asked = {"mcp_servers": bool(self.mcp_servers)}
+        asked = {
+            "mcp_servers": bool(self.mcp_servers),
+            "compaction": self.compaction is not None,
+            "thread": self.thread is not None,
+        }
         for index, turn in enumerate(self.messages):
             asked |= {f"messages.{index}.{path}": True for path in turn.unsupported()}
         refuse_asked(asked)
@@ -110,8 +117,9 @@ class _Conversation(Edge):
             fields["tools"] = tools
         if self.tool_choice is not None and (tools or self.tool_choice.type in ("any", "tool")):
             fields |= self.tool_choice.fields()
-        if self.output_config is not None and self.output_config.format is not None:
-            schema = {"name": "output", "schema": self.output_config.format.schema_}
+        output = self.output_config.format if self.output_config is not None else None
+        if (output := output or self.output_format) is not None:
+            schema = {"name": "output", "schema": output.schema_}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self.messages[-1].role == "assistant" and self.messages[-1].text:
             fields["continue_final_message"] = True

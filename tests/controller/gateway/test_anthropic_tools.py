@@ -169,15 +169,46 @@ def test_tools_of_the_service_itself_are_left_out_and_named(
     assert alone.status_code == 200
 
 
-def test_a_schema_holds(client: anthropic.Anthropic) -> None:
+def test_what_a_server_would_hold_is_refused_so_that_clients_send_all(
+    client: anthropic.Anthropic,
+) -> None:
+    """A thread's next request holds only what is new: to ignore that would lose the rest."""
+    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
+        with pytest.raises(anthropic.BadRequestError) as caught:
+            ask(client, user("nine"), extra_body={"thread": thread})
+        body: Any = caught.value.body
+        assert body["error"]["details"]["error_code"] == "thread_unsupported_request"
+
+
+def test_the_clients_own_runner_of_tools(client: anthropic.Anthropic) -> None:
+    asked: list[dict[str, Any]] = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str, days: int) -> str:
+        """Tell it."""
+        asked.append({"city": city, "days": days})
+        return "4711 degrees"
+
+    runner = client.beta.messages.tool_runner(
+        model="chat", max_tokens=500, tools=[get_weather], messages=[user("one call, please")]
+    )
+    last = runner.until_done()
+    assert asked == [ARGUMENTS]
+    assert [block.text for block in last.content if block.type == "text"] == ["It is warm."]
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["output_config", "output_format"])
+def test_a_schema_holds(client: anthropic.Anthropic, older: bool) -> None:
     schema = {
         "type": "object",
         "properties": {"hour": {"enum": [9]}},
         "required": ["hour"],
         "additionalProperties": False,
     }
-    config: Any = {"format": {"type": "json_schema", "schema": schema}, "effort": "low"}
-    answer = ask(client, user("at once"), extra_body={"output_config": config})
+    output: Any = {"type": "json_schema", "schema": schema}
+    config: Any = {"output_config": {"format": output, "effort": "low"}}
+    more = {"output_format": output} if older else config
+    answer = ask(client, user("at once"), extra_body=more)
     (block,) = blocks(answer)
     assert json.loads(block["text"]) == {"hour": 9}
 

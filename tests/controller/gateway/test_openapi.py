@@ -33,6 +33,7 @@ _LONG_ENOUGH_MS = 120_000
 _UNSERVED = {
     "functions", "function_call", "audio", "modalities", "web_search_options", "mcp_servers",
     "echo", "suffix", "best_of", "background", "conversation",
+    "compaction", "thread",
 }  # fmt: skip
 _UNSERVED_OF_RESPONSES = {"prompt"}
 _LONG_NAME = 16  # characters, of models that are left unknown
