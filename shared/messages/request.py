@@ -48,7 +48,9 @@ Prompt = (
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
-MaxTokens = Annotated[int, Field(ge=1, le=2**31)]
+REST_OF_CONTEXT = 2**31
+"""A `max_tokens` that means all that the prompt leaves."""
+MaxTokens = Annotated[int, Field(ge=1, le=REST_OF_CONTEXT)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 TopK = Annotated[int, Field(ge=0, le=2**31)]

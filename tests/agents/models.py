@@ -18,7 +18,7 @@ _FAMILY = "hermes"
 _NO_THINKING = "<think>\n\n</think>\n\n"
 _PERSON = {"name": "Ada", "age": 36}
 (_WRITES,) = (family.write for family in FAMILIES if family.name == _FAMILY)
-_MUCH = 150
+_TALK = " ".join(f"I think of the number {number}." for number in range(250))
 
 Call = tuple[str, dict[str, Any]]
 """A tool's name and its arguments, these in the order in which the tool describes them."""
@@ -37,10 +37,13 @@ def make_models(folder: Path, tokenizer_of: Path, work: Path) -> Mapping[str, Pa
     return made
 
 
-def talkative(scripts: Mapping[str, str]) -> Mapping[str, str]:
+def _talkative(scripts: Mapping[str, str]) -> Mapping[str, str]:
     """The same, but that it talks for long before each call."""
-    talk = " ".join(f"I think of the number {number}." for number in range(_MUCH))
-    return {when: say.replace("I ", f"{talk} I ", 1) for when, say in scripts.items()}
+    acts = ("I copy it.", "I write it.")
+    return {
+        when: next((say.replace(act, f"{_TALK} {act}") for act in acts if act in say), say)
+        for when, say in scripts.items()
+    }
 
 
 def _scripts(work: Path) -> Mapping[str, Mapping[str, str]]:
@@ -58,7 +61,9 @@ def _scripts(work: Path) -> Mapping[str, Mapping[str, str]]:
     )  # fmt: skip
     return {
         "claude-code": claude_code,
+        "claude-code-slow": _talkative(claude_code),
         "opencode": opencode,
+        "opencode-slow": _talkative(opencode),
         "codex": _calls(
             ("exec_command", {"cmd": f"printf '42\\n' > {ANSWER}"}),
             ("exec_command", {"cmd": _COMMAND}),
@@ -95,6 +100,7 @@ def _calls(write: Call, run: Call, end: Call | None = None) -> dict[str, str]:
         "<tool_response>": copy,
         "Observation:": copy,  # as smolagents tells of results
         "TASK": f"{_thinks('First the file.')}{writes}{_WRITES([write])}",
+        "LONG": f"{_thinks('Much.')}{_TALK}",
         "": f"{_NO_THINKING}Fine.",
     }
 

@@ -14,6 +14,7 @@ from controller.gateway.openai.messages import ChatMessage, Objects, Short
 from shared.messages.edge import Edge, TemplateValues
 from shared.messages.request import (
     MAX_SEED,
+    REST_OF_CONTEXT,
     Choices,
     LogitBias,
     MaxTokens,
@@ -176,8 +177,7 @@ class ChatRequest(_Common, Tools):
     def fields(self) -> dict[str, Any]:
         """As the cluster's request says it."""
         fields = self._same_fields(*_SAME_OF_CHATS)
-        if self.max_completion_tokens is not None:
-            fields["max_tokens"] = self.max_completion_tokens
+        fields["max_tokens"] = self.max_completion_tokens or self.max_tokens or REST_OF_CONTEXT
         if self.logprobs:
             fields["logprobs"] = self.top_logprobs or 0
         fields["messages"] = [message.fields() for message in self.messages]

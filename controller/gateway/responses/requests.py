@@ -12,6 +12,7 @@ from controller.gateway.responses.names import ToolNames, flat_name
 from controller.gateway.responses.tools import Tools, left_out, served
 from shared.messages.edge import Edge, TemplateValues
 from shared.messages.request import (
+    REST_OF_CONTEXT,
     MaxTokens,
     ModelName,
     PriorityName,
@@ -185,8 +186,7 @@ class ResponsesRequest(Edge):
         }  # fmt: skip
         fields = self.model_dump(include=same, exclude_none=True)
         fields["messages"] = self._messages()
-        if self.max_output_tokens is not None:
-            fields["max_tokens"] = self.max_output_tokens
+        fields["max_tokens"] = self.max_output_tokens or REST_OF_CONTEXT
         if _LOGPROBS in (self.include or ()) or self.top_logprobs:
             fields["logprobs"] = self.top_logprobs or 0
         if self.reasoning is not None and self.reasoning.effort is not None:

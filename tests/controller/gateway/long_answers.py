@@ -48,7 +48,7 @@ def streaming(
 
 def active(cluster: ClusterProcess) -> int:
     """Requests that the workers have now, waiting or running."""
-    return sum(r["active_requests"] + r["queued_requests"] for r in _workers(cluster))
+    return sum(r["active_requests"] + r["queued_requests"] for r in workers(cluster))
 
 
 def until_active(cluster: ClusterProcess, count: int) -> None:
@@ -56,12 +56,14 @@ def until_active(cluster: ClusterProcess, count: int) -> None:
 
     def explain() -> list[tuple[object, ...]]:
         told = ("id", "state", "active_requests", "queued_requests", "choices", "engines")
-        return [tuple(report.get(each) for each in told) for report in _workers(cluster)]
+        return [tuple(report.get(each) for each in told) for report in workers(cluster)]
 
     wait_for(lambda: active(cluster) == count, f"the workers have {count}", explain=explain)
 
 
-def _workers(cluster: ClusterProcess) -> list[dict[str, Any]]:
+def workers(cluster: ClusterProcess) -> list[dict[str, Any]]:
+    """What they say of themselves."""
+
     async def ask() -> list[dict[str, Any]]:
         async with Asker.connect(cluster) as asker:
             return await asker.reports()
