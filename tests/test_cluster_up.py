@@ -7,10 +7,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from shared.cli.up import for_clients
+from shared.settings import ClusterSettings
 from tests.processes import SCRIPTS, cluster_process, free_port, wait_for, wait_until_gone
 from tests.tiers import long_form
 
@@ -207,3 +210,24 @@ def test_another_machine_needs_the_token_that_was_made_and_kept(
     assert json.loads(second)["status"] == "ready"
     tokens = list(tmp_path.rglob("token"))
     assert len(tokens) == 1 and tokens[0].stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("gateway", "key"),
+    [
+        ({}, "none"),
+        ({"keys_file": "keys.yaml"}, "KEY"),
+        ({"host": "0.0.0.0"}, "KEY"),
+        ({"host": "mac.example"}, "KEY"),
+        ({"host": "0.0.0.0", "allow_anonymous": True}, "none"),
+    ],
+)
+def test_all_that_a_client_needs_is_told(gateway: dict[str, Any], key: str) -> None:
+    settings = ClusterSettings.model_validate(
+        {"gateway": gateway, "skills": {"chat": ["demo"], "code": ["other", "demo"]}}
+    )
+    told = for_clients("http://127.0.0.1:8000", settings)
+    assert f"OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY={key}" in told
+    assert f"ANTHROPIC_BASE_URL=http://127.0.0.1:8000 ANTHROPIC_AUTH_TOKEN={key}" in told
+    assert ("gateway keys add" in told) == (key == "KEY")
+    assert told.endswith("the model's name: chat, demo, code, other")

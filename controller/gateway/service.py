@@ -14,7 +14,7 @@ from controller.gateway.quotas import Quotas
 from controller.gateway.responses.stored import StoredResponses
 from controller.gateway.server import HttpServer
 from shared.bus import Bus, ObjectStore
-from shared.cli.local.kept import is_loopback
+from shared.cli.local.kept import is_surely_loopback
 from shared.client import Cluster
 from shared.errors import SettingsError
 from shared.ids import LOCAL_CLIENT
@@ -39,7 +39,7 @@ def key_ring(settings: Gateway) -> KeyRing:
     """
     if settings.keys_file is not None:
         return KeyRing(Path(settings.keys_file).expanduser())
-    if not settings.allow_anonymous and not _is_loopback(settings.host):
+    if not settings.allow_anonymous and not is_surely_loopback(settings.host):
         if default_keys_file().exists():
             return KeyRing(default_keys_file())
         raise SettingsError(
@@ -118,10 +118,3 @@ def _stored(settings: Gateway, bus: Bus) -> StoredResponses:
     asked = settings.responses
     store = ObjectStore(bus, RESPONSES_BUCKET, max_bytes=asked.max_bytes, max_age_s=asked.max_age)
     return StoredResponses(store if asked.store else None, settings.max_body_bytes)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return is_loopback(host)
-    except SettingsError:  # a name may mean any address
-        return False

@@ -11,7 +11,7 @@ from shared.messages.codec import shortened
 
 HEADER = "x-ignored-fields"
 _MOST_BYTES = 1024
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_$@:*-]")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_$@:*.-]")
 
 
 def take_unknown_fields(request: BaseModel) -> list[str]:
@@ -26,7 +26,7 @@ def take_unknown_fields(request: BaseModel) -> list[str]:
 def header_value(paths: Sequence[str]) -> str:
     """As many of the paths as a header may hold; the names in them are a client's own."""
     value = ""
-    for path in paths:
+    for path in map(_plain, paths):
         longer = f"{value}, {path}" if value else path
         if len(longer) > _MOST_BYTES - len(", ..."):
             return f"{value}, ..."
@@ -39,7 +39,7 @@ def _taken(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         case BaseModel():
             unknown = value.__pydantic_extra__
             if unknown and value.model_config.get("extra") != "allow":
-                yield from ((*path, _plain(name)) for name in unknown)
+                yield from ((*path, shortened(name)) for name in unknown)
                 unknown.clear()
             for name in value.model_fields_set:
                 yield from _taken(getattr(value, name, None), (*path, name))
@@ -49,5 +49,5 @@ def _taken(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
                     yield from _taken(each, (*path, "*"))
 
 
-def _plain(name: str) -> str:
-    return _NOT_PLAIN.sub("?", shortened(name))
+def _plain(path: str) -> str:
+    return _NOT_PLAIN.sub("?", path)

@@ -15,7 +15,13 @@ from filelock import FileLock, Timeout
 
 from shared.cli.local.access import SharedToken, variables
 from shared.cli.local.cluster import LocalCluster, Plan
-from shared.cli.local.kept import DEFAULT_PORT, cluster_folder, is_loopback, needed_token
+from shared.cli.local.kept import (
+    DEFAULT_PORT,
+    cluster_folder,
+    is_loopback,
+    is_surely_loopback,
+    needed_token,
+)
 from shared.cli.local.model import fetch_demo_model, model_flags
 from shared.cli.local.serving import unless_asked, wait_until_ready, while_watched
 from shared.cli.options import (
@@ -182,11 +188,9 @@ class Up:
             f"Logs: cluster logs{where}, or {self._plan.folder / 'logs'}"
         )
         if (http_url := self._local.http_url) is not None:
-            click.echo(
-                "For OpenAI's and Anthropic's clients:\n"
-                f"  export OPENAI_BASE_URL={http_url}/v1\n"
-                f"  export ANTHROPIC_BASE_URL={http_url}"
-            )
+            click.echo(for_clients(http_url, self._settings))
+        else:
+            click.echo("With --http-port 8000 it also serves OpenAI's and Anthropic's clients.")
         if not is_loopback(self._plan.host):
             click.echo(
                 "Other Macs join with:\n"
@@ -217,6 +221,25 @@ class Up:
 
     def _say(self, text: str) -> None:
         click.echo(text, err=True)
+
+
+def for_clients(url: str, settings: ClusterSettings) -> str:
+    """What OpenAI's and Anthropic's clients need, as lines to type."""
+    gateway = settings.gateway
+    has_keys = gateway.keys_file is not None or not is_surely_loopback(gateway.host)
+    key = "none" if gateway.allow_anonymous or not has_keys else "KEY"
+    names = dict.fromkeys(name for skill, models in settings.skills.items()
+                          for name in (skill, *models))  # fmt: skip
+    made = ["  KEY is one that `gateway keys add NAME` made."] if key == "KEY" else []
+    return "\n".join(
+        [
+            "For OpenAI's and Anthropic's clients (docs/clients.md says more of each):",
+            f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}",
+            f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}",
+            *made,
+            f"  and as the model's name: {', '.join(names)}",
+        ]
+    )
 
 
 def settings_of_flags(model: str | None, http_port: int | None) -> dict[str, Any]:

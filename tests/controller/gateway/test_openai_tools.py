@@ -170,14 +170,37 @@ def test_thinking_ends_at_its_budget(client: openai.OpenAI) -> None:
     assert short and THOUGHT.startswith(short) and len(short) < len(THOUGHT)
 
 
-@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_what_was_thought_may_be_sent_back(client: openai.OpenAI, name: str) -> None:
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"reasoning": THOUGHT},
+        {"reasoning_details": [{"type": "reasoning.text", "text": THOUGHT, "index": 0}]},
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": THOUGHT}]},
+        {
+            "content": [
+                {"type": "thinking", "thinking": THOUGHT, "signature": "x"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "text", "text": "It is nine.", "cache_control": {"type": "ephemeral"}},
+            ]
+        },
+        {
+            "content": [
+                {"type": "reasoning", "text": THOUGHT},
+                {"type": "text", "text": "It is nine."},
+            ]
+        },
+    ],
+    ids=lambda turn: next(iter(turn)),
+)  # fmt: skip
+def test_what_was_thought_may_be_sent_back_as_each_client_keeps_it(
+    client: openai.OpenAI, turn: dict[str, Any]
+) -> None:
     answered = {"role": "assistant", "content": "It is nine."}
-    counts = [
-        ask(client, user("x"), turn, user("nine"), max_tokens=1).usage.prompt_tokens
-        for turn in (answered, {**answered, name: THOUGHT})
-    ]
-    assert counts[0] < counts[1]
+    plain, usual, kept = (
+        ask(client, user("x"), each, user("nine"), max_tokens=1).usage.prompt_tokens
+        for each in (answered, {**answered, "reasoning_content": THOUGHT}, {**answered, **turn})
+    )
+    assert plain < usual == kept
 
 
 def test_log_probabilities_are_those_of_the_content(client: openai.OpenAI) -> None:

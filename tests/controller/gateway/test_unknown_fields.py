@@ -1,6 +1,7 @@
 """What a gateway does not know of a request it ignores, and says so; or refuses, where it is told
 to. What it knows and cannot do is refused either way."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,3 +199,14 @@ def test_more_tokens_than_the_context_leaves_end_with_length(http: httpx.Client)
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["total_tokens"] == CONTEXT_TOKENS
     assert http.post(_MESSAGES, json=_with(**asked)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/responses"])
+@pytest.mark.parametrize("name", ["a\r\nx-evil: 1", "\x1f", "é"])
+def test_so_are_those_of_tools_that_are_left_out(http: httpx.Client, path: str, name: str) -> None:
+    asked: dict[str, Any] = {"model": "chat", "tools": [{"type": name}]}
+    asked |= {"input": "Hi", "max_output_tokens": 2} if "resp" in path else {"messages": [_HELLO]}
+    asked |= {"max_tokens": 2} if path == "/v1/messages" else {}
+    answer = http.post(path, json=asked)
+    assert answer.status_code == 200 and "x-evil" not in answer.headers
+    assert re.fullmatch(r"tools\.[a-z?:1-]+", answer.headers[_HEADER])
