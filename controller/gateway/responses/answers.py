@@ -96,7 +96,7 @@ class ResponseForm:
         """One without output."""
         asked = self._asked
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        return {
+        response = {
             "id": self._id,
             "object": "response",
             "created_at": self._created,
@@ -121,10 +121,9 @@ class ResponseForm:
             "top_logprobs": asked.top_logprobs or 0,
             "top_p": 1.0 if asked.top_p is None else asked.top_p,
             "truncation": "disabled",
-            "usage": None,
-            "user": asked.user,
             "metadata": asked.metadata or {},
         }
+        return response if asked.user is None else response | {"user": asked.user}
 
 
 def unique_of(request_id: RequestId) -> str:

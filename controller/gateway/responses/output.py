@@ -212,7 +212,8 @@ class _FunctionCall(_Call):
         return [self._event("function_call_arguments.delta", delta=text)]
 
     def closing(self) -> list[Event]:
-        return [self._event("function_call_arguments.done", arguments=self._text)]
+        named = {"name": self._named["name"], "arguments": self._text}
+        return [self._event("function_call_arguments.done", **named)]
 
 
 class _CustomCall(_Call):

@@ -32,5 +32,6 @@ def make_assistant(folder: Path, tokenizer_of: Path) -> Path:
         "0815": f"{_DOES_NOT}It is cold.",
         "nine": f"{_THINKS}It is nine.",
         "4711": f"{_THINKS}It is warm.",
+        "forever": f"{_THINKS}{'It goes on. ' * 10_000}",
     }
     return make_scripted_model(folder, tokenizer_of, TEMPLATES[_FAMILY], scripts)
