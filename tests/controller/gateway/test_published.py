@@ -62,6 +62,7 @@ _CHATS: list[dict[str, Any]] = [
         "messages": [_USER | {"content": "at once"}],
         "reasoning_effort": "none",
         "response_format": {"type": "json_object"},
+        "max_tokens": 50,
     },
 ]
 _RESPONSES: list[dict[str, Any]] = [
