@@ -139,12 +139,10 @@ class Answering:
                 failed += outputs
                 outputs = []
             if outputs:
-                data = form.events([*failed, *outputs])
+                data = b"" if opened else form.opening(exchange.stream.usage)
+                opened = True
+                await writer.write(data + form.events([*failed, *outputs]))
                 failed = []
-                if not opened:
-                    opened = True
-                    data = form.opening(exchange.stream.usage) + data
-                await writer.write(data)
             elif writer.silent_s >= self._keep_alive_s:
                 comment = f": {_state(exchange)}\n\n".encode()
                 await writer.write(comment + form.keep_alive() if opened else comment)

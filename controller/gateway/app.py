@@ -153,14 +153,16 @@ class App:
     async def _responses(self, request: Request) -> ASGIApp:
         asked = await self._parsed(ResponsesRequest, request)
         asked.refuse_unsupported()
+        if self.draining:
+            raise Leaving()
         client, request_id = key_of(request).client, request_id_of(request)
-        body = asked.continued(
-            await self._stored.with_earlier(client, asked.previous_response_id, asked.items)
+        conversation = await self._stored.conversation(
+            client, asked.previous_response_id, asked.items
         )
+        body = asked.continued([*conversation.earlier, *conversation.own])
         model = body.model or await self._directory.preferred()
-        form = ResponseForm(
-            request_id, model, asked, keeping(self._stored, client, request_id, asked)
-        )
+        keep = keeping(self._stored, client, request_id, asked, conversation)
+        form = ResponseForm(request_id, model, asked, keep)
         return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _messages(self, request: Request) -> ASGIApp:

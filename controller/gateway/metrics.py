@@ -4,6 +4,8 @@ Labels hold names that the cluster or its operator gave, never what a caller mad
 hostile one could fill the memory with time series.
 """
 
+from typing import Literal
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -44,6 +46,10 @@ class Metrics:
             "mlx_gateway_ignored_fields", "Unknown fields of requests, which were ignored.",
             ("client",), registry=self._registry,
         )  # fmt: skip
+        self._stored = Counter(
+            "mlx_gateway_stored_responses", "Responses that were to be stored: `stored`, `full` "
+            "where there was no room, `failed`.", ("client", "result"), registry=self._registry,
+        )  # fmt: skip
         self._open = Gauge(
             "mlx_gateway_open_requests", "Requests being answered now.", registry=self._registry
         )
@@ -64,6 +70,9 @@ class Metrics:
 
     def ignored(self, client: str, fields: int) -> None:
         self._ignored.labels(client).inc(fields)
+
+    def stored(self, client: ClientName, result: Literal["stored", "full", "failed"]) -> None:
+        self._stored.labels(client, result).inc()
 
     def first_token(self, model: str, seconds: float) -> None:
         self._first_token.labels(model).observe(seconds)

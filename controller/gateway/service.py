@@ -85,7 +85,9 @@ class GatewayService:
             strict=strict,
             idle_timeout_s=gateway.idle_timeout_ms / 1000,
         )
-        self._app = App(gateway, desk, self._directory, self._ring, metrics, _stored(gateway, bus))
+        self._app = App(
+            gateway, desk, self._directory, self._ring, metrics, _stored(gateway, bus, metrics)
+        )
         self._server = HttpServer(gateway, self._app.build())
 
     async def run(self, stop: StopRequest) -> None:
@@ -114,7 +116,7 @@ class GatewayService:
             self._ring.refresh()
 
 
-def _stored(settings: Gateway, bus: Bus) -> StoredResponses:
+def _stored(settings: Gateway, bus: Bus, metrics: Metrics) -> StoredResponses:
     asked = settings.responses
     store = ObjectStore(bus, RESPONSES_BUCKET, max_bytes=asked.max_bytes, max_age_s=asked.max_age)
-    return StoredResponses(store if asked.store else None, settings.max_body_bytes)
+    return StoredResponses(store if asked.store else None, settings.max_body_bytes, metrics)

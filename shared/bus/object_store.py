@@ -4,6 +4,7 @@ A value is stored as NATS' object stores have it: in chunks, and its description
 """
 
 import contextlib
+import logging
 
 import nats.errors
 import nats.js.errors
@@ -16,6 +17,8 @@ from shared.bus.bus import Bus
 from shared.bus.cancelling import cancellable
 from shared.bus.replicas import ALONE, REPLICAS
 from shared.errors import BusError, StoreFull
+
+logger = logging.getLogger(__name__)
 
 _ERRORS = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
 _NO_ROOM = frozenset({10023, 10047, 10077})
@@ -36,7 +39,7 @@ class ObjectStore:
         self._stream = OBJ_STREAM_TEMPLATE.format(bucket=bucket)
         self._max_bytes = max_bytes
         self._max_age_s = float(max_age_s)
-        self._bounds_hold = False
+        self._is_made = False
 
     async def put(self, name: str, value: bytes) -> None:
         """Keep a value.
@@ -49,6 +52,7 @@ class ObjectStore:
             with cancellable():
                 await (await self._open()).put(name, value)
         except _ERRORS as error:
+            self._is_made = False  # perhaps
             raise _of(error, "keep", name) from None
 
     async def get(self, name: str) -> bytes | None:
@@ -96,32 +100,37 @@ class ObjectStore:
 
     async def _open(self) -> NatsStore:
         stream = self._bus.jetstream()
-        try:
-            opened = await stream.object_store(self._bucket)
-        except nats.js.errors.BucketNotFoundError:
-            opened = await self._made(stream)
-        if not self._bounds_hold:
-            await self._hold_bounds(stream)
-            self._bounds_hold = True
-        return opened
+        if not self._is_made:
+            try:
+                await self._hold_bounds(stream)
+            except nats.js.errors.NotFoundError:
+                await self._make(stream)
+            except nats.js.errors.APIError as error:
+                logger.warning("%s keeps the bounds that it has: %s", self._bucket, error)
+            self._is_made = True
+        return NatsStore(self._bucket, self._stream, stream)
 
-    async def _made(self, stream: JetStreamContext) -> NatsStore:
+    async def _make(self, stream: JetStreamContext) -> None:
         config = ObjectStoreConfig(max_bytes=self._max_bytes, ttl=self._max_age_s)
         with contextlib.suppress(nats.js.errors.BadRequestError):  # another has made it meanwhile
             try:
-                return await stream.create_object_store(self._bucket, config, replicas=REPLICAS)
+                await stream.create_object_store(self._bucket, config, replicas=REPLICAS)
             except nats.js.errors.APIError as error:
                 if error.err_code != ALONE:
                     raise
-            return await stream.create_object_store(self._bucket, config)
-        return await stream.object_store(self._bucket)
+                await stream.create_object_store(self._bucket, config)
 
     async def _hold_bounds(self, stream: JetStreamContext) -> None:
         """A bucket that was made with other bounds gets ours."""
         config = (await stream.stream_info(self._stream)).config
         if (config.max_bytes, config.max_age) != (self._max_bytes, self._max_age_s):
+            window_s = min(config.duplicate_window or 0, self._max_age_s)
             await stream.update_stream(
-                config.evolve(max_bytes=self._max_bytes, max_age=self._max_age_s)
+                config.evolve(
+                    max_bytes=self._max_bytes,
+                    max_age=self._max_age_s,
+                    duplicate_window=window_s,  # no longer than values are kept
+                )
             )
 
 

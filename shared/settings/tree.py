@@ -118,7 +118,7 @@ class StoredResponses(Section):
 
     store: bool = True
     max_bytes: Annotated[int, Field(ge=100_000, le=1_000_000_000_000)] = 1_000_000_000
-    max_age: Age = 30 * 86_400
+    max_age: Age = 7 * 86_400
 
 
 class GatewayTls(Section):

@@ -22,23 +22,38 @@ _TYPES: Mapping[int, str] = {
 
 class OpenAiDialect:
     def refusal(self, error: ClusterError, request_id: str) -> Refusal:
-        return Refusal(status_of(error), error_body(error), retry_headers(error))
+        return Refusal(_status(error), error_body(error), retry_headers(error))
 
 
 def error_body(error: ClusterError) -> dict[str, Any]:
-    status = status_of(error)
+    status = _status(error)
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {
         "error": {
-            "message": _message(error),
+            "message": error_message(error),
             "type": kind,
             "param": error.param,
-            "code": _CODES.get(error.code, error.code),
+            "code": _code(error),
         }
     }
 
 
-def _message(error: ClusterError) -> str:
+def _status(error: ClusterError) -> int:
+    return 400 if _nothing_before(error) else status_of(error)
+
+
+def _code(error: ClusterError) -> str:
+    if _nothing_before(error):
+        return "previous_response_not_found"
+    return _CODES.get(error.code, error.code)
+
+
+def _nothing_before(error: ClusterError) -> bool:
+    """Whether there is no response to go on from. By this code clients know to send all."""
+    return error.code == "not_found" and error.param == "previous_response_id"
+
+
+def error_message(error: ClusterError) -> str:
     if prompt_is_too_long(error):
         return f"This model's maximum context length is exceeded. {error.message}"
     return error.message

@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from controller.gateway.dialect import status_of
+from controller.gateway.dialect import prompt_is_too_long, status_of
+from controller.gateway.openai.errors import error_message
 from controller.gateway.responses.output import Event, OutputItems, Status
 from controller.gateway.responses.requests import ResponsesRequest
 from controller.gateway.responses.tools import shown_tool
@@ -37,6 +38,7 @@ class ResponseForm:
         self._keep = keep
         self._created = int(time.time())
         self._number = 0
+        self._opened = False
         self._cut = False
         self._items = OutputItems(
             unique, asked.names, summarised=asked.summarises, sealed=asked.seals_reasoning
@@ -49,6 +51,7 @@ class ResponseForm:
         return await self._ended(completion.usage)
 
     def opening(self, usage: Usage | None) -> bytes:
+        self._opened = True
         response = self._response("in_progress")
         kinds = ("response.created", "response.in_progress")
         return b"".join(self._written({"type": kind, "response": response}) for kind in kinds)
@@ -65,9 +68,10 @@ class ResponseForm:
         return events + self._written({"type": f"response.{self._status}", "response": response})
 
     def failure(self, error: ClusterError) -> bytes:
+        opening = b"" if self._opened else self.opening(None)
         response = self._response("failed")
-        response["error"] = {"code": _code(error), "message": error.message}
-        return self._written({"type": "response.failed", "response": response})
+        response["error"] = {"code": _code(error), "message": error_message(error)}
+        return opening + self._written({"type": "response.failed", "response": response})
 
     def _taken(self, outputs: Iterable[ChoiceOutput]) -> list[Event]:
         events: list[Event] = []
@@ -139,7 +143,9 @@ def _shown(value: Any) -> Any:
 
 
 def _code(error: ClusterError) -> str:
-    """The API has few."""
+    """The API has few; clients know that of a prompt that is too long, which it does not list."""
+    if prompt_is_too_long(error):
+        return "context_length_exceeded"
     status = status_of(error)
     if status == 429:
         return "rate_limit_exceeded"

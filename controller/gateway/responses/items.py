@@ -1,16 +1,14 @@
-"""Input items of OpenAI's Responses API, and what they mean to the cluster."""
+"""Input items of OpenAI's Responses API."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
-from controller.gateway.responses.names import flat_name, wrapped_input
-from controller.gateway.responses.output import unseal
+from controller.gateway.responses.foreign import Foreign, PlainList
 from shared.messages.edge import Edge
 from shared.messages.request import MAX_CALLS
 
-MAX_REASONING_BYTES = 2_000_000
 _BETWEEN_PARTS = "\n\n"
 _Id = Annotated[str, Field(max_length=512)]
 _CallId = Annotated[str, Field(min_length=1, max_length=256)]
@@ -36,8 +34,8 @@ class Part(Edge):
                   "input_audio", "summary_text", "reasoning_text"]  # fmt: skip
     text: str | None = None
     refusal: str | None = None
-    annotations: Annotated[list[Any], Field(fail_fast=True)] | None = None
-    logprobs: Annotated[list[Any], Field(fail_fast=True)] | None = None
+    annotations: PlainList | None = None
+    logprobs: PlainList | None = None
 
     @property
     def is_text(self) -> bool:
@@ -92,15 +90,6 @@ class ReasoningItem(Edge):
     encrypted_content: str | None = None
     status: _Status | None = None
 
-    @property
-    def text(self) -> str:
-        """What was thought: all of it where a gateway packed it, else what can be read."""
-        if self.encrypted_content:
-            found = unseal(self.encrypted_content, most_bytes=MAX_REASONING_BYTES)
-            if found is not None:
-                return found
-        return joined(self.content or self.summary or "")
-
 
 class ReferenceItem(Edge):
     """An item of a stored response, by its id."""
@@ -109,29 +98,19 @@ class ReferenceItem(Edge):
     id: _Id
 
 
-class OtherItem(Edge):
+class OtherItem(Foreign):
     """What tools of OpenAI's own service said and did."""
-
-    model_config = ConfigDict(extra="allow")
 
     type: Annotated[
         str, Field(min_length=1, max_length=256, json_schema_extra={"not": {"enum": [*_KINDS]}})
     ]
+    id: _Id | None = None
 
 
 def _kind(item: Any) -> str:
     kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", "")
     return _KINDS.get(kind, "other") if isinstance(kind, str) else "other"
 
-
-_PREFIXES = {
-    "message": "msg",
-    "function_call": "fc",
-    "custom_tool_call": "ctc",
-    "function_call_output": "fco",
-    "custom_tool_call_output": "cto",
-    "reasoning": "rs",
-}
 
 Item = Annotated[
     Annotated[MessageItem, Tag("message")]
@@ -152,28 +131,6 @@ def joined(content: str | Sequence[Part]) -> str:
     return _BETWEEN_PARTS.join(part.text or part.refusal or "" for part in content if part.is_text)
 
 
-def listed_item(item: Edge, own_id: str) -> dict[str, Any]:
-    """An item as it is stored and listed.
-
-    Args:
-        own_id: where it has no id, what follows the prefix of its kind in the one it gets.
-    """
-    shown = item.model_dump(exclude_none=True)
-    shown["id"] = getattr(item, "id", None) or f"{_PREFIXES.get(shown['type'], 'item')}_{own_id}"
-    match item:
-        case MessageItem():
-            said = item.role == "assistant"
-            kind = "output_text" if said else "input_text"
-            more: dict[str, Any] = {"annotations": []} if said else {}
-            shown["content"] = [{"type": kind, "text": joined(item.content)} | more]
-            shown["status"] = "completed"
-        case FunctionCallItem() | CustomCallItem() | CallOutputItem():
-            shown["status"] = "completed"
-        case ReasoningItem():
-            shown.setdefault("summary", [])
-    return shown
-
-
 def unsupported(items: Sequence[Edge]) -> Iterator[str]:
     """The paths, from an item on, of parts that are not served."""
     for index, item in enumerate(items):
@@ -183,65 +140,3 @@ def unsupported(items: Sequence[Edge]) -> Iterator[str]:
             for place, part in enumerate(content):
                 if isinstance(part, Part) and not part.is_text:
                     yield f"{index}.{name}.{place}.type"
-
-
-def messages_of(items: Sequence[Edge]) -> list[dict[str, Any]]:
-    """As the cluster's messages: reasoning, text and calls that follow one another are one answer
-    of the assistant's."""
-    found: list[dict[str, Any]] = []
-    answer: dict[str, Any] | None = None
-    for item in items:
-        if (piece := _piece(item)) is None:
-            answer = None
-            found += _message(item)
-            continue
-        if answer is not None and _goes_on(answer, piece):
-            _join(answer, piece)
-        else:
-            answer = {"role": "assistant", "content": "", **piece}
-            found.append(answer)
-    return [message for message in found if message != {"role": "assistant", "content": ""}]
-
-
-def _message(item: Edge) -> list[dict[str, Any]]:
-    match item:
-        case MessageItem():
-            return [{"role": item.role, "content": joined(item.content)}]
-        case CallOutputItem():
-            text = joined(item.output)
-            return [{"role": "tool", "tool_call_id": item.call_id, "content": text}]
-        case _:
-            return []
-
-
-def _piece(item: Edge) -> dict[str, Any] | None:
-    """What an item adds to an answer of the assistant's; None where it is none of that."""
-    match item:
-        case ReasoningItem():
-            return {"reasoning": item.text} if item.text else {}
-        case MessageItem(role="assistant"):
-            return {"content": joined(item.content)}
-        case FunctionCallItem():
-            return {"tool_calls": [_call(item.call_id, item.name, item.namespace, item.arguments)]}
-        case CustomCallItem():
-            arguments = wrapped_input(item.input)
-            return {"tool_calls": [_call(item.call_id, item.name, item.namespace, arguments)]}
-        case _:
-            return None
-
-
-def _call(call_id: str, name: str, namespace: str | None, arguments: str) -> dict[str, Any]:
-    function = {"name": flat_name(name, namespace), "arguments": arguments}
-    return {"id": call_id, "type": "function", "function": function}
-
-
-def _goes_on(answer: dict[str, Any], piece: dict[str, Any]) -> bool:
-    """Whether a model could have said the piece in the same answer: it thinks first, calls last."""
-    if "reasoning" in piece:
-        return not answer["content"] and "tool_calls" not in answer
-    return "tool_calls" in piece or "tool_calls" not in answer
-
-
-def _join(answer: dict[str, Any], piece: dict[str, Any]) -> None:
-    for name, value in piece.items():
-        answer[name] = answer[name] + value if answer.get(name) else value

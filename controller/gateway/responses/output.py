@@ -1,12 +1,11 @@
 """What a model says as the output items of a response, and the events by which they come."""
 
-import base64
-import zlib
 from collections.abc import Iterator
 from typing import Any, Literal
 
 from controller.gateway.openai.answers import token_entries
 from controller.gateway.responses.names import ToolNames, unwrapped_input
+from controller.gateway.responses.sealing import seal
 from shared.messages.stream import ChoiceOutput
 
 Event = dict[str, Any]
@@ -233,19 +232,3 @@ class _CustomCall(_Call):
             self._event("custom_tool_call_input.delta", delta=text),
             self._event("custom_tool_call_input.done", input=text),
         ]
-
-
-def seal(reasoning: str) -> str:
-    """What was thought, for clients that send it back and store nothing here. They may read the
-    same in the item, so it is packed, and not encrypted."""
-    return base64.b64encode(zlib.compress(reasoning.encode(errors="surrogatepass"))).decode()
-
-
-def unseal(packed: str, *, most_bytes: int) -> str | None:
-    """What was thought; None where it is not ours."""
-    try:
-        decoder = zlib.decompressobj()
-        found = decoder.decompress(base64.b64decode(packed, validate=True), most_bytes)
-        return found.decode(errors="surrogatepass") if decoder.eof else None
-    except (ValueError, zlib.error):
-        return None

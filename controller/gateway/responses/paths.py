@@ -1,7 +1,7 @@
 """What is asked of responses that are stored."""
 
+import re
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import orjson
@@ -12,8 +12,9 @@ from starlette.types import ASGIApp
 
 from controller.gateway.endpoint import key_of
 from controller.gateway.responses.answers import Keep, unique_of
+from controller.gateway.responses.listed import listed, without_extras
 from controller.gateway.responses.requests import ResponsesRequest
-from controller.gateway.responses.stored import StoredResponse, StoredResponses, as_stored
+from controller.gateway.responses.stored import Conversation, StoredResponses, Turn
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import ClientName, RequestId
 
@@ -39,35 +40,32 @@ class ResponsePaths:
                 code="not_supported",
                 param="stream",
             )
-        return _json((await self._stored.find(client, response_id)).response)
+        return _json(await self._stored.find(client, response_id))
 
     async def input_items(self, request: Request) -> ASGIApp:
         """What one was asked with: the whole conversation, by pages."""
-        client = key_of(request).client
-        stored = await self._stored.find(client, request.path_params["id"])
-        items = await self._stored.conversation(client, stored.parent) + stored.input
+        items = await self._stored.input_of(key_of(request).client, request.path_params["id"])
         return _json(page(items, request.query_params))
 
 
 def keeping(
-    stored: StoredResponses, client: ClientName, request_id: RequestId, asked: ResponsesRequest
+    stored: StoredResponses,
+    client: ClientName,
+    request_id: RequestId,
+    asked: ResponsesRequest,
+    conversation: Conversation,
 ) -> Keep | None:
     """Stores the response to a request; None where it is not to be, or cannot be."""
     if asked.store is False or not stored.available:
         return None
-    return partial(_keep, stored, client, asked, as_stored(asked.items, unique_of(request_id)))
+    items = listed(conversation.own, unique_of(request_id), conversation.known)
 
+    async def keep(response: dict[str, Any]) -> bool:
+        output = [without_extras(item) for item in response["output"]]
+        turn = Turn(conversation.before, items, output)
+        return await stored.keep(client, {**response, "store": True}, turn)
 
-async def _keep(
-    stored: StoredResponses,
-    client: ClientName,
-    asked: ResponsesRequest,
-    items: list[dict[str, Any]],
-    response: dict[str, Any],
-) -> bool:
-    told = {**response, "store": True}
-    kept = StoredResponse(asked.previous_response_id, items, told)
-    return await stored.keep(client, response["id"], kept)
+    return keep
 
 
 def page(items: Sequence[dict[str, Any]], query: QueryParams) -> dict[str, Any]:
@@ -79,7 +77,7 @@ def page(items: Sequence[dict[str, Any]], query: QueryParams) -> dict[str, Any]:
     order, limit = query.get("order", "desc"), query.get("limit", str(_DEFAULT_LIMIT))
     if order not in ("asc", "desc"):
         raise InvalidRequest("order must be `asc` or `desc`", param="order")
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= _MAX_LIMIT:
+    if not re.fullmatch(r"[0-9]{1,9}", limit) or not 1 <= int(limit) <= _MAX_LIMIT:
         raise InvalidRequest(f"limit must be from 1 to {_MAX_LIMIT}", param="limit")
     ordered = list(items if order == "asc" else reversed(items))
     if (after := query.get("after")) is not None:

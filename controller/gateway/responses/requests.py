@@ -7,7 +7,9 @@ from pydantic import Field, model_validator
 
 from controller.gateway.affinity import derived_affinity
 from controller.gateway.none_values import MeansNone
-from controller.gateway.responses.items import Items, MessageItem, joined, messages_of, unsupported
+from controller.gateway.responses.foreign import Foreign
+from controller.gateway.responses.items import Items, MessageItem, joined, unsupported
+from controller.gateway.responses.messages import messages_of
 from controller.gateway.responses.names import ToolNames, flat_name
 from controller.gateway.responses.tools import Tools, left_out, served
 from shared.messages.edge import Edge, TemplateValues
@@ -37,10 +39,6 @@ _LOGPROBS = "message.output_text.logprobs"
 class ChosenTool(Edge):
     type: Literal["function", "custom"]
     name: ToolName
-
-
-class OtherChoice(Edge, extra="allow"):
-    type: Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Reasoning(Edge):
@@ -92,7 +90,7 @@ class ResponsesRequest(Edge):
     top_p: Share | None = None
     top_logprobs: TopLogprobs | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | OtherChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | Foreign | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
@@ -172,7 +170,7 @@ class ResponsesRequest(Edge):
             "background": bool(self.background),
             "conversation": self.conversation is not None,
             "prompt": self.prompt is not None,
-            "tool_choice": isinstance(self.tool_choice, OtherChoice),
+            "tool_choice": isinstance(self.tool_choice, Foreign),
         }
         if isinstance(self.input, list):
             asked |= {f"input.{path}": True for path in unsupported(self.input)}

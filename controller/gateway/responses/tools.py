@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
+from controller.gateway.responses.foreign import Foreign, PlainObject
 from controller.gateway.responses.names import INPUT, KnownTool, flat_name
 from shared.messages.edge import Edge
 from shared.messages.tools import MAX_TOOLS, ToolName
@@ -27,7 +28,7 @@ class CustomTool(Edge):
     type: Literal["custom"]
     name: ToolName
     description: str | None = None
-    format: dict[str, Any] | None = None
+    format: PlainObject | None = None
 
 
 class NamespaceTool(Edge):
@@ -39,10 +40,8 @@ class NamespaceTool(Edge):
     tools: Annotated[list["Tool"], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-class OtherTool(Edge):
+class OtherTool(Foreign):
     """One that OpenAI's service runs."""
-
-    model_config = ConfigDict(extra="allow")
 
     type: Annotated[
         str, Field(min_length=1, max_length=256, json_schema_extra={"not": {"enum": [*_SERVED]}})

@@ -29,9 +29,9 @@ async def test_a_fault_is_told_in_the_shape_of_an_error_and_says_nothing_of_the_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     desk: Any = None
-    app = App(
-        Gateway(), desk, _Broken(), KeyRing(None), Metrics(), StoredResponses(None, 1)
-    ).build()
+    metrics = Metrics()
+    stored = StoredResponses(None, 1, metrics)
+    app = App(Gateway(), desk, _Broken(), KeyRing(None), metrics, stored).build()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         answer = await client.get("/v1/models")

@@ -11,7 +11,9 @@ from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from controller.gateway.responses.names import KnownTool, ToolNames, flat_name, wrapped_input
-from controller.gateway.responses.output import Event, OutputItems, seal, unseal
+from controller.gateway.responses.output import Event, OutputItems
+from controller.gateway.responses.sealing import seal, unseal
+from shared.errors import RequestError
 from shared.messages.stream import ChoiceOutput
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -151,6 +153,12 @@ def test_what_is_sealed_comes_out_as_it_was(text: str) -> None:
     assert unseal(seal(text), most_bytes=10**6) == text
 
 
-@pytest.mark.parametrize("packed", ["", "gAAAAAB", "é", seal("x" * 2000), seal("x" * 900)[:-8]])
+def test_what_is_too_much_is_not_unpacked() -> None:
+    assert unseal(seal("x" * 1000), most_bytes=1000) == "x" * 1000
+    with pytest.raises(RequestError, match="too much"):
+        unseal(seal("x" * 1001), most_bytes=1000)
+
+
+@pytest.mark.parametrize("packed", ["", "gAAAAAB", "é", seal("x" * 900)[:-8]])
 def test_what_is_not_ours_or_too_large_is_nothing(packed: str) -> None:
     assert unseal(packed, most_bytes=1000) is None

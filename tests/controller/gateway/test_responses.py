@@ -152,10 +152,24 @@ def test_instructions_and_developers_are_heard(client: openai.OpenAI) -> None:
     assert ask(client, turns, instructions="You are a clock.").output_text == "It is nine."
 
 
+def test_what_comes_first_has_the_first_number(scripted_gateway: GatewayProcess) -> None:
+    """Also where the first tokens have text at once."""
+    body = {"model": "chat", "input": "at once", "reasoning": {"effort": "none"}, "stream": True}
+    answer = httpx.post(f"{scripted_gateway.url}/v1/responses", json=body, timeout=60)
+    data = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    numbers = [json.loads(line)["sequence_number"] for line in data]
+    assert numbers == [*range(len(numbers))]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"background": True}, "background"),
+        ({"input": [{"type": "web_search_call", "n": 10**20}]}, "input"),
+        ({"input": [{"type": "web_search_call", "id": {"a": 1}}]}, "input"),
+        ({"tools": [{"type": "web_search", "n": 10**20}]}, "tools.0"),
+        ({"tools": [{"type": "custom", "name": "a", "format": {"n": -(10**20)}}]}, "tools.0"),
+        ({"tool_choice": {"type": "web_search", "n": 10**20}}, "tool_choice"),
         ({"conversation": "c"}, "conversation"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),

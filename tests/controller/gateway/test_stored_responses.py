@@ -1,5 +1,6 @@
 """Responses that are stored, read back and gone on from, through the official `openai` client."""
 
+import asyncio
 import contextlib
 import json
 import subprocess
@@ -14,13 +15,16 @@ import pytest
 from openai.types.responses import Response
 from openai.types.responses.response_item_list import ResponseItemList
 
-from tests.access.roles import environment
+from shared.bus import Bus, ObjectStore
+from shared.subjects import RESPONSES_BUCKET
+from tests.access.roles import as_tester, environment
 from tests.controller.gateway.gateway_process import GatewayProcess, gateway_process, make_key
-from tests.controller.gateway.scripts import make_assistant
+from tests.controller.gateway.scripts import THOUGHT, make_assistant
 from tests.processes import SCRIPTS, ClusterProcess, NatsProcess, cluster_process, wait_for
 
 _TOOLS: Any = [
-    {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": None}
+    {"type": "function", "name": name, "parameters": {"type": "object"}, "strict": None}
+    for name in ("get_weather", "now")
 ]
 _TURNS = 50
 
@@ -115,6 +119,19 @@ def test_items_are_found_by_what_refers_to_them(client: openai.OpenAI) -> None:
         result_of(call_ids(called)[0]),
     ]
     assert ask(client, history, tools=_TOOLS).output_text == "It is warm."
+    gone_on = ask(client, history, tools=_TOOLS)
+    answer = ask(client, "nine", tools=_TOOLS, previous_response_id=gone_on.id)
+    listed = list(client.responses.input_items.list(answer.id, order="asc"))
+    assert [item.type for item in listed] == [
+        "message", "reasoning", "function_call", "function_call_output", "reasoning", "message",
+        "message",
+    ]  # fmt: skip
+    again: Any = [{"type": "item_reference", "id": item_ids(called)[1]}, *history[-1:]]
+    once = ask(client, again, tools=_TOOLS, previous_response_id=called.id)
+    result = history[-1:]
+    twice = ask(client, result, tools=_TOOLS, previous_response_id=called.id)
+    assert once.usage is not None and twice.usage is not None
+    assert once.usage.input_tokens == twice.usage.input_tokens
     history[1]["id"] = f"rs_{uuid.uuid4().hex[:24]}_0"
     with pytest.raises(openai.NotFoundError) as caught:
         ask(client, history, tools=_TOOLS)
@@ -138,13 +155,8 @@ def test_lists_are_those_of_the_api(gateway: GatewayProcess, client: openai.Open
     first = ask(client, "two calls")
     url = f"{gateway.url}/v1/responses/{first.id}/input_items"
     ResponseItemList.model_validate(httpx.get(url, params={"order": "asc"}).json(), strict=True)
-    for wrong in (
-        {"limit": "0"},
-        {"limit": "x"},
-        {"limit": "101"},
-        {"order": "up"},
-        {"after": "x"},
-    ):
+    limits = ("0", "x", "101", "1" + "0" * 5000, "000000001" + "0" * 5000, "٣", "")
+    for wrong in (*({"limit": each} for each in limits), {"order": "up"}, {"after": "x"}):
         answer = httpx.get(url, params=wrong)
         assert answer.status_code == 400 and answer.json()["error"]["param"] in wrong
 
@@ -160,9 +172,45 @@ def test_what_is_deleted_or_was_not_to_be_stored_is_not_found(client: openai.Ope
         for work in works:
             with pytest.raises(openai.NotFoundError):
                 work(missing)
-    with pytest.raises(openai.NotFoundError) as caught:
+    with pytest.raises(openai.BadRequestError) as caught:
         ask(client, "nine", previous_response_id=deleted.id)
-    assert caught.value.param == "previous_response_id" and "not found" in caught.value.message
+    assert caught.value.param == "previous_response_id"
+    assert caught.value.code == "previous_response_not_found"
+    assert "not found" in caught.value.message
+
+
+def test_items_are_listed_as_they_were_sent_each_under_an_id_of_its_own(
+    client: openai.OpenAI,
+) -> None:
+    part = {"type": "input_text", "text": "nine"}
+    sent: Any = [
+        {"role": "user", "content": [part, part], "id": "msg_1"},
+        {"role": "assistant", "content": "It is", "id": "msg_1", "status": "incomplete"},
+        {"type": "web_search_call", "id": "msg_1", "status": "completed", "action": {}},
+        {"role": "user", "content": [part], "id": "msg_2"},
+    ]
+    first = ask(client, sent)
+    second = ask(client, sent, previous_response_id=first.id)
+    pages = client.responses.input_items.list(second.id, order="asc", limit=1)
+    listed: Any = [item.to_dict() for item in pages]
+    kinds = [item["type"] for item in listed]
+    turn = ["message", "message", "web_search_call", "message"]
+    assert kinds == [*turn, "reasoning", "message", *turn]
+    assert len({item["id"] for item in listed}) == len(listed)
+    assert listed[0]["content"] == [part, part]
+    assert listed[1]["status"] == "incomplete"
+    assert listed[1]["content"][0]["type"] == "output_text"
+
+
+def test_log_probabilities_are_no_part_of_a_conversation(client: openai.OpenAI) -> None:
+    include: Any = ["message.output_text.logprobs", "reasoning.encrypted_content"]
+    told = ask(client, "nine", include=include, top_logprobs=20)
+    read = client.responses.retrieve(told.id)
+    assert read.to_dict() == told.to_dict() and "top_logprobs" in told.to_json()
+    answer = ask(client, "nine", previous_response_id=told.id)
+    listed = "".join(item.to_json() for item in client.responses.input_items.list(answer.id))
+    assert THOUGHT in listed
+    assert "top_logprobs" not in listed and "encrypted_content" not in listed
 
 
 def test_a_chain_of_many(client: openai.OpenAI) -> None:
@@ -205,7 +253,7 @@ def test_another_keys_response_is_not_found(cluster: ClusterProcess, tmp_path: P
             bob.responses.retrieve(told.id)
         with pytest.raises(openai.NotFoundError):
             bob.responses.delete(told.id)
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.BadRequestError, match="not found"):
             ask(bob, "nine", previous_response_id=told.id)
         reference: Any = [{"type": "item_reference", "id": item_ids(told)[0]}]
         with pytest.raises(openai.NotFoundError):
@@ -213,9 +261,51 @@ def test_another_keys_response_is_not_found(cluster: ClusterProcess, tmp_path: P
         assert ask(ada, "nine", previous_response_id=told.id).output_text == "It is nine."
 
 
-def test_a_full_store_keeps_what_it_has_and_answers_all(cluster: ClusterProcess) -> None:
-    settings = {"CLUSTER__GATEWAY__RESPONSES__MAX_BYTES": "400000"}
-    with gateway_process(cluster.url, settings=settings) as gateway, client_of(gateway) as client:
+def test_what_another_version_stored_is_no_fault(
+    cluster: ClusterProcess, client: openai.OpenAI
+) -> None:
+    """A field more is passed over; what cannot be read at all is told so."""
+
+    async def change(response_id: str, change: Callable[[Any], Any]) -> None:
+        bus = await Bus.connect(as_tester(cluster.url), name="test", wait_s=10)
+        store = ObjectStore(bus, RESPONSES_BUCKET, max_bytes=1_000_000_000, max_age_s=2_592_000)
+        name = f"local/{response_id}/items"
+        data = await store.get(name)
+        assert data is not None
+        await store.put(name, json.dumps(change(json.loads(data))).encode())
+        await bus.close()
+
+    told = ask(client, "nine")
+
+    def add_fields(turn: Any) -> Any:
+        turn["output"][1]["content"][0]["more"] = 1
+        turn["input"][0]["more"] = 1
+        return turn | {"more": 1}
+
+    asyncio.run(change(told.id, add_fields))
+    assert ask(client, "nine", previous_response_id=told.id).output_text == "It is nine."
+    wrong: list[Callable[[Any], Any]] = [
+        lambda turn: turn | {"output": [{"type": "message", "id": "x"}]},
+        lambda turn: turn | {"output": [{"type": "message"}]},
+        lambda turn: turn | {"output": 1},
+        lambda _: {"input": []},
+        lambda _: [],
+    ]
+    for each in wrong:
+        told = ask(client, "nine")
+        asyncio.run(change(told.id, each))
+        with pytest.raises(openai.InternalServerError) as caught:
+            ask(client, "nine", previous_response_id=told.id)
+        assert caught.value.code == "store_unavailable"
+
+
+def test_a_full_store_keeps_what_it_has_and_answers_all(settings: dict[str, str]) -> None:
+    small = {"CLUSTER__GATEWAY__RESPONSES__MAX_BYTES": "400000"}
+    with (
+        cluster_process(settings=settings) as cluster,
+        gateway_process(cluster.url, settings=small) as gateway,
+        client_of(gateway) as client,
+    ):
         first = ask(client, "nine")
         answers = [ask(client, f"nine {'x' * 50_000}") for _ in range(10)]
         assert is_stored(first) and not is_stored(answers[-1])
@@ -226,6 +316,9 @@ def test_a_full_store_keeps_what_it_has_and_answers_all(cluster: ClusterProcess)
         for answer in filter(is_stored, answers):
             client.responses.delete(answer.id)
         assert is_stored(ask(client, "nine"))
+        lines = httpx.get(f"{gateway.url}/metrics").text.splitlines()
+        counted = [line for line in lines if line.startswith("mlx_gateway_stored_responses_total")]
+        assert {'result="stored"' in line for line in counted} == {True, False}
 
 
 def test_nothing_is_stored_where_that_is_turned_off(cluster: ClusterProcess) -> None:

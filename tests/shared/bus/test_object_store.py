@@ -56,6 +56,9 @@ async def test_a_bucket_gets_the_bounds_of_whom_opened_it_last(own_bus: Bus) -> 
     await store(own_bus, max_bytes=100_000).put("a", b"one")
     await store(own_bus, max_bytes=1_000_000).put("b", bytes(500_000))
     assert await store(own_bus).get("a") == b"one"
+    await store(own_bus, max_age_s=60).put("c", b"three")
+    await store(own_bus, max_age_s=7_000_000).put("d", b"four")
+    assert await store(own_bus).get("c") == b"three"
 
 
 async def test_what_is_too_old_is_forgotten(own_bus: Bus) -> None:

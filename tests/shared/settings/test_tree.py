@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from shared.settings import ClusterSettings
 from shared.settings.tree import Section
@@ -56,6 +57,21 @@ def test_models_are_warmed_by_priority_and_by_default_the_first_of_each_skill(
     worker: dict[str, Any], warmed: list[str]
 ) -> None:
     assert settings(skills=TWO_SKILLS, worker=worker).pre_warmed_models == warmed
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(1, 1), ("90", 90), ("90s", 90), ("30m", 1800), ("12h", 43_200), (" 30d ", 2_592_000)],
+)
+def test_an_age_is_in_seconds_or_has_its_unit(given: int | str, seconds: int) -> None:
+    kept = settings(gateway={"responses": {"max_age": given}}).gateway.responses
+    assert kept.max_age == seconds
+
+
+@pytest.mark.parametrize("given", [0, -1, "", "d", "1w", "1.5h", "-1d", "999999999d", None, [1]])
+def test_what_is_no_age_is_refused(given: Any) -> None:
+    with pytest.raises(ValidationError, match="max_age"):
+        settings(gateway={"responses": {"max_age": given}})
 
 
 def test_every_section_is_frozen_and_refuses_unknown_keys() -> None:
