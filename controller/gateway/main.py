@@ -1,5 +1,6 @@
 """The `gateway` command."""
 
+import gc
 import json
 import secrets
 import socket
@@ -91,6 +92,11 @@ for joining in joining_commands("gateway"):
     main.add_command(joining)
 
 
+_COLLECT_AFTER = (50_000, 50, 100)
+"""Objects, and collections, after which the garbage of each generation is looked for: a stream's
+tokens make none that needs it, and to look costs more than a twentieth of what the gateway does."""
+
+
 async def _serve(
     settings: ClusterSettings,
     ring: KeyRing,
@@ -99,6 +105,9 @@ async def _serve(
     say: Callable[[str], None],
     stop: StopRequest,
 ) -> int:
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
+
     async def work(bus: Bus) -> None:
         await GatewayService(settings, ring, bus, logs, say).run(stop)
 
