@@ -180,7 +180,7 @@ class StoredResponses:
                     own.append(await self._referred(client, item.id, referred))
                 except RequestError as error:
                     raise _at(f"input.{place}.id", error) from None
-        return Conversation(before, known, _parsed(earlier), _parsed(own) if referred else [*items])
+        return Conversation(before, known, _parsed(earlier), _parsed(own))
 
     async def _referred(
         self, client: ClientName, item_id: str, found: dict[str, dict[str, Any]]

@@ -13,7 +13,7 @@ from tools import TASK, run_command, write_file
 
 
 class Person(BaseModel):
-    """Who it is."""
+    """A person."""
 
     name: str
     age: int

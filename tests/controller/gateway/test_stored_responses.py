@@ -132,6 +132,8 @@ def test_items_are_found_by_what_refers_to_them(client: openai.OpenAI) -> None:
     twice = ask(client, result, tools=_TOOLS, previous_response_id=called.id)
     assert once.usage is not None and twice.usage is not None
     assert once.usage.input_tokens == twice.usage.input_tokens
+    kinds = [item.type for item in client.responses.input_items.list(once.id)]
+    assert kinds == ["function_call_output", "function_call", "reasoning", "message"]
     history[1]["id"] = f"rs_{uuid.uuid4().hex[:24]}_0"
     with pytest.raises(openai.NotFoundError) as caught:
         ask(client, history, tools=_TOOLS)
