@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-import orjson
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -27,6 +26,7 @@ from controller.gateway.endpoint import (
     Leaving,
     Refusing,
     dialect_of,
+    json_response,
     key_of,
     request_id_of,
 )
@@ -228,8 +228,8 @@ class App:
                 "first_id": first,
                 "last_id": last,
             }
-            return _json(body)
-        return _json({"object": "list", "data": [_openai_model(each) for each in listed]})
+            return json_response(body)
+        return json_response({"object": "list", "data": [_openai_model(each) for each in listed]})
 
     async def _model(self, request: Request) -> ASGIApp:
         name = request.path_params["name"]
@@ -237,15 +237,17 @@ class App:
         if found is None:
             raise RequestError(f"there is no model {name[:100]!r}", code="unknown_model")
         make = _anthropic_model if _is_anthropic(request) else _openai_model
-        return _json(make(found))
+        return json_response(make(found))
 
     # About the gateway.
 
     async def _root(self, request: Request) -> ASGIApp:
-        return _json({"name": "MLX cluster gateway", "version": VERSION, "paths": "/openapi.json"})
+        return json_response(
+            {"name": "MLX cluster gateway", "version": VERSION, "paths": "/openapi.json"}
+        )
 
     async def _health(self, request: Request) -> ASGIApp:
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def _ready(self, request: Request) -> ASGIApp:
         obstacle = self._directory.obstacle
@@ -253,7 +255,7 @@ class App:
             obstacle = Leaving()
         if obstacle is not None:
             raise obstacle
-        return _json({"status": "ready"})
+        return json_response({"status": "ready"})
 
     async def _metrics_text(self, request: Request) -> ASGIApp:
         if not key_of(request).admin:
@@ -261,7 +263,7 @@ class App:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _openapi(self, request: Request) -> ASGIApp:
-        return _json(
+        return json_response(
             description(keys=self._ring.asked_for, strict=self._settings.unknown_fields == "refuse")
         )
 
@@ -315,7 +317,3 @@ def _properties(listed: Listed) -> dict[str, Any]:
         "skills": listed.skills,
         "abilities": listed.abilities,
     }
-
-
-def _json(body: Any) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")

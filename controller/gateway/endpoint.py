@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.gateway.anthropic.errors import AnthropicDialect
@@ -51,6 +52,10 @@ def key_of(request: Request) -> Key:
     key = request.state.key
     assert isinstance(key, Key)
     return key
+
+
+def json_response(body: Any) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
 
 
 class Endpoint:

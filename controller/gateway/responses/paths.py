@@ -4,13 +4,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from controller.gateway.endpoint import key_of
+from controller.gateway.endpoint import json_response, key_of
 from controller.gateway.responses.answers import Keep, unique_of
 from controller.gateway.responses.listed import listed, without_extras
 from controller.gateway.responses.requests import ResponsesRequest
@@ -33,19 +31,19 @@ class ResponsePaths:
         client, response_id = key_of(request).client, request.path_params["id"]
         if request.method == "DELETE":
             await self._stored.delete(client, response_id)
-            return _json({"id": response_id, "object": "response", "deleted": True})
+            return json_response({"id": response_id, "object": "response", "deleted": True})
         if request.query_params.get("stream") == "true":
             raise RequestError(
                 "stream: only a response in the background could be streamed later",
                 code="not_supported",
                 param="stream",
             )
-        return _json(await self._stored.find(client, response_id))
+        return json_response(await self._stored.find(client, response_id))
 
     async def input_items(self, request: Request) -> ASGIApp:
         """What one was asked with: the whole conversation, by pages."""
         items = await self._stored.input_of(key_of(request).client, request.path_params["id"])
-        return _json(page(items, request.query_params))
+        return json_response(page(items, request.query_params))
 
 
 def keeping(
@@ -93,7 +91,3 @@ def page(items: Sequence[dict[str, Any]], query: QueryParams) -> dict[str, Any]:
         "last_id": shown[-1]["id"] if shown else "",
         "has_more": len(ordered) > len(shown),
     }
-
-
-def _json(body: Any) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
