@@ -17,6 +17,8 @@ _BLOCK = 16
 _PROMPT = random_ids(200, 8)
 _BLOCKS = len(_PROMPT) // _BLOCK
 _LONG = 900
+_OTHER = random_ids(20, 9)
+"""Begins like nothing that is kept: not the text that a model generates a token for at its load."""
 
 
 @asynccontextmanager
@@ -45,7 +47,7 @@ async def test_what_waits_is_read_while_another_runs(
         await worker.wire.wait(lambda: _kept(worker).written_blocks >= _BLOCKS)
     async with _worker(nats_server.url, tiny_model, folder) as worker:
         await worker.wire.wait(lambda: _kept(worker).disk_bytes > 0)
-        running = await worker.start(max_tokens=_LONG)
+        running = await worker.start(prompt=_OTHER, max_tokens=_LONG)
         await running.started()
         waiting = await worker.start(prompt=_PROMPT)
         await worker.wire.wait(lambda: _kept(worker).promoted_blocks >= _BLOCKS)

@@ -282,7 +282,8 @@ def test_cancelled_while_decoding_a_sequence_ends_and_its_neighbours_do_not_noti
     engine.give(leaving)
     neighbour = engine.submit("neighbour", max_tokens=60, sampling=way)
     cancelled = engine.answer(leaving.sequence)
-    assert (len(cancelled.token_ids), cancelled.finish_reason) == (5, "cancelled")
+    assert cancelled.finish_reason == "cancelled"
+    assert len(cancelled.token_ids) in (5, 6), "at most the step that was begun is told"
     assert engine.answer(neighbour).token_ids == alone.token_ids
 
 
