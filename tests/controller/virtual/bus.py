@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import Any, cast
 
 from nats.js import JetStreamContext
 
@@ -13,6 +13,7 @@ from shared.bus.service import Endpoint
 from shared.errors import BusError, NoResponders, RequestTimedOut
 from shared.settings.tree import Nats
 from tests.controller.virtual.network import VirtualNetwork
+from tests.simulation.loop import Process, SimulatedLoop
 
 _MAX_PAYLOAD_BYTES = 8 * 2**20
 _NATS = Nats()
@@ -103,6 +104,7 @@ class VirtualBus(Bus):
     def __init__(self, network: VirtualNetwork, name: str) -> None:
         super().__init__(_NATS, name=name)
         self.name = name
+        self.process = _new_process(name)
         self.publish_s = 0.0
         self.faults: list[Exception] = []
         self._network = network
@@ -181,7 +183,7 @@ class VirtualBus(Bus):
         return answer
 
     async def close(self) -> None:
-        self.die()
+        self._leave()
 
     def forget(self, subscription: Subscription) -> None:
         assert isinstance(subscription, VirtualSubscription)
@@ -190,7 +192,7 @@ class VirtualBus(Bus):
             self._network.remove(subscription)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self.process.start(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -214,9 +216,15 @@ class VirtualBus(Bus):
 
     def die(self) -> None:
         """End as with the process: what was sent arrives, and nothing more comes."""
+        self.process.kill()
+        self._leave()
+
+    def _leave(self) -> None:
         self._up, self._dead = False, True
-        for task in self._tasks:
-            task.cancel()
         for subscription in list(self._heard):
             self.forget(subscription)
         self._network.remove(self._answers)
+
+
+def _new_process(name: str) -> Process:
+    return cast(SimulatedLoop, asyncio.get_running_loop()).process(name)

@@ -5,6 +5,7 @@ Nothing in it is simulated but time, the server, and what engines generate.
 
 import asyncio
 import json
+import time
 from typing import Any, assert_never
 
 from controller.service import Controller
@@ -29,13 +30,17 @@ from tests.controller.virtual.steps import (
     Drain,
     Generate,
     Kill,
+    KillClient,
+    KillController,
     Leave,
     Pace,
     Restart,
     Say,
     SlowFrom,
     SlowTo,
+    StartController,
     Step,
+    Stop,
     Wait,
 )
 from tests.controller.virtual.worker import VirtualWorker
@@ -52,6 +57,9 @@ SETTINGS = ClusterSettings.model_validate(
     }
 )
 _CLIENT = ClientName("local")
+PROCESS_FAULT = KillController | StartController | Stop | KillClient
+_SILENCE_S = 3.0
+_UNHEARD_S = 1.0
 _SETTLED_S = 1.6
 _LOOK_S = 0.25
 _QUIET_S = 2.0
@@ -78,39 +86,33 @@ assert len(BODIES) == REQUESTS
 class VirtualCluster:
     """Made in the loop of `run_in_virtual_time`."""
 
-    def __init__(self, settings: ClusterSettings = SETTINGS) -> None:
+    def __init__(self, settings: ClusterSettings = SETTINGS, *, asks_again: bool = False) -> None:
+        """`asks_again`: clients publish again what they hear nothing of."""
+        self._boots = 1
+        self._asks_again = asks_again
+        self._settings = settings
         self.network = VirtualNetwork()
         self.client = VirtualBus(self.network, "client")
         self._last: dict[int, Listener] = {}
-        self._settings = settings
-        self.controllers = {
-            name: Controller(
-                settings,
-                VirtualBus(self.network, name),
-                ControllerId(name),
-                LogStore("controller", name),
-            )
-            for name in CONTROLLERS
-        }
+        self.controllers = {name: self._new_controller(name) for name in CONTROLLERS}
         self.workers: dict[str, VirtualWorker] = {}
         self.inspection = Inspection(self.controllers)
-        self._stops = {name: StopRequest() for name in CONTROLLERS}
+        self._stops: dict[str, StopRequest] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._prompt = True
 
     async def start(self) -> None:
         """All know each other afterwards."""
         self.network.on_publish.append(self.inspection.watch)
-        for name, controller in self.controllers.items():
-            controller._requests._dispatcher._random.seed(0)
-            self._lives[name] = asyncio.create_task(self._run(name, controller))
+        for name in CONTROLLERS:
+            self._start_controller(name)
         for name in WORKERS:
             await self._start_worker(name, 1)
         await asyncio.sleep(_SETTLED_S)
         self.inspection.begin()
 
     async def do(self, step: Step) -> None:
-        if isinstance(step, SlowFrom | SlowTo | Crowd | Cut | Restart):
+        if isinstance(step, SlowFrom | SlowTo | Crowd | Cut | Restart | PROCESS_FAULT):
             self._prompt = False
         match step:
             case Wait():
@@ -151,17 +153,38 @@ class VirtualCluster:
                 bus = self._bus(step.name)
                 bus.cut()
                 asyncio.get_running_loop().call_later(step.seconds, bus.mend)
+            case KillController():
+                self._kill_controller(step.controller)
+            case StartController():
+                self._kill_controller(step.controller)
+                self._boots += 1
+                self.controllers[step.controller] = self._new_controller(step.controller)
+                self._start_controller(step.controller)
+            case Stop():
+                self._stop(step)
+            case KillClient():
+                if (listener := self._last.pop(step.request, None)) is not None:
+                    self._forget_client(listener)
             case _:
                 assert_never(step)
 
     async def settle(self) -> None:
         """Nothing disturbs it any more: all requests end."""
         self.network.hasten()
-        for controller in self.controllers:
-            self._bus(controller).publish_s = 0
+        for name, controller in list(self.controllers.items()):
+            bus = self._bus(name)
+            bus.publish_s = 0
+            bus.mend()
+            if bus.process.stopped:
+                bus.process.resume()
+            if bus.process.killed or controller.state == "stopped":
+                if all(map(self._is_gone, self.controllers)):
+                    await self.do(StartController(name))
         for worker in self.workers.values():
             if worker.alive:
                 self._bus(worker.id).mend()
+                if worker.bus.process.stopped:
+                    worker.bus.process.resume()
                 worker.set_mood("willing")
                 worker.engine.go_on()
         quiet_s = 0.0
@@ -174,7 +197,8 @@ class VirtualCluster:
     async def close(self) -> None:
         for stop in self._stops.values():
             stop.request(in_haste=True)
-        await asyncio.gather(*self._lives.values())
+        alive = [name for name in self._lives if not self._bus(name).process.killed]
+        await asyncio.gather(*(self._lives[name] for name in alive))
         for worker in self.workers.values():
             worker.die()
 
@@ -183,7 +207,7 @@ class VirtualCluster:
         wrong = self._unsettled() + self.inspection.faults
         wrong += self.inspection.ends(prompt=self._prompt)
         for id, life in self._lives.items():
-            if life.done() and (error := life.exception()) is not None:
+            if life.done() and not life.cancelled() and (error := life.exception()) is not None:
                 wrong.append(f"{id} died: {error!r}")
         assert not wrong, "\n".join(wrong)
         await asyncio.sleep(_LAST_WORDS_S)
@@ -198,6 +222,47 @@ class VirtualCluster:
         return [*self.inspection.unsettled(), *(f"{worker.id} has requests" for worker in busy)]
 
     # Parts.
+
+    def _new_controller(self, name: str) -> Controller:
+        bus = VirtualBus(self.network, name if self._boots == 1 else f"{name}.{self._boots}")
+        return Controller(self._settings, bus, ControllerId(name), LogStore("controller", name))
+
+    def _start_controller(self, name: str) -> None:
+        controller = self.controllers[name]
+        controller._requests._dispatcher._random.seed(0)
+        self._stops[name] = StopRequest()
+        self._lives[name] = self._bus(name).process.start(self._run(name, controller))
+
+    def _kill_controller(self, name: str) -> None:
+        if not self._bus(name).process.killed:
+            self._bus(name).die()
+            self.inspection.killed.add(name)
+
+    def _is_gone(self, name: str) -> bool:
+        return self._bus(name).process.killed or self.controllers[name].state == "stopped"
+
+    def _stop(self, step: Stop) -> None:
+        process = self._bus(step.name).process
+        if not process.stopped and not process.killed:
+            process.stop()
+            asyncio.get_running_loop().call_later(step.seconds, process.resume)
+
+    def _forget_client(self, listener: Listener) -> None:
+        listener.owed = False
+        self.inspection.listeners.pop(listener.inbox, None)
+        for subscription in list(self.client._heard):
+            if subscription.subject == listener.inbox:
+                self.client.forget(subscription)
+
+    async def _ask_again(self, listener: Listener, payload: bytes) -> None:
+        """As docs/wire.md says to plain clients."""
+        while listener.owed and listener.end is None:
+            await asyncio.sleep(0.5)
+            limit_s = _SILENCE_S if listener.messages else _UNHEARD_S
+            if time.monotonic() - listener.heard_at >= limit_s and listener.owed:
+                listener.heard_at = time.monotonic()
+                subject = subjects.infer(_CLIENT, SkillName("chat"))
+                await self.client.publish(subject, payload, reply=listener.inbox)
 
     async def _run(self, name: str, controller: Controller) -> None:
         await controller.run(self._stops[name])
@@ -233,9 +298,13 @@ class VirtualCluster:
             self.inspection.listeners[listener.inbox] = listener
             await self.client.subscribe(listener.inbox, listener.take)
         listener.owed = True
+        listener.heard_at = time.monotonic()
         self.network.preferred = step.via
         subject = subjects.infer(_CLIENT, SkillName("chat"))
-        await self.client.publish(subject, json.dumps(body).encode(), reply=listener.inbox)
+        payload = json.dumps(body).encode()
+        await self.client.publish(subject, payload, reply=listener.inbox)
+        if self._asks_again and "request_id" in body:
+            self.client.spawn(self._ask_again(listener, payload))
 
     async def _cancel(self, request: int) -> None:
         if (request_id := BODIES[request].get("request_id")) is not None:

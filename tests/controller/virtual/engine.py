@@ -1,6 +1,7 @@
 """An engine without a process or a model."""
 
 import asyncio
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,9 +42,10 @@ class VirtualEngine(RecordingEngine):
         pace: at which tokens come; none come by themselves from an idle one.
     """
 
-    def __init__(self, mark: str) -> None:
-        """`mark` stands in the text of all tokens."""
+    def __init__(self, mark: str, context: Context) -> None:
+        """`mark` stands in the text of all tokens; in `context` its worker is told of them."""
         super().__init__()
+        self._context = context
         self.pace: EnginePace = "usual"
         self._mark = mark
         self._sequences: dict[int, _Sequence] = {}
@@ -103,7 +105,8 @@ class VirtualEngine(RecordingEngine):
 
     def _soon(self, number: int) -> None:
         seconds = 0 if self.pace == "at once" else TOKEN_S
-        asyncio.get_running_loop().call_later(seconds, self._by_itself, number)
+        loop = asyncio.get_running_loop()
+        loop.call_later(seconds, self._by_itself, number, context=self._context)
 
     def _by_itself(self, number: int) -> None:
         sequence = self._sequences.get(number)

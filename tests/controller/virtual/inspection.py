@@ -12,6 +12,7 @@ from shared.messages.codec import decode
 from shared.messages.dispatch import Dispatch, DispatchBatch, ForwardedRequest
 from shared.messages.stream import Done, Failed
 from shared.messages.stream import decode as decode_stream
+from tests.controller.virtual.bus import VirtualBus
 from tests.controller.virtual.listener import Listener
 
 
@@ -20,6 +21,7 @@ class Inspection:
     Attributes:
         listeners: all inboxes of clients.
         faults: what was wrong when it happened.
+        killed: controllers, at any time.
         excused: inboxes that need not hear an end, as their clients would have to ask again.
     """
 
@@ -28,8 +30,8 @@ class Inspection:
         self.listeners: dict[str, Listener] = {}
         self.faults: list[str] = []
         self.excused: set[str] = set()
+        self.killed: set[str] = set()
         self._told_end: set[str] = set()
-
         self._usual_tasks = Counter[str]()
 
     def begin(self) -> None:
@@ -70,11 +72,13 @@ class Inspection:
     def unsettled(self) -> list[str]:
         """What has not ended."""
         left = any(controller.state == "stopped" for controller in self._controllers.values())
+        lost = bool(self.killed)
         unheard = [
             one
             for one in self.listeners.values()
             if one.owed and one.end is None and one.inbox not in self.excused
             if one.messages or not left  # else a controller may have left before it took it
+            if not (lost and one.anonymous)  # it went with a controller that no worker had it of
         ]
         return [
             *(f"no end: {one}" for one in unheard),
@@ -103,7 +107,7 @@ class Inspection:
         """What controllers still count some time after the last end."""
         wrong = []
         for id, controller in self._controllers.items():
-            if controller.state == "stopped":
+            if controller.state == "stopped" or self._is_killed(id):
                 continue
             for view in controller._registry.workers:
                 books = view.load, view.unreported, view.unreported_ms, view._asked, view._taken
@@ -115,13 +119,21 @@ class Inspection:
             left = requests._turns._turns, requests._turns._waiting, requests._pauses
             if any(left):
                 wrong.append(f"{id} still has {left}")
-        wrong += [f"a task is left: {name}" for name in _tasks() - self._usual_tasks]
+        if not self.killed:
+            wrong += [f"a task is left: {name}" for name in _tasks() - self._usual_tasks]
         return wrong
 
     def _kept(self, id: str) -> list[OwnedRequest]:
         """What a controller has still to end; one that left leaves to others what workers have."""
+        if self._is_killed(id):
+            return []
         has_left = self._controllers[id].state == "stopped"
         return [r for r in self._active(id) if not (has_left and r.state == "running")]
+
+    def _is_killed(self, id: str) -> bool:
+        bus = self._controllers[id]._bus
+        assert isinstance(bus, VirtualBus)
+        return bus.process.killed
 
     def _active(self, id: str) -> list[OwnedRequest]:
         return self._controllers[id]._requests._ledger.active

@@ -1,5 +1,6 @@
 """What a client hears of one request, as `shared.client` makes sense of it."""
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,7 @@ class Listener:
         generations: of each choice, whose tokens it took, each named once.
         moves: how often it was told that another worker goes on.
         unannounced: tokens of another generation came without that.
+        heard_at: when something came, or its request was published.
         owed: its request was published and, as far as it knows, taken: it must hear the end.
         hurried: its time may be over before it is served.
     """
@@ -30,17 +32,20 @@ class Listener:
         """`body` is what was published, or will be."""
         self.inbox = inbox
         self.request_id = body.get("request_id")
+        self.anonymous = self.request_id is None
         self.hurried = "timeout_ms" in body
         self.messages: list[StreamMessage] = []
         self.end: str | None = None
         self.generations: defaultdict[int, list[str]] = defaultdict(list)
         self.owed = False
+        self.heard_at = 0.0
         self.moves = 0
         self.unannounced = False
         choices = InferenceRequest.model_validate(body).choices
         self._assembler = Assembler(RequestId(self.request_id or ""), choices=choices)
 
     async def take(self, message: Message) -> None:
+        self.heard_at = time.monotonic()
         if message.no_responders:
             self.owed = False
             return

@@ -7,6 +7,7 @@ once at most; nothing is known of the order of what others send.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -52,6 +53,7 @@ class VirtualNetwork:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._context = Context()
         self._receivers: list[Receiver] = []
         self._gone: list[Receiver] = []
         self._routes: dict[str, list[Receiver]] = {}
@@ -131,7 +133,7 @@ class VirtualNetwork:
         latency_s = max(self._slow.get(way, LATENCY_S) for way in ways)
         link.free_at = max(link.free_at, self._loop.time() + latency_s, not_before)
         link.on_its_way.append((receiver, message))
-        self._loop.call_at(link.free_at, self._arrive, link)
+        self._loop.call_at(link.free_at, self._arrive, link, context=self._context)
 
     def _arrive(self, link: _Link) -> None:
         if (arrived := link.on_its_way.popleft()) is None:

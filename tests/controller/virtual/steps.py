@@ -120,12 +120,41 @@ class Cut:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class KillController:
+    """Without a word."""
+
+    controller: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartController:
+    """Kill it if it is alive, and start it again."""
+
+    controller: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A process stands still for a while, as after SIGSTOP."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KillClient:
+    """Whoever asked for a request last listens no more."""
+
+    request: int
+
+
 Step = (
     Wait | Ask | CancelIt | SlowFrom | SlowTo | Crowd | Say | Pace | Generate | CrashEngine | Kill
-    | Restart | Drain | Leave | Cut
+    | Restart | Drain | Leave | Cut | KillController | StartController | Stop | KillClient
 )  # fmt: skip
 
-_MOODS: tuple[Mood, ...] = (
+MOODS: tuple[Mood, ...] = (
     "willing", "short of memory", "without its model", "without an engine"
 )  # fmt: skip
 _WORKERS = st.sampled_from(WORKERS)
@@ -144,7 +173,7 @@ _DISTURBANCES = (
     st.builds(SlowFrom, _WORKERS, _LATENCIES, _CONTROLLERS),
     st.builds(SlowTo, _PARTIES, _LATENCIES),
     st.builds(Crowd, _CONTROLLERS, st.sampled_from([0.0005, 0.05])),
-    st.builds(Say, st.sampled_from(_MOODS), _SOME_WORKERS),
+    st.builds(Say, st.sampled_from(MOODS), _SOME_WORKERS),
     st.builds(Pace, st.sampled_from(["idle", "at once"]), _SOME_WORKERS),
     st.builds(Generate, _WORKERS, st.sampled_from(["token", "end", "refusal"])),
     st.builds(CrashEngine, _WORKERS),
@@ -154,6 +183,13 @@ _DISTURBANCES = (
 )
 CUT_WORKERS = st.builds(Cut, _WORKERS, st.sampled_from([0.1, 1.2, 4.0]))
 LEAVES = st.builds(Leave, _CONTROLLERS)
+PROCESS_FAULTS = (
+    st.builds(KillController, _CONTROLLERS),
+    st.builds(StartController, _CONTROLLERS),
+    st.builds(Stop, _CONTROLLERS, st.sampled_from([0.3, 1.5, 4.0])),
+    st.builds(Stop, _WORKERS, st.sampled_from([0.3, 1.5, 4.0])),
+    st.builds(KillClient, _REQUESTS),
+)
 
 
 def scripts(*more: st.SearchStrategy[Step], length: int = 32) -> st.SearchStrategy[list[Step]]:

@@ -55,7 +55,7 @@ class VirtualWorker:
             check_streams=self._drop_lost_streams,
             on_missed=lambda inbox: self.scheduler.on_missed(inbox),
         )
-        self.engine = VirtualEngine(self.bus.name)
+        self.engine = VirtualEngine(self.bus.name, self.bus.process.context)
         book = new_book()
         kept = KeptLinks(self.id, self.boot_id, book)
         self.scheduler = Scheduler(
@@ -78,7 +78,6 @@ class VirtualWorker:
             configure=lambda order: ControlReply(worker=self.id, ok=False),
         )
         self._announced = False
-        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def requests(self) -> int:
@@ -89,9 +88,8 @@ class VirtualWorker:
         """Listen; nobody is told."""
         await self._entrance.open()
         self._lease.restore(self.bus.connections)
-        loop = asyncio.get_running_loop()
-        lives = (self._publisher.run(), self._heartbeat(), self._tick())
-        self._tasks = [loop.create_task(life) for life in lives]
+        for life in (self._publisher.run(), self._heartbeat(), self._tick()):
+            self.bus.process.start(life)
 
     async def announce(self) -> None:
         """Tell the controllers that it is here and ready."""
@@ -124,8 +122,6 @@ class VirtualWorker:
         unsaid = [one for one in self._publisher._waiting if not one.events]
         self.engine.lose_all()
         self.bus.die()
-        for task in self._tasks:
-            task.cancel()
         return {inbox for one in unsaid for letter in one.letters for inbox in letter.inboxes}
 
     async def _leave(self) -> None:
