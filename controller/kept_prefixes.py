@@ -121,7 +121,7 @@ class KeptByWorkers:
             logger.debug("worker %s does not say what it keeps: %s", worker, error.message)
             return
         if kept is not None and self._registry.worker(kept.worker) is not None:
-            self._take(kept)
+            self.take(kept)
 
     async def _on_kept(self, message: Message) -> None:
         try:
@@ -134,11 +134,12 @@ class KeptByWorkers:
         known = self._kept.get(kept.worker)
         whole = kept.whole or kept.number == 1
         if whole or (known and (known.boot_id, known.number + 1) == (kept.boot_id, kept.number)):
-            self._take(kept)
+            self.take(kept)
         elif known is None or (known.boot_id, known.number) != (kept.boot_id, kept.number):
             self.ask(kept.worker)
 
-    def _take(self, told: KeptPrefixes) -> None:
+    def take(self, told: KeptPrefixes) -> None:
+        """What a worker told."""
         kept = self._kept.get(told.worker)
         if kept is None or kept.boot_id != told.boot_id:
             if kept is not None:

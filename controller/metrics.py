@@ -9,7 +9,7 @@ import time
 from collections import Counter as PyCounter
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from controller.circuit_breaker import BreakerState
 from controller.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
 from controller.registry import Registry
+from controller.request import Request
 from controller.routing import Decision, Need
 from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
@@ -48,17 +49,21 @@ class Metrics:
 
     Attributes:
         registry: collects all of them.
+        accepted, completed, rejected, failed: requests of clients; a list counts once. Rejected are
+            those that ended because of what they ask.
         retries: attempts that failed and were followed by another one.
         migrations: of those, the ones that had begun to answer.
         adoptions: requests that were taken over from controllers that are gone.
         turns: of sessions, by where they went.
     """
 
-    def __init__(self, registry: Registry, waiting: Waiting, sent: Sent) -> None:
+    def __init__(self, registry: Registry) -> None:
         self.registry = CollectorRegistry()
+        self.accepted = self.completed = self.rejected = self.failed = 0
         self.retries = self.migrations = self.adoptions = 0
         self.turns: PyCounter[str] = PyCounter()
-        self.registry.register(_Standing(registry, waiting, sent))
+        self._standing = _Standing(registry)
+        self.registry.register(self._standing)
         self._requests = cache(Counter(
             "mlx_controller_requests",
             "Requests that ended, by the code of their end; of a list each prompt.",
@@ -111,6 +116,14 @@ class Metrics:
             ("model",), buckets=WHOLE_BUCKETS_S, registry=self.registry,
         ).labels)  # fmt: skip
 
+    def watch(self, waiting: Waiting, sent: Sent) -> None:
+        """Look there from now on."""
+        self._standing.watch(waiting, sent)
+
+    def arrived(self, request: Request) -> None:
+        """A request is known from now on."""
+        self.accepted += request.part_of is None
+
     def routed(self, decision: Decision, need: Need, seconds: float) -> None:
         """The worker that was chosen took a request, so long after its acceptance."""
         self._dispatch(decision.model).observe(seconds)
@@ -143,31 +156,64 @@ class Metrics:
     def first_token(self, model: ModelId, seconds: float) -> None:
         self._first_token(model).observe(seconds)
 
-    def ended(
-        self, model: ModelId | None, worker: WorkerId | None, code: str, tokens: int, seconds: float
-    ) -> None:
-        """`code` is that of the error, `cancelled`, or `ok`."""
-        named = model or _NOBODY
-        self._requests(named, worker or _NOBODY, code).inc()
-        if tokens:
-            self._tokens(named, worker or _NOBODY).inc(tokens)
+    def ended(self, request: Request, code: str, seconds: float, *, rejected: bool) -> None:
+        """A request ended.
+
+        Args:
+            code: that of its error, `cancelled`, or `ok`.
+            rejected: it failed because of what it asks.
+        """
+        if request.part_of is None:
+            self.completed += request.ended_well
+            self.rejected += rejected
+            self.failed += not request.ended_well and not rejected
+        if request.delegated:
+            return  # of those each part is counted
+        labels = request.model or _NOBODY, request.worker or _NOBODY
+        self._requests(*labels, code).inc()
+        if request.tokens:
+            self._tokens(*labels).inc(request.tokens)
         if code == "ok":
-            self._duration(named).observe(seconds)
+            self._duration(labels[0]).observe(seconds)
+
+
+class _Totals(NamedTuple):
+    came: int = 0
+    left: int = 0
+    dispatches: int = 0
+    messages: int = 0
 
 
 class _Standing(Collector):
     """How the workers stand, as the controller sees them."""
 
-    def __init__(self, registry: Registry, waiting: Waiting, sent: Sent) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._waiting = waiting
-        self._sent = sent
+        self._waiting: Waiting | None = None
+        self._sent: Sent | None = None
+        self._before = _Totals()
+
+    def watch(self, waiting: Waiting, sent: Sent) -> None:
+        """Of the term that begins; counts go on from those of the terms before."""
+        self._before = self._totals()
+        self._waiting, self._sent = waiting, sent
+
+    def _totals(self) -> "_Totals":
+        before, waiting, sent = self._before, self._waiting, self._sent
+        if waiting is None or sent is None:
+            return before
+        return _Totals(
+            before.came + waiting.came,
+            before.left + waiting.left,
+            before.dispatches + sent.dispatches,
+            before.messages + sent.messages,
+        )
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
 
     def collect(self) -> Iterable[Metric]:
-        views = self._registry.workers
+        views, totals = self._registry.workers, self._totals()
         now = time.monotonic()
         requests = GaugeMetricFamily(
             "mlx_controller_worker_requests", "Requests of a worker, as far as known.",
@@ -193,24 +239,24 @@ class _Standing(Collector):
                 opened.add_metric((view.id,), view.breaker.opened)
         yield GaugeMetricFamily(
             "mlx_controller_waiting_requests", "Requests for which no worker has room.",
-            value=len(self._waiting),
+            value=len(self._waiting) if self._waiting is not None else 0,
         )  # fmt: skip
         yield CounterMetricFamily(
             "mlx_controller_waited_requests", "Requests that came to wait for room.",
-            value=self._waiting.came,
+            value=totals.came,
         )  # fmt: skip
         yield CounterMetricFamily(
             "mlx_controller_unplaced_requests",
             "Of those that waited, who gave way to a higher priority, or found no room in time.",
-            value=self._waiting.left,
+            value=totals.left,
         )  # fmt: skip
         yield CounterMetricFamily(
             "mlx_controller_dispatches", "Dispatches that were sent to workers.",
-            value=self._sent.dispatches,
+            value=totals.dispatches,
         )  # fmt: skip
         yield CounterMetricFamily(
             "mlx_controller_dispatch_messages", "Messages in which they were sent.",
-            value=self._sent.messages,
+            value=totals.messages,
         )  # fmt: skip
         yield requests
         yield breakers

@@ -1,4 +1,4 @@
-"""Finds out within a moment that a process is gone: nobody answers where it listened.
+"""Finds out within a moment that a worker is gone: nobody answers where it listened.
 
 The server says so itself: what is published for a subject without a subscriber comes back as its
 503. A process that is only slow, hung or cut off beyond the server keeps its subscription: its
@@ -7,17 +7,15 @@ heartbeats stay out instead.
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 
-from controller.link_watch import LinkWatch
+from controller.link import Link
+from shared import subjects
 from shared.bus import Bus, Message
 from shared.errors import BusError
-from shared.ids import BootId
-
-logger = logging.getLogger(__name__)
+from shared.ids import BootId, WorkerId
 
 _CALM_S = 1.0
 """After a restart of NATS, or of our own connection, the others are back within this time."""
@@ -25,37 +23,33 @@ _CALM_S = 1.0
 _MOST_AT_ONCE = 100
 """So many are probed in an interval, in turn: 1,000 each time would take a fifth of a core."""
 
-Boot = tuple[str, BootId]
-"""A process by its name, and one life of it."""
+Boot = tuple[WorkerId, BootId]
 
 
 class Probing:
-    """Asks processes of one kind whether they are there.
+    """Asks workers whether they are there.
 
     Args:
         everyone: all that are known.
         busy: those of them that matter now.
-        subject: where one listens.
-        on_gone: awaited for each that does not; it is to be out of `everyone` then.
+        on_gone: called for each that is not there; it is to be out of `everyone` then.
     """
 
     def __init__(
         self,
         bus: Bus,
-        link: LinkWatch,
+        link: Link,
         *,
         interval_s: float,
         everyone: Callable[[], Collection[Boot]],
         busy: Callable[[], Collection[Boot]],
-        subject: Callable[[Boot], str],
-        on_gone: Callable[[Boot], Awaitable[None]],
+        on_gone: Callable[[Boot], None],
     ) -> None:
         self._bus = bus
         self._link = link
         self._interval_s = interval_s
         self._everyone = everyone
         self._busy = busy
-        self._subject = subject
         self._on_gone = on_gone
         self._inbox = bus.new_inbox()
         self._asked: dict[int, Boot] = {}
@@ -83,7 +77,7 @@ class Probing:
         if missing:  # of one alone nobody can tell whether it is NATS that began anew
             everyone = set(self._everyone())
             missing |= await self._ask(everyone - asked)
-            await self._judge(missing, everyone)
+            self._judge(missing, everyone)
             missing &= set(self._everyone())
         self._missing = {boot: since for boot, since in self._missing.items() if boot in missing}
 
@@ -93,17 +87,14 @@ class Probing:
             self._turns.extend(set(self._busy()) & set(self._everyone()))
         return {self._turns.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._turns)))}
 
-    async def _judge(self, missing: set[Boot], everyone: set[Boot]) -> None:
+    def _judge(self, missing: set[Boot], everyone: set[Boot]) -> None:
         now = time.monotonic()
-        trusted_since = self._link.trusted_since
-        calm = trusted_since is not None and now - trusted_since >= _CALM_S
+        calm = self._link.calm_s >= _CALM_S
         few = 2 * len(missing & everyone) <= len(everyone)
         for boot in missing:
             since = self._missing.setdefault(boot, now)
-            if trusted_since is None or not ((calm and few) or now - since >= _CALM_S):
-                continue
-            if boot in self._everyone():
-                await self._on_gone(boot)
+            if (calm and few) or (not self._link.away and now - since >= _CALM_S):
+                self._on_gone(boot)
 
     async def _ask(self, boots: Collection[Boot]) -> set[Boot]:
         """Those of them that the server has no subscription of.
@@ -114,11 +105,11 @@ class Probing:
         if not boots:
             return set()
         self._absent = set()
-        for boot in boots:
+        for worker, boot_id in boots:
             self._numbers += 1
-            self._asked[self._numbers] = boot
+            self._asked[self._numbers] = worker, boot_id
             reply = f"{self._inbox}.{self._numbers}"
-            await self._bus.publish(self._subject(boot), b"", reply=reply)
+            await self._bus.publish(subjects.worker_alive(worker, boot_id), b"", reply=reply)
         try:
             await self._bus.flush(timeout_s=_CALM_S)  # its own answers come before this
             return self._absent

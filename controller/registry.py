@@ -27,6 +27,13 @@ class WorkerGone:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Controller:
+    report: ControllerReport
+    seen_at: float
+    protocol: int
+
+
 class Registry:
     """Every worker and controller that is alive.
 
@@ -46,8 +53,7 @@ class Registry:
         self._reasoning: set[ModelId] = set()
         self._breaker_limits = breakers
         self._breakers: dict[WorkerId, CircuitBreaker] = {}
-        self._controllers: dict[ControllerId, tuple[ControllerReport, float]] = {}
-        self._gone: list[ControllerId] = []
+        self._controllers: dict[ControllerId, _Controller] = {}
         self.on_trial: frozenset[WorkerId] = frozenset()
 
     def configure(self, breakers: BreakerLimits) -> None:
@@ -94,12 +100,19 @@ class Registry:
 
     @property
     def controllers(self) -> list[ControllerReport]:
-        return sorted((report for report, _ in self._controllers.values()), key=lambda r: r.id)
+        return sorted((each.report for each in self._controllers.values()), key=lambda r: r.id)
 
     @property
-    def ready_controllers(self) -> list[ControllerId]:
-        """Those that take requests."""
-        return [id for id, (told, _) in self._controllers.items() if told.state == "ready"]
+    def old_controllers(self) -> list[ControllerId]:
+        """Those of a release in which every controller takes requests."""
+        return sorted(id for id, each in self._controllers.items() if each.protocol < 2)
+
+    @property
+    def highest_term(self) -> int:
+        """That any worker or controller told of."""
+        terms = [view.report.term for view in self.workers]
+        terms += [each.report.term for each in self._controllers.values()]
+        return max(terms, default=0)
 
     def worker(self, worker: WorkerId) -> WorkerView | None:
         return self._workers.get(worker)
@@ -136,7 +149,16 @@ class Registry:
             _count_once(known, now)
             self._gone_lately[report.id] = known, now
         was_up = any(view.id == report.id and view.was_up for view in self.gone_lately(now))
-        self._add(WorkerView(report, now, breaker=self._breaker(report.id), was_up=was_up))
+        self._add(
+            WorkerView(
+                report,
+                now,
+                breaker=self._breaker(report.id),
+                was_up=was_up,
+                protocol=event.protocol,
+                claimed=False,
+            )
+        )
         if known is not None:
             return WorkerGone(report.id, known.report.boot_id, "it started again")
         return None
@@ -149,44 +171,20 @@ class Registry:
         self._remove(view, now)
         return True
 
-    def remove_controller(self, controller: ControllerId, boot_id: BootId) -> None:
-        """Drop one boot of a controller, if it is there."""
-        known, _ = self._controllers.get(controller, (None, 0.0))
-        if known is not None and known.boot_id == boot_id:
-            del self._controllers[controller]
-            self._gone.append(controller)
-
     def on_controller_event(self, event: ControllerEvent, now: float) -> None:
         report = event.controller
-        known, _ = self._controllers.get(report.id, (None, 0.0))
         if event.type == "left":
             self._controllers.pop(report.id, None)
         else:
-            self._controllers[report.id] = (report, now)
-        if known is not None and (event.type == "left" or known.boot_id != report.boot_id):
-            self._gone.append(report.id)
+            self._controllers[report.id] = _Controller(report, now, event.protocol)
 
-    def take_gone_controllers(self) -> list[ControllerId]:
-        """Those that left, were replaced or fell silent since this was asked last."""
-        gone, self._gone = self._gone, []
-        return gone
-
-    def forget_silent(self, now: float, *, trusted_since: float) -> Iterable[WorkerGone]:
-        """Drop who has said nothing for too long; returns the workers among them.
-
-        Args:
-            trusted_since: before that we could not have heard them.
-        """
-        horizon = now - self._silence_limit_s
-        if trusted_since > horizon:
-            return []
-        controllers = [c for c, (_, seen) in self._controllers.items() if seen < horizon]
-        for controller in controllers:
-            del self._controllers[controller]
-        self._gone += controllers
+    def forget_silent(self, horizon: float) -> Iterable[WorkerGone]:
+        """Drop who has said nothing since; returns the workers among them."""
+        for id in [id for id, each in self._controllers.items() if each.seen_at < horizon]:
+            del self._controllers[id]
         silent = [view for view in self._workers.values() if view.seen_at < horizon]
         for view in silent:
-            self._remove(view, now)
+            self._remove(view, horizon + self._silence_limit_s)
         reason = f"nothing was heard of it for {self._silence_limit_s:g} s"
         return [WorkerGone(view.id, view.report.boot_id, reason) for view in silent]
 

@@ -1,8 +1,8 @@
-"""What an owned request asks of a worker."""
+"""What a request asks of a worker."""
 
 from collections.abc import Sequence
 
-from controller.owned_request import OwnedRequest
+from controller.request import Request
 from controller.routing.need import Links, Need
 from shared.ids import ModelId, WorkerId
 from shared.messages.prefixes import prefix_links
@@ -12,7 +12,7 @@ from shared.settings.tree import PromptRule
 
 
 def need_of(
-    request: OwnedRequest,
+    request: Request,
     rules: Sequence[PromptRule],
     home: WorkerId | None,
     *,

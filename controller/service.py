@@ -1,28 +1,32 @@
-"""A controller: takes requests, dispatches them, follows them to their end, tells its health."""
+"""A controller: hears who is there, leads or stands by to lead, tells its health."""
 
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from controller.adoption import Adoption
-from controller.entrance import Entrance
 from controller.kept_prefixes import KeptByWorkers
-from controller.lease import Lease
-from controller.link_watch import LinkWatch
+from controller.leader import Leader
+from controller.leadership import Leadership, Probed, Store
+from controller.lifecycle import LeavingBegan, WorkerHeard
+from controller.link import Link
+from controller.metrics import Metrics
 from controller.metrics_server import serving_metrics
-from controller.peers import Peers
 from controller.probing import Boot, Probing
 from controller.registry import Registry, WorkerGone
-from controller.requests import Requests
+from controller.request_handler import RequestHandler
+from controller.request_machine import RequestMachine
 from controller.rollout.conductor import Conductor
+from controller.transfer import give, taken
 from shared import subjects
-from shared.bus import Bus, Endpoint, Message, Service
-from shared.errors import BusError, DecodeError, SettingsError
+from shared.bus import Bus, Endpoint, LeaseStore, Message, Service
+from shared.errors import BusError, DecodeError, NoResponders, SettingsError
 from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import decode, encode
+from shared.messages.dispatch import TransferredRequest
 from shared.messages.events import (
     ControllerEvent,
     ControllerReport,
@@ -31,6 +35,8 @@ from shared.messages.events import (
     WorkerEvent,
 )
 from shared.messages.health import ClusterHealth, ControllerHealth
+from shared.messages.health import Leader as LeaderInfo
+from shared.messages.stream import StreamError
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.settings.changes import Change, Effect, changes, effect_on_controller
@@ -44,13 +50,13 @@ Load = Callable[[RolledOut | None], ClusterSettings]
 
 _ABSENT = "nobody listens there any more"
 _TICK_S = 0.25
-_STOPPED_S = 1.0
-"""A tick so late means that the process stood still, and so did its view of the workers."""
 _DRAIN_S = 10.0
-_ADOPTED_WITHIN_S = 5.0
-_MEET_S = 2.0
-_SETTLING_BEATS = 2
-"""So many heartbeats after it began to listen a controller has heard who else is there."""
+_OFFERS_S = 1.5
+_SUCCESSOR_S = 3.0
+_PROBE_S = 1.0
+_SETTLING_BEATS = 3
+"""So many heartbeats after it began to listen a controller has heard all workers, busy machines
+too; until then it does not say that none can serve a request."""
 
 
 class Controller:
@@ -65,12 +71,16 @@ class Controller:
         *,
         load: Load | None = None,
         version: int = 0,
+        store: Store | None = None,
+        random: Callable[[], float] = random.random,
     ) -> None:
         """
         Args:
             load: the settings with a version of cluster.yaml, or with the machine's own file; None
                 where they stay what they are.
             version: that `settings` are of; 0 for the machine's own file.
+            store: of the leader's record.
+            random: a number from 0 to 1.
         """
         self.id = controller_id
         self.boot_id: BootId = new_boot_id()
@@ -78,45 +88,33 @@ class Controller:
         self._settings = self._started_with = settings
         self._bus = bus
         self._logs = logs
+        self._random = random
         failover = settings.controller.failover
         self._interval_s = failover.heartbeat_interval_ms / 1000
-        self._registry = Registry(
-            self._interval_s * failover.missed_heartbeats, settings.controller.circuit_breaker
+        self._silence_s = self._interval_s * failover.missed_heartbeats
+        self._registry = Registry(self._silence_s, settings.controller.circuit_breaker)
+        self._link = Link(bus)
+        self._prefixes = KeptByWorkers(bus, self._registry)
+        self._metrics = Metrics(self._registry)
+        self._leadership = Leadership(
+            store or LeaseStore(bus, subjects.LEADER_BUCKET, subjects.LEADER_KEY),
+            controller_id,
+            self.boot_id,
+            self._registry,
+            self._link,
+            self._probe,
+            ttl_s=settings.controller.lease.ttl_s,
+            probe_interval_s=failover.probe_interval_ms / 1000,
         )
-        self._link = LinkWatch(bus, self._interval_s)
-        self._lease = Lease(bus, controller_id, self.boot_id, settings.controller.lease.ttl_s)
-        self._kept = KeptByWorkers(bus, self._registry)
-        self._peers = Peers(bus, controller_id, self._registry, self._link)
-        self._requests = Requests(
-            settings, bus, controller_id, self._registry, self._kept, self._peers
-        )
-        self._entrance = Entrance(settings, bus, controller_id, self._peers, self._requests)
-        probe_interval_s = failover.probe_interval_ms / 1000
+        self._handler = RequestHandler(settings, bus, controller_id, self._cluster_health)
+        self._leader: Leader | None = None
         self._probing = Probing(
             bus,
             self._link,
-            interval_s=probe_interval_s,
+            interval_s=failover.probe_interval_ms / 1000,
             everyone=lambda: [(view.id, view.report.boot_id) for view in self._registry.workers],
-            busy=lambda: self._requests.watched_workers,
-            subject=lambda boot: subjects.worker_alive(WorkerId(boot[0]), boot[1]),
+            busy=lambda: self._leader.machine.busy_workers if self._leader is not None else [],
             on_gone=self._on_worker_absent,
-        )
-        self._probing_controllers = Probing(
-            bus,
-            self._link,
-            interval_s=probe_interval_s,
-            everyone=self._other_controllers,
-            busy=self._other_controllers,
-            subject=lambda boot: subjects.controller_health(ControllerId(boot[0])),
-            on_gone=self._on_controller_absent,
-        )
-        self._adoption = Adoption(
-            bus,
-            controller_id,
-            self._registry,
-            self._requests,
-            lambda skill: self._settings.skills.get(skill, []),
-            settles_s=_SETTLING_BEATS * self._interval_s,
         )
         self._load = load
         self._needs_restart = False
@@ -125,9 +123,9 @@ class Controller:
             version,
             bus,
             controller_id,
-            self._lease,
+            self._leadership,
             self._registry,
-            self._requests.take_failovers_ms,
+            self._take_failovers_ms,
             self._on_stable,
             self._look,
         )
@@ -139,28 +137,28 @@ class Controller:
         Raises:
             SettingsError: the address for its metrics cannot be had.
         """
-        registry = self._requests.metrics.registry
+        registry = self._metrics.registry
         with serving_metrics(self._settings.controller.metrics, registry) as url:
             if url is not None:
                 logger.info("figures for Prometheus at %s", url)
             await self._serve(stop)
 
     async def _serve(self, stop: StopRequest) -> None:
-        self._bus.on_reconnect.append(self._on_reconnect)
         try:
             async with asyncio.TaskGroup() as tasks:
-                background = [
-                    tasks.create_task(self._link.run()),
-                    tasks.create_task(self._lease.run()),
-                    tasks.create_task(self._kept.run()),
-                    tasks.create_task(self._probing.run()),
-                    tasks.create_task(self._probing_controllers.run()),
-                    tasks.create_task(self._conductor.run()),
-                    tasks.create_task(self._heartbeat()),
-                    tasks.create_task(self._tick()),
-                    tasks.create_task(self._logs.run(self._bus)),
-                ]
                 await self._subscribe()
+                lives: tuple[Awaitable[None], ...] = (
+                    self._link.run(),
+                    self._leadership.run(),
+                    self._follow(),
+                    self._prefixes.run(),
+                    self._probing.run(),
+                    self._conductor.run(),
+                    self._heartbeat(),
+                    self._tick(),
+                    self._logs.run(self._bus),
+                )
+                background = [tasks.create_task(_coroutine(life)) for life in lives]
                 await self._change_state("ready")
                 logger.info("controller %s is ready", self.id, extra={"controller": self.id})
                 await stop.wait()
@@ -169,23 +167,21 @@ class Controller:
                     task.cancel()
         finally:
             await self._conductor.close()
-            await self._adoption.close()
-            await self._entrance.close()
-            await self._requests.close()
+            await self._step_down()
 
     def report(self) -> ControllerReport:
-        metrics = self._requests.metrics
+        metrics, leader = self._metrics, self._leader
         return ControllerReport(
             id=self.id,
             boot_id=self.boot_id,
             version=VERSION,
             state=self.state,
-            active_requests=self._requests.active,
-            accepted_requests=self._requests.accepted,
-            completed_requests=self._requests.completed,
-            rejected_requests=self._requests.rejected,
-            failed_requests=self._requests.failed,
-            waiting_requests=self._requests.waiting,
+            active_requests=leader.machine.active if leader is not None else 0,
+            accepted_requests=metrics.accepted,
+            completed_requests=metrics.completed,
+            rejected_requests=metrics.rejected,
+            failed_requests=metrics.failed,
+            waiting_requests=leader.machine.waiting if leader is not None else 0,
             retries=metrics.retries,
             migrations=metrics.migrations,
             adoptions=metrics.adoptions,
@@ -193,13 +189,22 @@ class Controller:
             moved_turns=metrics.turns["moved"],
             breakers=self._registry.breakers(time.monotonic()),
             workers=len(self._registry.workers),
-            leader=self._lease.holds,
-            leader_problem=self._lease.problem,
+            leader=self._leadership.leads,
+            term=self._leadership.term,
+            leader_problem=self._leadership.problem,
             config_version=self._conductor.stable,
             needs_restart=self._needs_restart,
             uptime_s=round(time.monotonic() - self._started_at, 1),
             tasks=len(asyncio.all_tasks()),
         )
+
+    def _take_failovers_ms(self) -> dict[WorkerId, float]:
+        """How long requests waited that had to leave a worker: the longest for each since the last
+        call."""
+        if self._leader is None:
+            return {}
+        taken, self._leader.machine.failovers_ms = self._leader.machine.failovers_ms, {}
+        return taken
 
     # Settings.
 
@@ -216,8 +221,9 @@ class Controller:
         self._settings = settings
         logging.getLogger().setLevel(settings.logging.level.upper())
         self._registry.configure(settings.controller.circuit_breaker)
-        self._requests.configure(settings)
-        self._entrance.configure(settings)
+        self._handler.configure(settings)
+        if self._leader is not None:
+            self._leader.machine.configure(settings)
         self._conductor.settings = settings.controller.rollout
         restart = "; some of it when it starts again" if self._needs_restart else ""
         logger.info("this controller goes by version %d of cluster.yaml%s", version, restart)
@@ -236,21 +242,16 @@ class Controller:
     # Life.
 
     async def _subscribe(self) -> None:
-        """Hear workers before taking requests, so that the first one finds them."""
+        """Hear workers before leading, so that the first request finds them."""
         bus = self._bus
         await self._logs.answer(bus)
         await bus.subscribe(subjects.WORKER_EVENT_ALL, self._on_worker_event)
         await bus.subscribe(subjects.CONTROLLER_EVENT_ALL, self._on_controller_event)
-        await self._kept.open()
+        await bus.subscribe(subjects.controller_transfer(self.id), self._on_transfer)
+        await self._prefixes.open()
         await self._probing.open()
-        await self._probing_controllers.open()
         await self._conductor.open()
-        await self._requests.open()
-        await self._meet_controllers()
-        self._adoption.open()
-        await self._entrance.open()
-        own_health = subjects.controller_health(self.id)
-        everyone, cluster = subjects.HEALTH_CONTROLLERS, subjects.HEALTH_CLUSTER
+        own_health, everyone = subjects.controller_health(self.id), subjects.HEALTH_CONTROLLERS
         await bus.serve(
             Service(
                 name="mlx-controller",
@@ -260,53 +261,114 @@ class Controller:
                 endpoints=(
                     Endpoint("health", own_health, self.id, self._health),
                     Endpoint("controllers", everyone, self.id, self._health),
-                    Endpoint("cluster", cluster, subjects.CONTROLLER_QUEUE, self._cluster_health),
                 ),
             )
         )
 
-    async def _meet_controllers(self) -> None:
-        """Know those that are there before taking requests: they may have turns of a session."""
-        try:
-            first = await self._bus.request(subjects.HEALTH_CONTROLLERS, b"", timeout_s=_MEET_S)
-            others = await self._bus.request_many(subjects.HEALTH_CONTROLLERS, b"", wait_s=0.1)
-            for answer in [first, *others]:
-                met = decode(ControllerHealth, answer.payload).controller
-                event = ControllerEvent(type="heartbeat", controller=met)
-                self._registry.on_controller_event(event, time.monotonic())
-        except (BusError, DecodeError) as error:
-            logger.debug("no other controller was met: %s", error.message)
+    async def _follow(self) -> None:
+        """Take requests while this controller leads; hold them while it may lead in a moment."""
+        seen: object = None
+        while True:
+            leadership = self._leadership
+            await leadership.changes.wait_until(lambda: self._standing != seen)
+            seen = self._standing
+            if self._leader is not None and (
+                not leadership.leads or self._leader.machine.term != leadership.term
+            ):
+                await self._step_down()
+            if leadership.leads and self._leader is None:
+                await self._lead()
+            elif not leadership.leads and leadership.doubts:
+                await self._handler.hold()
+            elif not leadership.leads:
+                await self._handler.close()
+
+    @property
+    def _standing(self) -> object:
+        return self._leadership.leads, self._leadership.term, self._leadership.doubts
+
+    async def _lead(self) -> None:
+        now = time.monotonic()
+        for view in self._registry.workers:
+            view.claimed = False
+        machine = RequestMachine(
+            self.id,
+            self._leadership.term,
+            self._settings,
+            self._registry,
+            self._prefixes,
+            self._metrics,
+            self._random,
+            max_bytes=self._bus.max_payload,
+            now=now,
+            settled_at=self._started_at + _SETTLING_BEATS * self._interval_s,
+        )
+        self._leader = Leader(self._bus, self.id, machine, self._leadership, self._link)
+        await self._leader.open()
+        for view in self._registry.workers:
+            self._leader.on(WorkerHeard(view.id))
+        await self._publish_event("state_changed")
+        await self._handler.serve(self._leader)
+
+    async def _step_down(self) -> None:
+        leader, self._leader = self._leader, None
+        await self._handler.close()
+        if leader is not None:
+            await leader.close()
 
     async def _shut_down(self, stop: StopRequest) -> None:
-        """Others get the new requests, and one of them leads; then they get ours. Where there are
-        none, ours may end, and what is left is told that it ended."""
-        await self._entrance.shut()
-        await self._lease.give_up()
-        told = "draining", f"controller {self.id} shut down"
-        if self._peers.others:
-            # Until they know that we left, turns of our sessions come here, behind those before.
-            await self._within(_DRAIN_S, self._requests.leaving.prepare(), stop)
+        """Another controller gets the new requests before this one takes no more; what was offered
+        reaches its workers; then another one leads, and gets what no worker has. Where there is no
+        other one, requests may end."""
+        others = [one.id for one in self._registry.controllers if one.id != self.id]
+        if self._leader is None:
+            await self._leadership.give_up()
             await self._leave()
-            with contextlib.suppress(BusError):
-                await self._bus.flush()
-            self._peers.left = True
-            limit_s = 0.0 if stop.in_haste else _ADOPTED_WITHIN_S
-            await self._requests.leaving.hand_over(self._leave, within_s=limit_s)
-            await self._requests.fail_rest(*told)
-        else:
-            await self._change_state("draining")
-            await self._within(_DRAIN_S, self._requests.wait_until_idle(), stop)
-            await self._requests.fail_all(*told)
+            return
+        leader = self._leader
+        await self._change_state("draining")
+        if not others:
+            await self._within(_DRAIN_S, leader.until_idle(), stop)
+            leader.fail_all(StreamError.of("draining", f"controller {self.id} shut down"))
+            await leader.flush()
+            await self._leadership.give_up()
             await self._leave()
+            return
+        with contextlib.suppress(BusError):  # now they hold what comes
+            await asyncio.gather(*(self._probe(other) for other in others))
+        await self._handler.close()
+        leader.on(LeavingBegan())
+        await self._leave()  # what came before this we have
+        await self._within(_OFFERS_S, leader.until_nothing_is_offered(), stop)
+        transfers = leader.machine.transferable()
+        await leader.flush()
+        await self._leadership.give_up()
+        if transfers and not await self._within(_SUCCESSOR_S, self._give(transfers), stop):
+            logger.error("%d requests could not be transferred", len(transfers))
 
-    async def _within(self, limit_s: float, wait: Awaitable[None], stop: StopRequest) -> None:
+    async def _give(self, transfers: Sequence[TransferredRequest]) -> None:
+        """Give what no worker has to the next leader."""
+        term = self._leadership.term
+        while True:
+            for report in self._registry.controllers:
+                if report.leader and report.id != self.id and report.term > term:
+                    if await give(self._bus, self.id, term, report.id, transfers):
+                        return
+            await asyncio.sleep(0.02)
+
+    async def _within(self, limit_s: float, wait: Awaitable[None], stop: StopRequest) -> bool:
+        """Whether it was done in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.0 if stop.in_haste else limit_s):
                 await wait
+                return True
+        return False
 
     async def _leave(self) -> None:
         await self._change_state("stopped")
         await self._publish_event("left")
+        with contextlib.suppress(BusError):
+            await self._bus.flush()
 
     async def _change_state(self, state: ControllerState) -> None:
         joined = self.state == "starting"
@@ -320,10 +382,6 @@ class Controller:
         except BusError as error:
             logger.debug("event %s not sent: %s", kind, error.message)
 
-    async def _on_reconnect(self) -> None:
-        self._link.note_new_connection()
-        self._adoption.catch_up(view.id for view in self._registry.workers)
-
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
@@ -331,23 +389,12 @@ class Controller:
                 await self._publish_event("heartbeat")
 
     async def _tick(self) -> None:
-        """Notice silence: of workers, and towards clients."""
-        before = time.monotonic()
+        """Notice silence: it counts only while this process hears NATS."""
         while True:
             await asyncio.sleep(_TICK_S)
-            now = time.monotonic()
-            if now - before > _STOPPED_S:
-                logger.warning("this process was stopped for %.1f s", now - before)
-                self._link.distrust()
-            before = now
-            trusted_since = self._link.trusted_since
-            if trusted_since is not None and self._bus.connected:
-                heard_until = now - self._link.delay_s
-                for gone in self._registry.forget_silent(heard_until, trusted_since=trusted_since):
-                    await self._on_worker_gone(gone)
-                self._adopt()
-                self._adoption.catch_up(self._requests.quiet_workers(now))
-            await self._requests.tick(now)
+            if self._link.calm_s >= self._silence_s:
+                for gone in self._registry.forget_silent(time.monotonic() - self._silence_s):
+                    self._on_worker_gone(gone)
 
     # Workers and controllers.
 
@@ -357,25 +404,28 @@ class Controller:
         except DecodeError as error:
             logger.error("an event of a worker could not be read: %s", error.message)
             return
-        if event.type == "joined" or self._registry.worker(event.worker.id) is None:
-            logger.info("worker %s: %s", event.worker.id, event.type)
-        known = self._registry.worker(event.worker.id)
+        worker = event.worker.id
+        known = self._registry.worker(worker)
+        if event.type == "joined" or known is None:
+            logger.info("worker %s: %s", worker, event.type)
         gone = self._registry.on_worker_event(event, time.monotonic())
+        self._leadership.on_term(event.worker.term)
         if gone is not None:
-            await self._on_worker_gone(gone)
-        self._requests.on_worker_event()
-        if event.type != "left" and (known is None or gone is not None):
-            self._kept.ask(event.worker.id)
-            self._adoption.on_worker_heard(event.worker.id)
+            self._on_worker_gone(gone)
+        if event.type != "left":
+            if known is None or gone is not None:
+                self._prefixes.ask(worker)
+            if self._leader is not None:
+                self._leader.on(WorkerHeard(worker))
 
-    async def _on_worker_absent(self, boot: Boot) -> None:
-        worker, boot_id = WorkerId(boot[0]), boot[1]
-        if self._registry.remove(worker, boot_id, time.monotonic()):
-            await self._on_worker_gone(WorkerGone(worker, boot_id, _ABSENT))
+    def _on_worker_absent(self, boot: Boot) -> None:
+        if self._registry.remove(*boot, time.monotonic()):
+            self._on_worker_gone(WorkerGone(*boot, _ABSENT))
 
-    async def _on_worker_gone(self, gone: WorkerGone) -> None:
-        self._kept.forget(gone.worker, gone.boot_id)
-        await self._requests.on_worker_gone(gone)
+    def _on_worker_gone(self, gone: WorkerGone) -> None:
+        self._prefixes.forget(gone.worker, gone.boot_id)
+        if self._leader is not None:
+            self._leader.on(gone)
 
     async def _on_controller_event(self, message: Message) -> None:
         try:
@@ -383,22 +433,30 @@ class Controller:
         except DecodeError as error:
             logger.error("an event of a controller could not be read: %s", error.message)
             return
+        report = event.controller
+        if report.id == self.id:
+            return
         self._registry.on_controller_event(event, time.monotonic())
-        self._adopt()
+        self._leadership.on_term(report.term)
+        if self._leadership.leads or not report.leader:
+            return
+        if report.state == "draining":
+            await self._handler.hold()
+        elif report.state == "stopped":
+            self._handler.forget_anonymous()
 
-    def _other_controllers(self) -> list[Boot]:
-        return [(one.id, one.boot_id) for one in self._registry.controllers if one.id != self.id]
+    async def _on_transfer(self, message: Message) -> None:
+        await taken(self._bus, message, self._leader, self._settings.skills)
 
-    async def _on_controller_absent(self, boot: Boot) -> None:
-        self._registry.remove_controller(ControllerId(boot[0]), boot[1])
-        self._adopt()
-
-    def _adopt(self) -> None:
-        """Take over from the controllers that are gone."""
-        for controller in self._registry.take_gone_controllers():
-            if controller != self.id:
-                logger.warning("controller %s is gone", controller)
-                self._adoption.on_controller_gone(controller)
+    async def _probe(self, controller: ControllerId) -> Probed:
+        subject = subjects.controller_health(controller)
+        try:
+            answer = await self._bus.request(subject, b"", timeout_s=_PROBE_S)
+            return decode(ControllerHealth, answer.payload).controller
+        except NoResponders:
+            return "absent"
+        except (BusError, DecodeError):
+            return "silent"
 
     # Health.
 
@@ -409,12 +467,19 @@ class Controller:
         workers = [view.report for view in self._registry.workers]
         ready = sum(worker.state == "ready" for worker in workers)
         status = "unavailable" if not ready else "ready" if ready == len(workers) else "degraded"
-        others = [c for c in self._registry.controllers if c.id != self.id]
+        leader = LeaderInfo(id=self.id, term=self._leadership.term)
         return encode(
             ClusterHealth(
                 status=status,
+                leader=leader if self._leadership.leads else None,
                 skills=self._settings.skills,
-                controllers=sorted([self.report(), *others], key=lambda c: c.id),
+                controllers=sorted(
+                    [self.report(), *self._registry.controllers], key=lambda c: c.id
+                ),
                 workers=workers,
             )
         )
+
+
+async def _coroutine(life: Awaitable[None]) -> None:
+    await life

@@ -1,62 +1,44 @@
-"""Where requests wait for which no worker has room now: bounded in number and in time."""
+"""Where requests wait for which no worker has capacity now: bounded in number and in time. Plain
+state."""
 
-import asyncio
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass
 
+from controller.request import Request
 from controller.routing import NoRoute
 from shared.messages.request import PRIORITIES, Priority
 from shared.request_queue import RequestQueue
 from shared.settings.tree import WaitingRoom as Limits
 
-_LOOK_S = 0.02
-"""Changes are looked at together that come within so short a time."""
-
-P = TypeVar("P")
-
 
 @dataclass(slots=True, eq=False)
-class _Waiting(Generic[P]):
+class _Waiting:
     """
     Attributes:
-        who: waits.
-        kind: who is alike here finds a place where this one does; None where that cannot be said.
-        place: tries to find one.
-        until: it waits no longer.
+        kind: who is alike here finds a worker where this one does; None where that cannot be said.
         error: why there was none when it was last tried.
     """
 
-    who: Hashable
+    request: Request
     level: Priority
     kind: Hashable
-    place: Callable[[], P]
-    until: float
     error: NoRoute
-    found: "asyncio.Future[P | None]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
 
 
-class WaitingRoom(Generic[P]):
+class WaitingRoom:
     """By priority, then in the order in which they came.
 
-    Args:
-        clock: seconds, monotonic.
-
     Attributes:
-        max_wait_s: how long anybody should wait.
-        came, left: how many waited, and how many of them found no place in time.
+        max_wait_s: how long any request should wait.
+        came, left: how many waited, and how many of them found no worker in time.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.max_wait_s = limits.max_wait_ms / 1000
-        self._clock = clock
-        self._queue: RequestQueue[_Waiting[P], Hashable] = RequestQueue(
+        self._queue: RequestQueue[_Waiting, Hashable] = RequestQueue(
             _depth(limits), kind=lambda waiting: waiting.kind, reject_when_full=False
         )
-        self._by_who: dict[Hashable, _Waiting[P]] = {}
-        self._look: asyncio.TimerHandle | None = None
+        self._by_request: dict[Request, _Waiting] = {}
         self.came = self.left = 0
 
     def configure(self, limits: Limits) -> None:
@@ -70,99 +52,62 @@ class WaitingRoom(Generic[P]):
     def ahead_of(self, level: Priority, kind: Hashable) -> NoRoute | None:
         """Why those wait whom a new request of this kind must not overtake; None where nobody
         does."""
-        if kind is None:
+        if kind is None or not self._by_request:
             return None
         first = next(self._queue.upcoming(lambda each: each == kind), None)
         if first is None or PRIORITIES.index(first.level) > PRIORITIES.index(level):
             return None
         return first.error
 
-    async def wait(
-        self,
-        who: Hashable,
-        place: Callable[[], P],
-        error: NoRoute,
-        *,
-        level: Priority,
-        kind: Hashable,
-        until: float,
-    ) -> P | None:
-        """What `place` returns once it raises no `NoRoute`; None after `dismiss`.
+    def enter(
+        self, request: Request, kind: Hashable, error: NoRoute, now: float
+    ) -> tuple[Request, NoRoute] | None:
+        """Have a request wait; returns the one for which there is no room, and why it waited."""
+        waiting = _Waiting(request, request.contents.level, kind, error)
+        loser = self._queue.push(waiting, now)
+        if loser is not waiting:
+            self.came += 1
+            self._by_request[request] = waiting
+        if loser is None:
+            return None
+        self._by_request.pop(loser.request, None)
+        self.left += loser is not waiting
+        return loser.request, loser.error
 
-        Args:
-            who: waits once at a time.
-            error: why there is no place now.
-            until: how long.
+    def leave(self, request: Request) -> bool:
+        """It waits no longer; False where it did not."""
+        waiting = self._by_request.pop(request, None)
+        return waiting is not None and self._queue.remove(waiting)
 
-        Raises:
-            NoRoute: there is no room to wait, or no place came in time; what else `place` raises.
-        """
-        waiting = _Waiting(who, level, kind, place, until, error)
-        loser = self._queue.push(waiting, self._clock())
-        if loser is waiting:
-            raise error
-        self.came += 1
-        self._by_who[who] = waiting
-        if loser is not None:
-            self._leave(loser)
-        try:
-            return await waiting.found
-        finally:
-            self._queue.remove(waiting)
-            self._by_who.pop(who, None)
+    def give_up(self, request: Request) -> NoRoute | None:
+        """It waited for too long; why there is no worker for it."""
+        waiting = self._by_request.get(request)
+        if waiting is None:
+            return None
+        self.leave(request)
+        self.left += 1
+        return waiting.error
 
-    def dismiss(self, who: Hashable) -> None:
-        """Somebody need not wait any more; called for each request that ends."""
-        if (waiting := self._by_who.get(who)) is not None:
-            self._settle(waiting, None)
-
-    def nudge(self) -> None:
-        """Something changed: look soon whether there are places now."""
-        if self._look is None and len(self._queue):
-            self._look = asyncio.get_running_loop().call_later(_LOOK_S, self._look_now)
-
-    def tick(self) -> None:
-        """Have those leave whose time is over; call it a few times a second."""
-        now = self._clock()
-        for waiting in list(self._queue):
-            if now >= waiting.until:
-                self._leave(waiting)
-        self.nudge()
-
-    def _look_now(self) -> None:
-        self._look = None
+    def look(self, place: Callable[[Request], NoRoute | None]) -> list[tuple[Request, NoRoute]]:
+        """Try to find a worker for each in turn; `place` does so for one, or says why there is none.
+        Returns those for which waiting does not help any more."""
         hopeless: set[Hashable] = set()
+        lost: list[tuple[Request, NoRoute]] = []
         for waiting in list(self._queue):
-            if waiting.found.done():
-                continue
             if waiting.kind is not None and (waiting.kind, waiting.level) in hopeless:
                 continue
-            try:
-                found = waiting.place()
-            except NoRoute as error:
-                waiting.error = error
-                if waiting.kind is not None and not error.passes:
-                    self._leave(waiting)
-                    continue
-                hopeless.add((waiting.kind, waiting.level))
-            except Exception as error:  # one fails, not those behind it
-                self._settle(waiting, error)
-            else:
-                self._settle(waiting, found)
-
-    def _leave(self, waiting: _Waiting[P]) -> None:
-        self.left += 1
-        self._settle(waiting, waiting.error)
-
-    def _settle(self, waiting: _Waiting[P], end: P | Exception | None) -> None:
-        """It waits no longer, unless it stopped by itself, cancelled."""
-        self._queue.remove(waiting)
-        if waiting.found.done():
-            return
-        if isinstance(end, Exception):
-            waiting.found.set_exception(end)
-        else:
-            waiting.found.set_result(end)
+            error = place(waiting.request)
+            if error is None:
+                self.leave(waiting.request)
+                continue
+            waiting.error = error
+            if waiting.kind is not None and not error.passes:
+                self.leave(waiting.request)
+                self.left += 1
+                lost.append((waiting.request, error))
+                continue
+            hopeless.add((waiting.kind, waiting.level))
+        return lost
 
 
 def _depth(limits: Limits) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from controller.circuit_breaker import CircuitBreaker
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelStatus, WorkerReport
+from shared.version import PROTOCOL
 
 
 class _Sent(NamedTuple):
@@ -26,6 +27,8 @@ class WorkerView:
         turned_away: requests that were told since then to come again, as its queue is full: each
             is to come for another place.
         breaker: of the worker, over all its boots.
+        protocol: that it speaks.
+        claimed: it takes work of the controller that leads here.
         was_up: it has taken requests, in this boot or one that ended a moment ago: when it says
             that it starts, it is not new here.
         models: its models by name.
@@ -39,6 +42,8 @@ class WorkerView:
     turned_away: int = 0
     breaker: CircuitBreaker | None = None
     was_up: bool = False
+    protocol: int = PROTOCOL
+    claimed: bool = True
     id: WorkerId = field(init=False)
     models: dict[ModelId, ModelStatus] = field(init=False)
     _asked: dict[Hashable, _Sent] = field(init=False, default_factory=dict)

@@ -15,6 +15,7 @@
         ├── NoResponders          nobody subscribes to the subject of a request
         ├── RequestTimedOut       a responder exists (or may) but did not answer in time
         ├── NotPermitted          the server does not let this user say that
+        ├── NoJetStream           the server has none
         ├── Overtaken             somebody else has written since to what JetStream keeps
         ├── StoreFull             no room is left for what JetStream was to keep
         └── PayloadTooLarge       more bytes than the server takes
@@ -76,6 +77,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
         ),
         "memory_pressure": ErrorCode("Memory is short; see retry_after_ms.", True),
         "draining": ErrorCode("The node is shutting down and takes nothing new.", True),
+        "not_claimed": ErrorCode("The worker takes work only of the leader that claimed it.", True),
+        "stale_term": ErrorCode("Another controller leads now.", True),
         "deadline_exceeded": ErrorCode("timeout_ms passed before the end.", True),
         "worker_lost": ErrorCode("The worker that served this stopped answering.", True),
         "engine_crashed": ErrorCode("The engine process that served this ended.", True),
@@ -217,6 +220,10 @@ class RequestTimedOut(BusError):
 
 class NotPermitted(BusError):
     code = "not_permitted"
+
+
+class NoJetStream(BusError):
+    """The NATS server has no JetStream."""
 
 
 class Overtaken(BusError):

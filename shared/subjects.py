@@ -28,20 +28,18 @@ class Subject:
 
 
 SUBJECTS: tuple[Subject, ...] = (
-    Subject("mlx.infer.<client>.<skill>", "client", "controllers (queue group)",
+    Subject("mlx.infer.<client>.<skill>", "client", "the leader",
             "InferenceRequest", "a stream of StreamMessage"),
     Subject("<inbox>", "worker or controller", "client", "StreamMessage", "none"),
-    Subject("mlx.request.<client>.cancel", "client", "all controllers; the owner answers",
-            "RequestQuery", "RequestState"),
-    Subject("mlx.request.<client>.status", "client", "all controllers; the owner answers",
-            "RequestQuery", "RequestState"),
-    Subject("mlx.route.<client>.<skill>", "client", "controllers (queue group)",
+    Subject("mlx.request.<client>.cancel", "client", "the leader", "RequestQuery", "RequestState"),
+    Subject("mlx.request.<client>.status", "client", "the leader", "RequestQuery", "RequestState"),
+    Subject("mlx.route.<client>.<skill>", "client", "the leader",
             "InferenceRequest", "RouteAnswer"),
     Subject("mlx.stream.<worker>.<client>.resend", "client", "worker",
             "ResendQuery", "ResendState, then the chunks"),
-    Subject("mlx.controller.<controller>.infer", "controller", "owning controller",
-            "ForwardedRequest", "ForwardReply"),
-    Subject("mlx.worker.<worker>.infer", "controller", "worker", "DispatchBatch", "DispatchReply"),
+    Subject("mlx.controller.<controller>.transfer", "the leader that leaves", "the next leader",
+            "Transfer", "TransferReply"),
+    Subject("mlx.worker.<worker>.infer", "the leader", "worker", "DispatchBatch", "DispatchReply"),
     Subject("mlx.worker.<worker>.control.<verb>", "operator, controller", "worker",
             "ControlOrder", "ControlReply"),
     Subject("mlx.worker.<worker>.<boot>.alive", "controller", "worker", "empty", "empty"),
@@ -50,8 +48,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("mlx.event.kept.<worker>", "worker", "all controllers", "KeptPrefixes", "none"),
     Subject("mlx.event.controller.<controller>", "controller", "all controllers",
             "ControllerEvent", "none"),
-    Subject("mlx.event.request.<controller>", "worker", "owning controller",
-            "RequestEvents", "none"),
+    Subject("mlx.event.request.<controller>", "worker", "the leader", "RequestEvents", "none"),
     Subject("$KV.mlx_leader.controller", "controller", "JetStream, all controllers",
             "LeaseRecord", "PubAck"),
     Subject("mlx.rollout.<verb>", "operator", "every controller; the leader answers",
@@ -64,14 +61,10 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("mlx.health.controller.<controller>", "anyone", "controller",
             "empty", "ControllerHealth"),
     Subject("mlx.health.worker.<worker>", "anyone", "worker", "empty", "WorkerHealth"),
-    Subject("mlx.health.cluster", "anyone", "controllers (queue group)", "empty", "ClusterHealth"),
+    Subject("mlx.health.cluster", "anyone", "the leader", "empty", "ClusterHealth"),
     Subject("mlx.log.<kind>.<id>", "every process", "anyone", "LogRecord", "none"),
     Subject("mlx.logs.recent", "anyone", "every process", "RecentLogsQuery", "RecentLogs"),
 )  # fmt: skip
-
-CONTROLLER_QUEUE = "controllers"
-"""The queue group in which controllers share `mlx.infer.>`, `mlx.route.>` and
-`mlx.health.cluster`."""
 
 INFER_ALL = "mlx.infer.*.*"
 REQUEST_ALL = "mlx.request.*.*"
@@ -160,8 +153,8 @@ def resend(worker: WorkerId, client: ClientName) -> str:
     return f"mlx.stream.{worker}.{client}.resend"
 
 
-def controller_infer(controller: ControllerId) -> str:
-    return f"mlx.controller.{controller}.infer"
+def controller_transfer(controller: ControllerId) -> str:
+    return f"mlx.controller.{controller}.transfer"
 
 
 def worker_infer(worker: WorkerId) -> str:

@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Carried by every internal message, so that versions can be mixed during an upgrade."""
 
 try:

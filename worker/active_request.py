@@ -10,10 +10,10 @@ from typing import Any
 from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.inboxes import Inboxes
+from shared.messages.control import ClaimedRequest, ClaimedState
 from shared.messages.dispatch import Continuation, Dispatch, choice_seed
 from shared.messages.events import (
     ModelSpeed,
-    RequestAdopted,
     RequestFailed,
     RequestFinished,
     TokensEmitted,
@@ -45,6 +45,12 @@ from worker.link.messages import (
     Submit,
 )
 from worker.request_prompts import RequestPrompt, request_prompts
+
+_CLAIMED_STATES: dict[type[Any], ClaimedState] = {
+    type(None): "running",
+    Done: "finished",
+    Failed: "failed",
+}
 
 RequestKey = tuple[ClientName, RequestId]
 """Ids are the clients' own, so only both together are unique."""
@@ -124,6 +130,7 @@ class ActiveRequest:
         end: the terminal message, once there is one; `ended_at` on the monotonic clock.
         told: the end was sent; what is sent now was said before.
         differs: it was generated otherwise by an earlier attempt.
+        announces: its client hears `accepted` from here.
     """
 
     def __init__(
@@ -133,12 +140,15 @@ class ActiveRequest:
         worker: WorkerId,
         sequences: list[int],
         rules: Sequence[PromptRule] = (),
+        *,
+        announces: bool = True,
     ) -> None:
         """`rules` are for what the model gets to read; the request stays as it came."""
         self.dispatch = dispatch
         self._messages = cleaned(dispatch.request.turns, rules)
         self.owner = owner
         self.worker = worker
+        self.announces = announces
         self.choices = [self._choice(number, each) for number, each in enumerate(sequences)]
         self.status: StatusName = "queued"
         self.progress: float | None = None
@@ -430,9 +440,9 @@ class ActiveRequest:
             cached_tokens=self._cached_tokens if is_first else None,
         )
 
-    def adopted(self) -> Dispatch:
-        """The request as another owner shall know it: what was emitted is where another attempt
-        would go on."""
+    def contents(self) -> Dispatch:
+        """The request as a leader shall know it that claimed this worker: what was emitted is where
+        another attempt would go on."""
         known = {choice.number: choice for choice in self.choices if choice.token_ids}
         resume = Continuation(
             token_ids={number: choice.token_ids for number, choice in known.items()},
@@ -465,15 +475,6 @@ class ActiveRequest:
             attempt=self.dispatch.attempt,
         )
 
-    def adopted_event(self, owner: ControllerId) -> RequestAdopted:
-        """What the one is told that owned it, should it still be there."""
-        return RequestAdopted(
-            request_id=self.dispatch.request_id,
-            client=self.dispatch.client,
-            attempt=self.dispatch.attempt,
-            owner=owner,
-        )
-
     def failed_event(
         self, error: StreamError, *, terminal_sent: bool, suspect: bool = False
     ) -> RequestFailed:
@@ -488,6 +489,36 @@ class ActiveRequest:
             terminal_sent=terminal_sent,
             suspect=suspect,
         )
+
+    def claimed(self, failure: RequestFailed | None = None) -> ClaimedRequest:
+        """What a leader is told that claims this worker.
+
+        Args:
+            failure: why it went back.
+        """
+        dispatch, state = self.dispatch, _CLAIMED_STATES[type(self.end)]
+        return ClaimedRequest(
+            client=dispatch.client,
+            request_id=dispatch.request_id,
+            attempt=dispatch.attempt,
+            state="returned" if failure is not None else state,
+            skill=dispatch.skill,
+            model=dispatch.model,
+            session_id=dispatch.request.turn_of,
+            fingerprint=self.fingerprint,
+            tokens=self.tokens,
+            failure=failure,
+            retries=dispatch.retries,
+            migrations=dispatch.migrations,
+            crashes=dispatch.crashes,
+        )
+
+    def accepted_message(self) -> StreamMessage | None:
+        """For clients that stream: from now on the request is answered for."""
+        before = self.dispatch.retries or self.dispatch.resume
+        if not self.streams or before or not self.announces:
+            return None
+        return Status(*self._origin, "accepted", seed=self.dispatch.seed)
 
     def state_message(self) -> StreamMessage | None:
         """The present status, for clients that stream."""

@@ -22,7 +22,6 @@ from worker.engine_threads import EngineThreads, shared_cores
 from worker.foresight import Foresight
 from worker.models.catalogue import ModelCatalogue
 from worker.queue_figures import QueueFigures
-from worker.session_order import SessionOrder
 
 _LEAST_AHEAD = 2
 _SHARE_AHEAD = 4
@@ -71,7 +70,6 @@ class Admission:
         self._figures = QueueFigures(time.monotonic)
         self._drain = DrainRate(time.monotonic)
         self._prefixes = PrefixIndex()  # of what runs
-        self._sessions: SessionOrder[ActiveRequest] = SessionOrder()
         self._engines = engines
         self._choice = EngineChoice(engines, self._most)
         self._threads = EngineThreads(engines, shared_cores(settings.engines))
@@ -127,7 +125,6 @@ class Admission:
         had to go for it."""
         loser = self._queue.push(request, request.received_at)
         assert loser is not request
-        self._sessions.came(request)
         if loser is not None:
             self._figures.dropped(loser.level)
         return loser
@@ -158,7 +155,6 @@ class Admission:
 
     def leave_queue(self, request: ActiveRequest) -> None:
         """A request ended, maybe before it was admitted."""
-        self._sessions.ended(request)
         self._foresight.forget(request)
         if self._queue.remove(request):
             self._figures.left()
@@ -172,11 +168,11 @@ class Admission:
     def next(self) -> tuple[ActiveRequest, EngineProcess] | None:
         """Take the request that is next from the queue and give it a place; None where nobody
         waits, or no place is free for those who do."""
-        request = self._queue.pop(self._has_slot, self._sessions.is_next, self._kinship)
+        request = self._queue.pop(self._has_slot, affinity=self._kinship)
         if request is None:
             request = self._queue.pop(self._has_spare_slot, self._has_waited_long, self._kinship)
         if request is None:
-            for_a_slot = self._queue.upcoming(self._is_warm, self._sessions.is_next)
+            for_a_slot = self._queue.upcoming(self._is_warm)
             self._drain.observe(waiting=any(True for _ in for_a_slot))
             return None
         self._drain.admitted()
@@ -207,7 +203,7 @@ class Admission:
         """Tell engines who will come next, as far as can be said."""
         ahead: Counter[int] = Counter()
         expected: dict[ActiveRequest, EngineProcess] = {}
-        upcoming = self._queue.upcoming(self._is_held, self._sessions.is_next, self._kinship)
+        upcoming = self._queue.upcoming(self._is_held, affinity=self._kinship)
         for request in islice(upcoming, _FORESEEN * len(self._engines)):
             engine = self._expected(request, ahead)
             if engine is not None and ahead[engine.index] < _FORESEEN:
@@ -236,7 +232,7 @@ class Admission:
 
     def _waits_for_a_place(self, request: ActiveRequest) -> bool:
         """And not for its model to be loaded, or for an earlier turn of its session."""
-        return self._models[request.model].state == "warm" and self._sessions.is_next(request)
+        return self._models[request.model].state == "warm"
 
     def _is_warm(self, kind: _Kind) -> bool:
         return self._models[kind.model].state == "warm"
@@ -247,7 +243,7 @@ class Admission:
     def _has_waited_long(self, request: ActiveRequest) -> bool:
         """So long that it may take the place of a row that decodes: its engine says when."""
         waited_s = time.monotonic() - request.received_at
-        return waited_s >= _PATIENCE_S and self._sessions.is_next(request)
+        return waited_s >= _PATIENCE_S
 
     def _has_spare_slot(self, kind: _Kind) -> bool:
         return self._choose(kind._replace(urgent=True), extra=self._spare_slots) is not None

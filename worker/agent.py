@@ -26,6 +26,7 @@ from shared.settings import ClusterSettings
 from shared.settings.tree import Worker
 from shared.version import VERSION
 from worker.active_request import ActiveRequest
+from worker.claim import Claim
 from worker.configuration import Configuration
 from worker.cpu_use import CpuUse
 from worker.engine_plan import engine_plan
@@ -45,7 +46,7 @@ from worker.scheduler import Scheduler
 from worker.sessions.book import SessionBook
 from worker.sessions.files import SessionFiles
 from worker.sleep_notice import SleepNotice, this_machine
-from worker.standing import find_lost
+from worker.stream_ownership import find_reassigned
 
 logger = logging.getLogger(__name__)
 
@@ -109,11 +110,13 @@ class Agent:
         self._drain_requested = StopRequest()
         self._drain_order: DrainWorker | None = None
         self._draining: asyncio.Timeout | None = None
+        self._claim = Claim()
         self._entrance = Entrance(
             bus,
             worker_id,
             self.boot_id,
             self._scheduler,
+            self._claim,
             strict=settings.security.strict_inbox,
             state=lambda: self.state,
             asleep=lambda: self._asleep,
@@ -206,6 +209,7 @@ class Agent:
             boot_id=self.boot_id,
             version=VERSION,
             state=self.state,
+            term=self._claim.term,
             uptime_s=time.monotonic() - self._started_at,
             tasks=len(asyncio.all_tasks()),
         )
@@ -397,7 +401,7 @@ class Agent:
     async def _drop_lost_streams(self, unsent: Iterable[ActiveRequest]) -> None:
         """After we were away: what others serve now, or was ended, is not ours any more."""
         asked = {*unsent, *self._scheduler.requests()}
-        for request in await find_lost(self._bus, self.id, asked):
+        for request in await find_reassigned(self._bus, self.id, asked):
             logger.warning(
                 "dropped: it was ended or went elsewhere while this worker was away",
                 extra={"request_id": request.dispatch.request_id},

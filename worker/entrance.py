@@ -9,28 +9,29 @@ from pydantic import Field
 
 from shared import subjects
 from shared.bus import Bus, Message
-from shared.errors import ClusterError, DecodeError
+from shared.errors import ClusterError, DecodeError, RequestError
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.messages.codec import Internal, Part, decode, encode
 from shared.messages.control import (
     CONTROL_ORDERS,
-    AdoptRequest,
     AttachStream,
     CancelRequest,
+    Claimed,
+    ClaimWorker,
     ConfigureWorker,
     ControlOrder,
     ControlReply,
     DrainWorker,
     ForgetSession,
+    LeaderOrder,
     ListModels,
-    ListRequests,
     ListSessions,
     LoadModel,
     PinSession,
     ResendQuery,
     ResendState,
     ResendStateName,
-    RunningRequest,
+    TellContents,
     TellKept,
     TellSession,
     UnloadModel,
@@ -38,7 +39,7 @@ from shared.messages.control import (
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import WorkerState
 from shared.version import VERSION
-from worker.active_request import ActiveRequest
+from worker.claim import Claim
 from worker.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class _ReadBatch(Internal):
     """A `DispatchBatch` of which not every dispatch can be read."""
 
     owner: ControllerId
+    term: int | None = None
     dispatches: list[Annotated[Dispatch | _UnreadableDispatch, Field(union_mode="left_to_right")]]
 
 
@@ -68,6 +70,7 @@ class Entrance:
     """Decodes what comes, has the scheduler do it, and answers.
 
     Args:
+        claim: whose work and orders count.
         strict: the inbox rule of `security.strict_inbox`.
         asleep: whether the machine is about to sleep, or sleeps.
         drain: has the agent end gracefully.
@@ -80,6 +83,7 @@ class Entrance:
         worker: WorkerId,
         boot_id: BootId,
         scheduler: Scheduler,
+        claim: Claim,
         *,
         strict: bool,
         state: Callable[[], WorkerState],
@@ -91,6 +95,7 @@ class Entrance:
         self._id = worker
         self._boot_id = boot_id
         self._scheduler = scheduler
+        self._claim = claim
         self._strict = strict
         self._state = state
         self._asleep = asleep
@@ -112,7 +117,7 @@ class Entrance:
         if (batch := _read(message.payload)) is None:
             return
         results = [
-            self._result(dispatch, batch.owner)
+            self._result(dispatch, batch)
             if isinstance(dispatch, Dispatch)
             else self._unreadable(dispatch)
             for dispatch in batch.dispatches
@@ -130,18 +135,19 @@ class Entrance:
             refusal=Refusal(code="invalid_request", message=message),
         )
 
-    def _result(self, dispatch: Dispatch, owner: ControllerId) -> DispatchResult:
-        refusal = self._accept(dispatch, owner)
-        running = self._scheduler.find((dispatch.client, dispatch.request_id))
+    def _result(self, dispatch: Dispatch, batch: DispatchBatch | _ReadBatch) -> DispatchResult:
         return DispatchResult(
             request_id=dispatch.request_id,
             client=dispatch.client,
-            # A controller that takes a request over does not know how often it was tried.
-            attempt=running.dispatch.attempt if running and not refusal else dispatch.attempt,
-            refusal=refusal,
+            attempt=dispatch.attempt,
+            refusal=self._accept(dispatch, batch.owner, batch.term),
         )
 
-    def _accept(self, dispatch: Dispatch, owner: ControllerId) -> Refusal | None:
+    def _accept(self, dispatch: Dispatch, owner: ControllerId, term: int | None) -> Refusal | None:
+        try:
+            self._claim.check_work(term)
+        except RequestError as error:
+            return Refusal(code=error.code, message=f"worker {self._id}: {error.message}")
         state = self._state()
         if state in ("draining", "stopped"):
             return Refusal(code="draining", message=f"worker {self._id} is shutting down")
@@ -150,7 +156,7 @@ class Entrance:
             return Refusal(code="draining", message=message, retry_after_ms=_AWAKE_AFTER_MS)
         if state == "unhealthy":
             return Refusal(code="engine_crashed", message=f"worker {self._id} has no engine")
-        return self._scheduler.accept(dispatch, owner)
+        return self._scheduler.accept(dispatch, owner, announces=term is not None)
 
     async def _on_resend(self, message: Message) -> None:
         """A client missed something: say it again, to the inbox that asks."""
@@ -176,8 +182,10 @@ class Entrance:
     async def _on_control(self, message: Message) -> None:
         verb = subjects.parse_worker_control(message.subject)
         try:
-            kind = CONTROL_ORDERS[verb]
-            reply = self._carry_out(decode(kind, message.payload))
+            order = decode(CONTROL_ORDERS[verb], message.payload)
+            if isinstance(order, LeaderOrder):
+                self._claim.check(order.term)
+            reply = self._carry_out(order)
         except KeyError:
             reply = self._refuse("invalid_request", f"no control verb {verb!r}")
         except DecodeError as error:
@@ -212,10 +220,12 @@ class Entrance:
                 if self._state() in ("draining", "stopped"):
                     return self._refuse("draining", f"worker {self._id} is shutting down")
                 return self._configure(order)
-            case ListRequests():
-                return self._list(order)
-            case AdoptRequest():
-                return self._adopt(order)
+            case ClaimWorker():
+                return self._be_claimed(order)
+            case TellContents():
+                limit = self._bus.max_payload // 4
+                told = self._scheduler.contents(order.requests, limit)
+                return ControlReply(worker=self._id, ok=True, contents=told)
             case ListSessions():
                 sessions = self._scheduler.sessions.listing(order.client)[: order.limit]
                 return ControlReply(worker=self._id, ok=True, sessions=sessions)
@@ -234,9 +244,6 @@ class Entrance:
 
     def _cancel(self, order: CancelRequest) -> bool:
         key = order.client, order.request_id
-        request = self._scheduler.find(key)
-        if request is not None and order.owner not in (None, request.owner):
-            return False
         return self._scheduler.cancel(key, order.attempt, silent=order.silent)
 
     def _attach(self, order: AttachStream) -> ControlReply:
@@ -246,11 +253,14 @@ class Entrance:
         self._scheduler.attach(request, order.inbox)
         return ControlReply(worker=self._id, ok=True)
 
-    def _adopt(self, order: AdoptRequest) -> ControlReply:
-        adopted = self._scheduler.adopt((order.client, order.request_id), order.owner)
-        if adopted is None:
-            return self._refuse("unknown_request", f"no request {order.request_id!r} here")
-        return ControlReply(worker=self._id, ok=True, adopted=adopted)
+    def _be_claimed(self, order: ClaimWorker) -> ControlReply:
+        again = self._claim.take(order.term or 0, order.controller)
+        claimed = Claimed(
+            term=self._claim.term,
+            requests=self._scheduler.claimed_by(order.controller, again=again),
+            kept=self._scheduler.kept.changes(),  # who does not hear this asks for all
+        )
+        return ControlReply(worker=self._id, boot_id=self._boot_id, ok=True, claimed=claimed)
 
     def _about_models(self, one: ModelId | None) -> ControlReply:
         """The state of one model, or of all.
@@ -264,28 +274,8 @@ class Entrance:
         models = [status for status in statuses if one in (None, status.id)]
         return ControlReply(worker=self._id, ok=True, models=models)
 
-    def _list(self, order: ListRequests) -> ControlReply:
-        running = [_running(request) for request in self._scheduler.owned_by(order.owner)]
-        if order.given_back:
-            back = self._scheduler.given_back_to(order.owner)
-            running += [_running(request, given_back=True) for request in back]
-        return ControlReply(worker=self._id, boot_id=self._boot_id, ok=True, requests=running)
-
     def _refuse(self, code: str, message: str) -> ControlReply:
         return ControlReply(worker=self._id, ok=False, code=code, message=message)
-
-
-def _running(request: ActiveRequest, *, given_back: bool = False) -> RunningRequest:
-    return RunningRequest(
-        request_id=request.dispatch.request_id,
-        client=request.dispatch.client,
-        owner=request.owner,
-        attempt=request.dispatch.attempt,
-        model=request.model,
-        tokens=request.tokens,
-        session_id=request.dispatch.request.session_id,
-        given_back=given_back,
-    )
 
 
 def _read(payload: bytes) -> DispatchBatch | _ReadBatch | None:

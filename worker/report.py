@@ -45,6 +45,7 @@ def build_report(
     boot_id: BootId,
     version: str,
     state: WorkerState,
+    term: int,
     uptime_s: float,
     tasks: int,
 ) -> WorkerReport:
@@ -80,6 +81,7 @@ def build_report(
         differing_requests=scheduler.differing,
         rejected_requests=scheduler.rejected,
         failed_requests=scheduler.failed,
+        term=term,
         config_version=reconfiguration.version if reconfiguration is not None else 0,
         config_problem=reconfiguration.problem if reconfiguration is not None else None,
         uptime_s=round(uptime_s, 1),

@@ -69,6 +69,25 @@ class RequestTable:
         for choice in request.choices:
             self._left.pop(choice.sequence, None)
 
+    @property
+    def ended(self) -> list[ActiveRequest]:
+        """Those that ended not long ago, and whose client was told."""
+        return list(self._ended.values())
+
+    @property
+    def recent(self) -> list[ActiveRequest]:
+        """All that are here, or left not long ago."""
+        back = [each.request for each in self._given_back.values()]
+        return [*self._present.values(), *back, *self._ended.values()]
+
+    def of_attempt(self, key: RequestKey, attempt: int) -> ActiveRequest | None:
+        """One attempt of a request that is here, or went back to the leader not long ago."""
+        back = self._given_back.get(key)
+        for request in (self._present.get(key), back and back.request):
+            if request is not None and request.dispatch.attempt == attempt:
+                return request
+        return None
+
     # Given back.
 
     @property

@@ -12,7 +12,8 @@ from shared.changes import Changes
 from shared.clock import awake_or_asleep
 from shared.errors import ClusterError, Unavailable, is_of_the_request
 from shared.ids import ControllerId, ModelId, WorkerId
-from shared.messages.control import AdoptedRequest
+from shared.messages.codec import encode
+from shared.messages.control import ClaimedRequest, RequestRef
 from shared.messages.dispatch import Dispatch, Refusal
 from shared.messages.events import MEMORY_RETRY_AFTER_MS, ModelStatus
 from shared.messages.request import Priority
@@ -140,23 +141,29 @@ class Scheduler:
 
     # Intake.
 
-    def accept(self, dispatch: Dispatch, owner: ControllerId) -> Refusal | None:
-        """Take a request into the queue, or say why not."""
-        of_other: ActiveRequest | None = None
-        if (running := self._requests.get((dispatch.client, dispatch.request_id))) is not None:
+    def accept(
+        self, dispatch: Dispatch, owner: ControllerId, *, announces: bool = True
+    ) -> Refusal | None:
+        """Take a request into the queue, or say why not.
+
+        Args:
+            owner: who is told of it.
+            announces: its client hears `accepted` from here.
+        """
+        running = self._requests.get((dispatch.client, dispatch.request_id))
+        if running is not None:
             if running.fingerprint != dispatch.request.fingerprint():
                 message = f"another request runs under the id {dispatch.request_id!r}"
                 return Refusal(code="request_id_conflict", message=message, param="request_id")
-            if running.dispatch.attempt >= dispatch.attempt:
-                # The ack got lost, or another controller took the request up.
+            if running.dispatch.attempt > dispatch.attempt:
+                message = f"attempt {running.dispatch.attempt} of it runs"
+                return Refusal(code="stale_term", message=message)
+            if running.dispatch.attempt == dispatch.attempt:  # the answer got lost
                 running.owner = owner
                 for inbox in dispatch.inboxes:
                     self.attach(running, inbox)
                 return None
-            if running.owner == owner:
-                self.drop(running)
-            else:
-                of_other = running
+            self.drop(running)
         try:
             self.models.check_served(dispatch.model)
             self._check_room(dispatch.request.level)
@@ -165,26 +172,18 @@ class Scheduler:
             return Refusal(
                 code=error.code, message=error.message, retry_after_ms=error.retry_after_ms
             )
-        listeners = self._take_from_other(of_other, owner) if of_other is not None else []
         self._requests.take_given_back((dispatch.client, dispatch.request_id))
         sequences = [next(self._numbers) for _ in range(dispatch.request.choices)]
-        request = ActiveRequest(dispatch, owner, self._worker, sequences, self._prompt_rules)
+        request = ActiveRequest(
+            dispatch, owner, self._worker, sequences, self._prompt_rules, announces=announces
+        )
+        self._status.accepted(request)
         self._enqueue(request)
         self._admit_all()
         if request.engine is None:
             request.status = "queued" if model.state == "warm" else "loading"
             self._status.send(request)
-        for inbox in listeners:
-            if inbox not in request.inboxes:
-                self.attach(request, inbox)
         return None
-
-    def _take_from_other(self, running: ActiveRequest, owner: ControllerId) -> list[str]:
-        """Two controllers were asked for a request, and one of them has had it tried more often:
-        that goes on. Returns who listens to the other one."""
-        self._put(Outgoing([(running.owner, running.adopted_event(owner))]))
-        self.drop(running)
-        return list(running.inboxes)
 
     def _check_room(self, level: Priority) -> None:
         """Raises Unavailable when memory is too short for a new request, or the queue is full."""
@@ -212,26 +211,35 @@ class Scheduler:
         error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
         self._fail(request, error, give_back=True)
 
-    def owned_by(self, owner: ControllerId | None) -> Iterable[ActiveRequest]:
-        """The requests of an owner, or of all, that are here."""
-        return [each for each in self._requests if owner in (None, each.owner)]
+    def claimed_by(self, leader: ControllerId, *, again: bool) -> list[ClaimedRequest]:
+        """Tell a leader, from now on, of all requests; returns those that are here, and those that
+        left not long ago.
 
-    def given_back_to(self, owner: ControllerId | None) -> Iterable[ActiveRequest]:
-        """Those that went back to an owner, or to any, not long ago."""
-        back = [each.request for each in self._requests.given_back]
-        return [each for each in back if owner in (None, each.owner)]
+        Args:
+            again: it has claimed this worker before: it knows which ones had ended.
+        """
+        table = self._requests
+        for request in table.recent:
+            request.owner = leader
+        listed = [request.claimed() for request in table]
+        listed += [back.request.claimed(back.event) for back in table.given_back]
+        return listed if again else listed + [request.claimed() for request in table.ended]
 
-    def adopt(self, key: RequestKey, owner: ControllerId) -> AdoptedRequest | None:
-        """Tell a request's new owner of it, and of what comes; None where it is not here."""
-        request = self._requests.get(key)
-        back = self._requests.take_given_back(key) if request is None else None
-        request = request or (back and back.request)
-        if request is None:
-            return None
-        if request.owner != owner:  # it may be there still, and hear that it was given back, too
-            self._put(Outgoing([(request.owner, request.adopted_event(owner))]))
-        request.owner = owner
-        return AdoptedRequest(dispatch=request.adopted(), failure=back and back.event)
+    def contents(self, asked: Iterable[RequestRef], max_bytes: int) -> list[Dispatch]:
+        """The contents of the first of these requests: as many as may be told at once; those that
+        are not here are left out."""
+        told: list[Dispatch] = []
+        size = 0
+        for ref in asked:
+            request = self._requests.of_attempt((ref.client, ref.request_id), ref.attempt)
+            if request is None:
+                continue
+            contents = request.contents()
+            size += len(encode(contents))
+            if told and size > max_bytes:
+                break
+            told.append(contents)
+        return told
 
     def cancel(self, key: RequestKey, attempt: int, *, silent: bool) -> bool:
         """End a request as its client asked; False when it is not here.

@@ -24,6 +24,11 @@ class StreamStatus:
         self._models = models
         self._put = put
 
+    def accepted(self, request: ActiveRequest) -> None:
+        """Tell that it is answered for."""
+        if (message := request.accepted_message()) is not None:
+            self._put(Outgoing(letters=[Letter.to_all(request, message)]))
+
     def send(self, request: ActiveRequest) -> None:
         """Tell all who listen how it stands."""
         message = request.state_message()
@@ -42,6 +47,9 @@ class StreamStatus:
     def replay(self, request: ActiveRequest, inbox: str, choice: int | None, index: int) -> None:
         """Say again to one inbox what was said from a token index on."""
         said = request.replay(choice, index)
+        accepted = request.accepted_message()
+        if accepted is not None and request.end is None and not index:
+            said.insert(0, accepted)
         self._put(Outgoing(letters=[Letter(request, message, (inbox,)) for message in said]))
 
     def _send_loading(self, request: ActiveRequest) -> None:

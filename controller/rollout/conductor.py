@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from controller.lease import Lease
+from controller.leadership import Leadership
 from controller.registry import Registry
 from controller.rollout.conduct import Order, Progress, began, begin, decide, on_trial
 from controller.rollout.readings import Readings
@@ -87,7 +87,7 @@ class Conductor:
         version: int,
         bus: Bus,
         controller: ControllerId,
-        lease: Lease,
+        leadership: Leadership,
         registry: Registry,
         take_failovers_ms: Callable[[], Mapping[WorkerId, float]],
         on_stable: Callable[[int, str | None], None],
@@ -97,7 +97,7 @@ class Conductor:
         self.stable = version
         self._bus = bus
         self._id = controller
-        self._lease = lease
+        self._leadership = leadership
         self._registry = registry
         self._take_failovers_ms = take_failovers_ms
         self._on_stable = on_stable
@@ -150,7 +150,7 @@ class Conductor:
         self._heard = False
 
     async def _tick(self) -> None:
-        if not self._lease.holds:
+        if not self._leadership.leads:
             self._state = None
             if not self._heard and time.monotonic() - self._asked_at > _ASK_AGAIN_S:
                 self._asked_at = time.monotonic()
@@ -178,7 +178,7 @@ class Conductor:
         return self._state
 
     async def _keep(self, state: RolloutState) -> None:
-        if not self._lease.holds:
+        if not self._leadership.leads:
             raise Overtaken("this controller leads no more")
         before = self._state.rollout if self._state is not None else None
         await self._store.keep_state(state)
@@ -266,7 +266,7 @@ class Conductor:
     # Orders.
 
     async def _on_order(self, message: Message) -> None:
-        if message.reply and self._lease.holds:
+        if message.reply and self._leadership.leads:
             self._tasks.start(self._answer(message))
 
     async def _answer(self, message: Message) -> None:

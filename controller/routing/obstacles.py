@@ -87,6 +87,8 @@ def find_obstacle(
         return Obstacle("requirements_unmet", unmet)
     if (unable := _unable(status, need)) is not None:
         return unable
+    if not view.claimed:
+        return Obstacle("not_claimed", "was not claimed yet", may_return=True)
     if report.state == "starting":
         return Obstacle("no_worker", "is starting", may_return=True, starts=not view.was_up)
     if view.breaker is not None and not view.breaker.admits(now):

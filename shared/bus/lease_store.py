@@ -19,7 +19,7 @@ from shared.bus.bus import Bus
 from shared.bus.message import Message
 from shared.bus.replicas import ALONE, REPLICAS
 from shared.bus.subscription import Subscription
-from shared.errors import BusError, NoResponders, Overtaken
+from shared.errors import BusError, NoJetStream, NoResponders, Overtaken
 
 _NO_STREAM = 10059
 _NO_MESSAGE = 10037
@@ -156,7 +156,7 @@ class LeaseStore:
         try:
             answer = await self._bus.request(subject, payload, timeout_s=timeout_s)
         except NoResponders:
-            raise BusError("the NATS server has no JetStream") from None
+            raise NoJetStream("the NATS server has no JetStream") from None
         return orjson.loads(answer.payload)
 
 

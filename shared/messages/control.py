@@ -11,6 +11,7 @@ from shared.ids import (
     ControllerId,
     ModelId,
     RequestId,
+    SkillName,
     WorkerId,
 )
 from shared.messages.codec import Internal, Part
@@ -21,7 +22,6 @@ from shared.messages.request import Turn
 _LONGEST_DRAIN_MS = 86_400_000
 
 RequestStateName = Literal["accepted", "dispatching", "running", "finished", "failed", "unknown"]
-Claim = Literal["certain", "begun", "waiting"]
 ResendStateName = Literal["running", "finished", "unknown"]
 
 
@@ -34,11 +34,7 @@ class RequestQuery(BaseModel):
 
 
 class RequestState(Internal):
-    """The owner's answer to a `RequestQuery`; `message` says what is wrong with a query.
-
-    Who stood still, or was cut off, may have been replaced: it answers as well, and `claim` is not
-    "certain" until it has found out. "waiting": no worker has had it from this controller.
-    """
+    """The leader's answer to a `RequestQuery`; `message` says what is wrong with a query."""
 
     request_id: RequestId
     state: RequestStateName
@@ -46,7 +42,6 @@ class RequestState(Internal):
     worker: WorkerId | None = None
     attempt: int = 0
     tokens: int = 0
-    claim: Claim = "certain"
     message: str | None = None
 
 
@@ -70,11 +65,17 @@ class ResendState(Internal):
     message: str | None = None
 
 
-class CancelRequest(Internal):
+class LeaderOrder(Internal):
+    """What the leader orders with its `term`, which fences: a worker refuses a lower one than that of
+    the leader that claimed it. Orders of operators carry none."""
+
+    term: Count | None = None
+
+
+class CancelRequest(LeaderOrder):
     """Stops one attempt of a request; -1 stops any.
 
-    `silent`: the client is told nothing, because another attempt goes on. `owner`: not where
-    another controller has taken the request up since.
+    `silent`: the client is told nothing, because another attempt goes on.
     """
 
     verb: Literal["cancel"] = "cancel"
@@ -82,10 +83,9 @@ class CancelRequest(Internal):
     client: ClientName
     attempt: int = -1
     silent: bool = False
-    owner: ControllerId | None = None
 
 
-class AttachStream(Internal):
+class AttachStream(LeaderOrder):
     """Sends a stream, from index 0 on, to one more inbox; also one that has ended."""
 
     verb: Literal["attach"] = "attach"
@@ -128,7 +128,7 @@ class DrainWorker(Internal):
     restart: bool = False
 
 
-class ConfigureWorker(Internal):
+class ConfigureWorker(LeaderOrder):
     """Runs with a version of cluster.yaml: at once where that can be, else the worker drains as
     after `DrainWorker`, and starts again. The reply says which.
 
@@ -154,24 +154,28 @@ class SettingChange(Part):
     after: Any = None
 
 
-class ListRequests(Internal):
-    """Which requests run for an owner, and if asked which were `given_back` to it not long ago:
-    for the successor of a dead controller, and for an owner that may have missed what it was
-    told."""
+class ClaimWorker(LeaderOrder):
+    """From now on the worker takes work of this leader only, and tells it of all requests; the reply
+    says which there are. Also for a leader that may have missed what it was told."""
 
-    verb: Literal["requests"] = "requests"
-    owner: ControllerId | None = None
-    given_back: bool = False
+    verb: Literal["claim"] = "claim"
+    controller: ControllerId
 
 
-class AdoptRequest(Internal):
-    """Tells all that is known of a request whose owner is gone; from now on `owner` is told of
-    it."""
+class RequestRef(Part):
+    """One attempt of a request."""
 
-    verb: Literal["adopt"] = "adopt"
-    request_id: RequestId
     client: ClientName
-    owner: ControllerId
+    request_id: RequestId
+    attempt: int
+
+
+class TellContents(LeaderOrder):
+    """Bodies and tokens of requests that a claim named: of the first ones, as many as go into a
+    message."""
+
+    verb: Literal["contents"] = "contents"
+    requests: list[RequestRef]
 
 
 class ListSessions(Internal):
@@ -188,7 +192,7 @@ class TellKept(Internal):
     verb: Literal["kept"] = "kept"
 
 
-class SessionOrder(Internal):
+class SessionOrder(LeaderOrder):
     """About one session of a client."""
 
     client: ClientName
@@ -223,8 +227,8 @@ ControlOrder = (
     | ListModels
     | DrainWorker
     | ConfigureWorker
-    | ListRequests
-    | AdoptRequest
+    | ClaimWorker
+    | TellContents
     | ListSessions
     | TellSession
     | ForgetSession
@@ -240,8 +244,8 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
     "models": ListModels,
     "drain": DrainWorker,
     "config": ConfigureWorker,
-    "requests": ListRequests,
-    "adopt": AdoptRequest,
+    "claim": ClaimWorker,
+    "contents": TellContents,
     "sessions": ListSessions,
     "session": TellSession,
     "forget": ForgetSession,
@@ -251,30 +255,47 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
 """The order that each verb of `mlx.worker.<worker>.control.<verb>` carries."""
 
 
-class RunningRequest(Part):
-    """A request that is here, or was given back to its owner."""
-
-    request_id: RequestId
-    client: ClientName
-    owner: ControllerId
-    attempt: int
-    model: ModelId
-    tokens: int
-    session_id: str | None = None
-    given_back: bool = False
+ClaimedState = Literal["running", "returned", "finished", "failed"]
 
 
-class AdoptedRequest(Part):
-    """A request as its worker knows it.
+class ClaimedRequest(Part):
+    """A request that a worker has, or had not long ago.
 
     Attributes:
-        dispatch: as it came, but `inboxes` are those that listen now, `elapsed_ms` counts until
-            now, and `resume` is what was emitted.
-        failure: the request was given back for this reason.
+        state: it is here, went back to the leader, or ended and its client was told.
+        session_id: of which it is a turn.
+        fingerprint: of its body.
+        tokens: how many were emitted.
+        failure: why it went back.
+        retries, migrations, crashes: as its dispatch told.
     """
 
-    dispatch: Dispatch
+    client: ClientName
+    request_id: RequestId
+    attempt: int
+    state: ClaimedState
+    skill: SkillName
+    model: ModelId
+    session_id: str | None = None
+    fingerprint: str
+    tokens: Count = 0
     failure: RequestFailed | None = None
+    retries: Count = 0
+    migrations: Count = 0
+    crashes: Count = 0
+
+
+class Claimed(Part):
+    """What a worker tells the leader that claims it.
+
+    Attributes:
+        requests: all that are here, and those that left within half a minute.
+        kept: what of prompts and sessions it keeps since it told that last.
+    """
+
+    term: Count
+    requests: list[ClaimedRequest] = []
+    kept: KeptPrefixes | None = None
 
 
 class SessionStatus(Part):
@@ -308,8 +329,10 @@ class SessionStatus(Part):
 
 
 class ControlReply(Internal):
-    """What became of an order; `requests` answers `ListRequests`, with the worker's `boot_id`;
-    `adopted` `AdoptRequest`; `models` answers orders about models: all, or the one concerned;
+    """What became of an order, by this boot; `claimed` answers `ClaimWorker`, `contents`
+    `TellContents`: each dispatch as it came, but `inboxes` are those that listen now, `elapsed_ms`
+    counts until now, and `resume` is what was emitted; `models` answers orders about models: all, or
+    the one concerned;
     `sessions` those about sessions, `said` `TellSession`: all messages, or None where they are
     not known; `kept` `TellKept`; `effect` and `changes` `ConfigureWorker`: None where nothing is
     to be done."""
@@ -319,8 +342,8 @@ class ControlReply(Internal):
     ok: bool
     code: str | None = None
     message: str | None = None
-    requests: list[RunningRequest] = []
-    adopted: AdoptedRequest | None = None
+    claimed: Claimed | None = None
+    contents: list[Dispatch] = []
     models: list[ModelStatus] = []
     sessions: list[SessionStatus] = []
     said: list[Turn] | None = None

@@ -1,4 +1,4 @@
-"""How a controller hands requests to a worker, and to the controller that owns them."""
+"""How the leader hands requests to a worker, and, as it leaves, to the next leader."""
 
 from collections.abc import Iterable
 
@@ -6,6 +6,7 @@ import orjson
 
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.codec import Internal, Part, encode
+from shared.messages.events import Count
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route
 from shared.messages.stream import FinishReason
@@ -61,6 +62,9 @@ class Dispatch(Part):
         seed: of the first choice, fixed at acceptance; an attempt on another worker draws the same
             tokens.
         route: how this worker was chosen, for who asked: it goes into the terminal message.
+        retries, migrations: attempts that failed before this one; of those, the ones that had begun
+            to answer.
+        crashes: of those, the ones that an engine ended with, maybe because of this request.
     """
 
     request_id: RequestId
@@ -74,19 +78,24 @@ class Dispatch(Part):
     request: InferenceRequest
     resume: Continuation | None = None
     route: Route | None = None
+    retries: Count = 0
+    migrations: Count = 0
+    crashes: Count = 0
 
 
 class DispatchBatch(Internal):
-    """Controller to worker, on `mlx.worker.<worker>.infer`."""
+    """Leader to worker, on `mlx.worker.<worker>.infer`; `term` is the leader's."""
 
     owner: ControllerId
+    term: Count | None = None
     dispatches: list[Dispatch]
 
 
-def encode_batch(owner: ControllerId, dispatches: Iterable[bytes]) -> bytes:
+def encode_batch(owner: ControllerId, term: int, dispatches: Iterable[bytes]) -> bytes:
     """A `DispatchBatch` of dispatches that are JSON already."""
     parts = [orjson.Fragment(each) for each in dispatches]
-    return orjson.dumps({"protocol": PROTOCOL, "owner": owner, "dispatches": parts})
+    head = {"protocol": PROTOCOL, "owner": owner, "term": term}
+    return orjson.dumps({**head, "dispatches": parts})
 
 
 def dispatch_json(dispatch: Dispatch, body: bytes | None) -> bytes:
@@ -118,27 +127,33 @@ class DispatchReply(Internal):
     results: list[DispatchResult]
 
 
-class ForwardedRequest(Internal):
-    """A request on its way to the controller that owns its session or id.
-
-    `hops`: one more where that one was out of touch, or left, and sent it on. `if_turns`: it is for
-    whom it is sent to only where other turns of its session are there. `if_unheard`: who has the
-    request tells an inbox that it does not know, and none that it does. `away`: controllers that it
-    has come through and that were out of touch a moment ago.
-    """
+class TransferredRequest(Part):
+    """A request that no worker has. `request` has the id under which it is known; the rest is as
+    in a `Dispatch` of its last attempt."""
 
     client: ClientName
     skill: SkillName
-    reply: str
+    inboxes: list[str]
     elapsed_ms: float
-    hops: int = 1
-    if_turns: bool = False
-    if_unheard: bool = False
-    away: list[ControllerId] = []
+    seed: int
+    attempt: int
+    resume: Continuation | None = None
+    retries: Count = 0
+    migrations: Count = 0
+    crashes: Count = 0
     request: InferenceRequest
 
 
-class ForwardReply(Internal):
-    """Whether it was taken."""
+class Transfer(Internal):
+    """What a leader that left gives to the next one, in the order of their coming; several messages
+    where they are many. `term` is that of who left."""
 
-    taken: bool = True
+    controller: ControllerId
+    term: Count
+    requests: list[TransferredRequest]
+
+
+class TransferReply(Internal):
+    """Whether they were taken."""
+
+    taken: bool

@@ -283,6 +283,7 @@ class WorkerReport(Part):
         cpu_cores: how many its processes kept busy, lately.
         load_balance: of the engines, 1 when all generated the same lately, 1 / engines when one
             did it all.
+        term: of the controller that claimed this boot; 0 where none has.
         config_version: of cluster.yaml, as it was rolled out; 0 for the machine's own file.
         config_problem: why that is not the one that was rolled out last, or None.
         differing_requests: that went on here otherwise than they had begun elsewhere.
@@ -316,6 +317,7 @@ class WorkerReport(Part):
     rejected_requests: Count = 0
     failed_requests: Count = 0
     differing_requests: Count = 0
+    term: Count = 0
     config_version: Count = 0
     config_problem: str | None = None
     uptime_s: float = 0.0
@@ -378,7 +380,8 @@ class ControllerReport(Part):
         sticky_turns, moved_turns: turns of sessions that went where the one before was served, and
             elsewhere.
         breakers: of workers that are left alone, or tried again.
-        leader: of all controllers it alone does what only one may do.
+        leader: it leads: it alone takes requests.
+        term: of the leader it last heard of, or its own; grows from leader to leader.
         leader_problem: why it cannot lead, however long it waits, or None.
         config_version: of cluster.yaml, as it was rolled out; 0 for the machine's own file.
         needs_restart: some of that holds only when it has started again.
@@ -402,6 +405,7 @@ class ControllerReport(Part):
     breakers: dict[WorkerId, Literal["half-open", "open"]] = {}
     workers: Count = 0
     leader: bool = False
+    term: Count = 0
     leader_problem: str | None = None
     config_version: Count = 0
     needs_restart: bool = False
@@ -410,10 +414,16 @@ class ControllerReport(Part):
 
 
 class LeaseRecord(Internal):
-    """Who leads, as JetStream keeps it; an empty message says that nobody does any more."""
+    """Who leads, as JetStream keeps it; an empty message says that nobody does any more.
+
+    Attributes:
+        term: higher by one than that of any leader before. Every order of a leader carries it, and
+            attempts of term t are counted from 1000 * (t - 1) + 1, so that no number is given twice.
+    """
 
     controller: ControllerId = Field(pattern=NAME_PATTERN)
     boot_id: BootId = Field(pattern=NAME_PATTERN)
+    term: Count = 0
 
 
 class ControllerEvent(Internal):
@@ -471,18 +481,8 @@ class RequestFailed(Part):
     suspect: bool = False
 
 
-class RequestAdopted(Part):
-    """Another controller owns the request now: who owned it was silent for too long."""
-
-    type: Literal["adopted"] = "adopted"
-    request_id: RequestId
-    client: ClientName
-    attempt: int
-    owner: ControllerId
-
-
 RequestEvent = Annotated[
-    TokensEmitted | RequestFinished | RequestFailed | RequestAdopted, Field(discriminator="type")
+    TokensEmitted | RequestFinished | RequestFailed, Field(discriminator="type")
 ]
 
 

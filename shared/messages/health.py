@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from shared.ids import ModelId, SkillName
-from shared.messages.codec import Internal
-from shared.messages.events import ControllerReport, WorkerReport
+from shared.ids import ControllerId, ModelId, SkillName
+from shared.messages.codec import Internal, Part
+from shared.messages.events import ControllerReport, Count, WorkerReport
 
 
 class ControllerHealth(Internal):
@@ -21,13 +21,21 @@ class WorkerHealth(Internal):
     worker: WorkerReport
 
 
+class Leader(Part):
+    """The controller that leads, and its term."""
+
+    id: ControllerId
+    term: Count
+
+
 class ClusterHealth(Internal):
-    """The whole cluster, as one controller sees it.
+    """The whole cluster, as the controller that leads sees it.
 
     `status` is ready when at least one worker is, degraded when some worker is not.
     """
 
     status: Literal["ready", "degraded", "unavailable"]
+    leader: Leader | None = None
     skills: dict[SkillName, list[ModelId]]
     controllers: list[ControllerReport]
     workers: list[WorkerReport]

@@ -20,6 +20,11 @@ KEEP_ALIVE_S = 1.5
 """Whoever holds a request sends a status after so long without a message: a stream hears
 something at least every 2 s."""
 
+QUEUED_REASONS = ("dispatching", "earlier_turn", "history", "leader_change", "retry")
+"""Why no worker has a request yet: one was asked a moment ago, an earlier turn of its session has not
+ended, what was said before is being asked for, who leads now asks the workers what they have, the next
+attempt comes after a pause."""
+
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls", "error"]
 
 _STATUSES = frozenset(get_args(StatusName))
@@ -148,7 +153,9 @@ def _joined_calls(outputs: Sequence[ChoiceOutput]) -> list[dict[str, Any]] | Non
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a request stands; `seed` comes with `accepted`, `progress` (0 to 1) as known."""
+    """Where a request stands; `seed` comes with `accepted`, `progress` (0 to 1) as known. `reason`
+    says why a request is `queued` that no worker has: the code of an error, or one of
+    `QUEUED_REASONS`."""
 
     request_id: RequestId
     attempt: int
@@ -156,6 +163,7 @@ class Status:
     status: StatusName
     progress: float | None = None
     seed: int | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +221,8 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
                 body["progress"] = message.progress
             if message.seed is not None:
                 body["seed"] = message.seed
+            if message.reason is not None:
+                body["reason"] = message.reason
         case Chunk():
             _put_output(body, message.output)
             if message.usage is not None:
@@ -270,7 +280,8 @@ def _from_dict(body: dict[str, Any]) -> StreamMessage:
         if body["status"] not in _STATUSES:
             raise ValueError(f"unknown status {body['status']!r}")
         progress = _optional(body, "progress", float, int)
-        return Status(*origin, body["status"], progress, _optional(body, "seed", int))
+        seed, reason = _optional(body, "seed", int), _optional(body, "reason", str)
+        return Status(*origin, body["status"], progress, seed, reason)
     if not body.get("done"):
         usage = _usage_from(body["usage"]) if "usage" in body else None
         return Chunk(*origin, _output_from(body), usage)

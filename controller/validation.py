@@ -1,13 +1,13 @@
-"""What a client sent, checked: an owned request, or the error that says what is wrong."""
+"""What a client sent, validated: a request, or the error that says what is wrong."""
 
 from collections.abc import Mapping
 
-from controller.owned_request import OwnedRequest
+from controller.request import Request
 from shared import subjects
 from shared.bus import Message
 from shared.errors import ClusterError, InvalidRequest, RequestError
 from shared.ids import ClientName, ModelId, SkillName, is_name, new_request_id
-from shared.messages.request import Claims, InferenceRequest, default_seed, parse_request
+from shared.messages.request import Claims, default_seed, parse_request
 from shared.messages.stream import Failed, StreamError
 
 Skills = Mapping[SkillName, list[ModelId]]
@@ -22,12 +22,12 @@ def may_answer(message: Message, client: ClientName, *, strict: bool) -> bool:
     return bool(message.reply) and subjects.is_inbox(message.reply, client, strict=strict)
 
 
-def read_request(message: Message, skills: Skills, *, max_bytes: int) -> OwnedRequest:
+def read_request(message: Message, skills: Skills, *, max_bytes: int, now: float) -> Request:
     """The request in a message on `mlx.infer.<client>.<skill>`.
 
     Args:
-        max_bytes: a quarter of what the server takes, so that it still fits when it is
-            dispatched with company.
+        max_bytes: a quarter of what the server accepts, so that it still fits when it is
+            dispatched with others.
 
     Raises:
         RequestError: something is wrong with it; `param` names the field.
@@ -41,36 +41,18 @@ def read_request(message: Message, skills: Skills, *, max_bytes: int) -> OwnedRe
             f"the request has {len(message.payload)} bytes; at most {max_bytes} are taken",
             code="payload_too_large",
         )
-    owned = own_request(client, skill, message.reply, parse_request(message.payload), skills)
-    owned.body = message.payload
-    return owned
-
-
-def own_request(
-    client: ClientName,
-    skill: SkillName,
-    reply: str,
-    request: InferenceRequest,
-    skills: Skills,
-    *,
-    elapsed_before_ms: float = 0.0,
-) -> OwnedRequest:
-    """A checked request as this controller will keep it.
-
-    Raises:
-        RequestError: the skill is unknown, or does not have the model.
-    """
+    request = parse_request(message.payload)
     request_id = request.request_id or new_request_id()
-    seed = request.seed if request.seed is not None else default_seed(client, request_id)
-    return OwnedRequest(
+    return Request.arrived(
+        client,
+        skill,
+        [message.reply],
+        request,
+        models_of(skill, request.model, skills),
         request_id=request_id,
-        client=client,
-        skill=skill,
-        inboxes=[reply],
-        request=request,
-        models=_models(skill, request.model, skills),
-        seed=seed,
-        elapsed_before_ms=elapsed_before_ms,
+        seed=request.seed if request.seed is not None else default_seed(client, request_id),
+        now=now,
+        payload=message.payload,
     )
 
 
@@ -85,7 +67,12 @@ def stream_error(error: ClusterError) -> StreamError:
     )
 
 
-def _models(skill: SkillName, named: str | None, skills: Skills) -> list[ModelId]:
+def models_of(skill: SkillName, named: str | None, skills: Skills) -> list[ModelId]:
+    """The models that can serve a request, in the order of preference.
+
+    Raises:
+        RequestError: there is no such skill, or it does not have the model.
+    """
     if skill not in skills:
         known = ", ".join(sorted(skills))
         raise RequestError(f"no skill {skill!r}; there are: {known}", code="unknown_skill")

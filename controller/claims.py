@@ -1,0 +1,69 @@
+"""Which workers have told the leader what they have. Until they did, what it is asked for may run there.
+
+Plain state; seconds of any monotonic clock.
+"""
+
+from collections.abc import Iterable
+
+from shared.ids import BootId, WorkerId
+
+_ANSWER_S = 1.0
+"""Requests without a session begin so long after the leader began to lead, whoever has not answered."""
+_ASK_AGAIN_S = 1.0
+
+
+class Claims:
+    """Args:
+    workers: heard of when the leader began to lead.
+    """
+
+    def __init__(self, workers: Iterable[tuple[WorkerId, BootId]], now: float) -> None:
+        self._missing = dict(workers)
+        self._asked_at: dict[WorkerId, float] = {}
+        self._claimed: dict[WorkerId, BootId] = {}
+        self._claimed_at: dict[WorkerId, float] = {}
+        self.open_at = now + _ANSWER_S
+
+    @property
+    def missing(self) -> bool:
+        """Whether some that were there at the beginning have not answered yet."""
+        return bool(self._missing)
+
+    def may_begin(self, now: float, *, turn: bool) -> bool:
+        """Whether a request may go to a worker: a turn of a session only when none can have an
+        earlier one."""
+        return not self._missing or (now >= self.open_at and not turn)
+
+    def is_claimed(self, worker: WorkerId, boot_id: BootId) -> bool:
+        return self._claimed.get(worker) == boot_id
+
+    def due(self, worker: WorkerId, boot_id: BootId, now: float) -> bool:
+        """Whether it is to be asked now; then it was asked."""
+        asked_at = self._asked_at.get(worker)
+        if self.is_claimed(worker, boot_id) or (
+            asked_at is not None and now - asked_at < _ASK_AGAIN_S
+        ):
+            return False
+        self._asked_at[worker] = now
+        return True
+
+    def again(self, worker: WorkerId, now: float) -> bool:
+        """Whether one that answered once is to be asked again now; then it was asked."""
+        if now - self._asked_at.get(worker, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
+            return False
+        self._asked_at[worker] = now
+        return True
+
+    def claimed_for_s(self, worker: WorkerId, now: float) -> float:
+        """Since it answered last."""
+        return now - self._claimed_at.get(worker, now)
+
+    def answered(self, worker: WorkerId, boot_id: BootId, now: float) -> None:
+        self._claimed[worker], self._claimed_at[worker] = boot_id, now
+        self._missing.pop(worker, None)
+
+    def lost(self, worker: WorkerId) -> None:
+        """It is gone, started again, or takes no work from us: to be claimed anew."""
+        self._claimed.pop(worker, None)
+        self._asked_at.pop(worker, None)
+        self._missing.pop(worker, None)

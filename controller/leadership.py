@@ -1,0 +1,305 @@
+"""Which of several controllers leads: at most one at any time, in a term that only grows.
+
+The leader writes its record in JetStream again and again, each time after the sequence before: who
+writes in between has overtaken it. It leads until that happens, or until it hears of a higher term;
+that JetStream does not answer ends nothing. Standbys ask the leader whether it is there, and overwrite
+its record when it is not.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Literal, Protocol
+
+from controller.link import Link
+from controller.registry import Registry
+from shared.bus import Subscription
+from shared.bus.lease_store import Kept
+from shared.changes import Changes
+from shared.errors import BusError, DecodeError, NoJetStream, Overtaken
+from shared.ids import BootId, ControllerId
+from shared.messages.codec import decode, encode
+from shared.messages.events import ControllerReport, LeaseRecord
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS = 3
+"""In the time to live of a record."""
+_APART_S = 0.5
+_SILENCE_S = 3.0
+_CALM_S = 1.0
+_GIVE_UP_S = 1.0
+_SETTLE_S = 2.0
+"""Without JetStream: so long until every other controller was heard."""
+
+Probed = ControllerReport | Literal["absent", "silent"]
+"""What a controller says of itself; or that nobody listens there, or does not answer."""
+
+
+class Store(Protocol):
+    """Where the record is kept: `shared.bus.LeaseStore`."""
+
+    async def look(self, *, timeout_s: float) -> Kept: ...
+
+    async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int: ...
+
+    async def clear(self, *, after: int, timeout_s: float) -> None: ...
+
+    async def on_cleared(self, handler: Callable[[], Awaitable[None]]) -> Subscription: ...
+
+
+class Leadership:
+    """One controller's part in it.
+
+    Attributes:
+        leads: look at it right before each thing that only the leader may do.
+        term: while it leads; of the leader before while it stands by.
+        doubts: the leader did not answer when it was asked last.
+        problem: why nobody leads, or could follow; None where nothing is wrong.
+        changes: notified when one of these changes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        controller: ControllerId,
+        boot_id: BootId,
+        registry: Registry,
+        link: Link,
+        probe: Callable[[ControllerId], Awaitable[Probed]],
+        *,
+        ttl_s: int,
+        probe_interval_s: float,
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._boot_id = boot_id
+        self._registry = registry
+        self._link = link
+        self._probe = probe
+        self._ttl_s = ttl_s
+        self._renew_s = ttl_s / _RENEWALS
+        self._probe_interval_s = probe_interval_s
+        self._sequence = 0
+        self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._leaving = False
+        self._began_at = time.monotonic()
+        self._missing: tuple[LeaseRecord, float] | None = None  # since when it does not answer
+        self._silent = False
+        self.leads = False
+        self.term = 0
+        self.doubts = False
+        self.problem: str | None = None
+        self.changes = Changes()
+
+    async def run(self) -> None:
+        """Lead whenever nobody else does, until cancelled or given up."""
+        hearing = await self._store.on_cleared(self._on_cleared)
+        try:
+            while not self._leaving:
+                async with self._turn:
+                    wait_s = await (self._renew() if self.leads else self._stand_by())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._wake.wait()
+                self._wake.clear()
+        finally:
+            await hearing.unsubscribe()
+
+    async def confirm(self) -> bool:
+        """Whether it leads still, by writing the record.
+
+        Raises:
+            BusError: JetStream does not say.
+        """
+        async with self._turn:
+            if self.leads:
+                await self._write_again()
+            return self.leads
+
+    def on_term(self, term: int) -> None:
+        """A worker or controller told of a term."""
+        if self.leads and term > self.term:
+            self._lose(f"another one leads, in term {term}")
+
+    async def give_up(self) -> None:
+        """Let another one lead at once, and do not lead again."""
+        self._leaving = True
+        self._wake.set()
+        async with self._turn:
+            led, self.leads = self.leads, False
+            self.changes.notify()
+            if led and self._sequence:
+                with contextlib.suppress(BusError, TimeoutError):
+                    async with asyncio.timeout(_GIVE_UP_S):
+                        await self._store.clear(after=self._sequence, timeout_s=_GIVE_UP_S)
+
+    async def _on_cleared(self) -> None:
+        self._wake.set()
+
+    # Leading.
+
+    async def _renew(self) -> float:
+        try:
+            await self._write_again()
+            self._set_problem(None)
+        except NoJetStream:
+            self._set_problem(_ALONE)
+        except (BusError, TimeoutError) as error:
+            self._set_problem(_told(error))
+            return self._renew_s / 4
+        return self._renew_s
+
+    async def _write_again(self) -> None:
+        """Renew the record, also one that JetStream has lost.
+
+        Raises:
+            BusError, TimeoutError: JetStream did not do it.
+        """
+        async with asyncio.timeout(self._renew_s):
+            try:
+                await self._write(after=self._sequence)
+                return
+            except Overtaken:
+                kept = await self._store.look(timeout_s=self._renew_s)
+            record = _record_of(kept)
+            if record is not None and (record.controller, record.boot_id) != self._itself:
+                self._lose(f"controller {record.controller} leads, in term {record.term}")
+                return
+            try:
+                await self._write(after=kept.sequence)
+            except Overtaken:
+                self._lose("another one was first")
+
+    async def _write(self, *, after: int) -> None:
+        record = LeaseRecord(controller=self._controller, boot_id=self._boot_id, term=self.term)
+        self._sequence = await self._store.write(
+            encode(record), after=after, ttl_s=self._ttl_s, timeout_s=self._renew_s
+        )
+
+    @property
+    def _itself(self) -> tuple[ControllerId, BootId]:
+        return self._controller, self._boot_id
+
+    # Standing by.
+
+    async def _stand_by(self) -> float:
+        if old := self._registry.old_controllers:
+            names = ", ".join(old)
+            self._set_problem(f"nobody leads while controllers of an older release run: {names}")
+            return self._probe_interval_s
+        try:
+            async with asyncio.timeout(self._renew_s):
+                kept = await self._store.look(timeout_s=self._renew_s)
+        except NoJetStream:
+            self._lead_alone()
+            return self._probe_interval_s
+        except (BusError, TimeoutError) as error:
+            self._set_problem(_told(error))
+            return self._probe_interval_s
+        self._set_problem(None)
+        record = _record_of(kept)
+        self.term = max(self.term, record.term if record is not None else 0)
+        if record is None or record.controller == self._controller:
+            if await self._other_leads():
+                return self._probe_interval_s
+        elif not await self._is_gone(record):
+            return self._probe_interval_s
+        await self._take_over(kept, record)
+        return self._probe_interval_s
+
+    async def _other_leads(self) -> bool:
+        """Whether a leader is there whose record JetStream has lost: it writes it again."""
+        for report in self._registry.controllers:
+            if report.leader and report.id != self._controller:
+                probed = await self._probe(report.id)
+                if isinstance(probed, ControllerReport) and probed.leader:
+                    return True
+        return False
+
+    async def _is_gone(self, record: LeaseRecord) -> bool:
+        """Whether the leader is to be overtaken: twice nobody listened there, or it was silent for
+        long."""
+        probed = await self._probe(record.controller)
+        now = time.monotonic()
+        if isinstance(probed, ControllerReport) and (
+            probed.boot_id == record.boot_id and probed.leader
+        ):
+            self._missing = None
+            self._set_doubts(False)
+            return False
+        if (
+            self._missing is None
+            or self._missing[0] != record
+            or (self._silent and probed != "silent")
+        ):
+            self._missing = record, now
+        self._silent = probed == "silent"
+        self._set_doubts(True)
+        missing_s = now - self._missing[1]
+        limit_s = _SILENCE_S if self._silent else _APART_S
+        return missing_s >= limit_s and self._link.calm_s >= _CALM_S
+
+    async def _take_over(self, kept: Kept, record: LeaseRecord | None) -> None:
+        heard = max(self._registry.highest_term, self.term)
+        self.term = max(heard, record.term if record is not None else 0) + 1
+        try:
+            async with asyncio.timeout(self._renew_s):
+                await self._write(after=kept.sequence)
+        except (BusError, TimeoutError) as error:  # Overtaken, too
+            self.term -= 1
+            logger.debug("controller %s does not lead: %s", self._controller, _told(error))
+            return
+        self._begin()
+
+    def _lead_alone(self) -> None:
+        """Without JetStream nobody can be overtaken: the first one by name leads."""
+        self._set_problem(_ALONE)
+        others = [one for one in self._registry.controllers if one.id != self._controller]
+        if time.monotonic() - self._began_at < _SETTLE_S or any(one.leader for one in others):
+            return
+        if all(self._controller < one.id for one in others):
+            self.term = max(self._registry.highest_term, self.term) + 1
+            self._begin()
+
+    def _begin(self) -> None:
+        self._missing, self.doubts = None, False
+        self.leads = True
+        logger.info("controller %s leads, term %d", self._controller, self.term)
+        self.changes.notify()
+
+    def _lose(self, why: str) -> None:
+        self.leads = False
+        logger.warning("controller %s leads no more: %s", self._controller, why)
+        self.changes.notify()
+
+    def _set_doubts(self, doubts: bool) -> None:
+        if doubts != self.doubts:
+            self.doubts = doubts
+            self.changes.notify()
+
+    def _set_problem(self, problem: str | None) -> None:
+        if problem is not None and problem != self.problem:
+            logger.warning("%s", problem)
+        self.problem = problem
+
+
+_ALONE = "the NATS server has no JetStream: no other controller can take over"
+
+
+def _record_of(kept: Kept) -> LeaseRecord | None:
+    """None where nobody leads, or what is kept cannot be read."""
+    if not kept.value:
+        return None
+    try:
+        return decode(LeaseRecord, kept.value)
+    except DecodeError as error:
+        logger.error("the record of the leader cannot be read: %s", error.message)
+        return None
+
+
+def _told(error: BusError | TimeoutError) -> str:
+    return error.message if isinstance(error, BusError) else "JetStream does not answer"

@@ -1,0 +1,393 @@
+"""One request of a client, as the leader knows it: from its arrival to half a minute after its end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from controller.answer_progress import AnswerProgress
+from controller.placement import Outcome, Placement
+from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
+from shared.messages.control import ClaimedRequest, RequestStateName
+from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal
+from shared.messages.events import RequestFailed, TokensEmitted
+from shared.messages.request import InferenceRequest, Message
+from shared.messages.routes import Route
+from shared.messages.stream import (
+    ChoiceOutput,
+    Done,
+    Failed,
+    Status,
+    StreamError,
+    Timings,
+    Usage,
+)
+
+RequestKey = tuple[ClientName, RequestId]
+
+State = Literal[
+    "waiting", "fetching", "queued", "offered", "running", "backing_off", "delegated", "ended"
+]
+"""See `controller.lifecycle`."""
+
+NOT_CONTENTS = {"messages": None, "prompt": None, "input": None, "tools": None, "resume": None}
+
+WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})
+"""Codes of errors that say that something is wrong with the worker, and not with the request."""
+
+_WIRE_STATES: dict[State, RequestStateName] = {
+    "waiting": "accepted",
+    "fetching": "accepted",
+    "queued": "accepted",
+    "offered": "dispatching",
+    "running": "running",
+    "backing_off": "accepted",
+    "delegated": "running",
+}
+
+
+@dataclass(slots=True)
+class Rejection:
+    """What one boot of a worker said, that had said how it stands at `seen_at`."""
+
+    refusal: Refusal
+    boot_id: BootId
+    seen_at: float
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """State of one request; times are seconds on the clock of whoever calls.
+
+    Attributes:
+        inboxes: who listens: more than one where the request was published again.
+        late: the same request, published again while the worker that has it does not know of their
+            inboxes.
+        request: what the client asked for; None while only a worker knows.
+        payload: that as its client wrote it, where it is at hand.
+        earlier: messages of its session that come before its own.
+        attempt: the highest number that was given; 0 before the first.
+        rejected: by whom, since the search for a worker began.
+        waits_since: when that first found none.
+        tried: workers whose attempt failed; others come first.
+        failures: attempts that failed after a worker accepted them.
+        migrations: of those, the ones that had begun to answer.
+        crashes: of those, the ones that an engine ended with, maybe because of this request.
+        left: the worker that it had to leave after it had begun, and since when, until it goes on.
+        last_error: of the last failed attempt.
+        returned: why its worker gave it back, while its contents are not known.
+        end: the terminal message, where this controller sent it.
+        ended_well: how it ended.
+        told_at: when its client was last told something from here.
+        heard_at: when its worker last said something of it.
+        reason: why no worker has it, for its client.
+        delegated: it is served in parts, by the list runner.
+        told_tokens: those that went through there.
+        part_of: the request of which it is a part.
+    """
+
+    request_id: RequestId
+    client: ClientName
+    skill: SkillName
+    inboxes: list[str]
+    models: list[ModelId]
+    arrived_at: float
+    request: InferenceRequest | None = None
+    payload: bytes | None = None
+    seed: int = 0
+    elapsed_before_ms: float = 0.0
+    session: SessionKey | None = None
+    affinity: SessionKey | None = None
+    state: State = "waiting"
+    attempt: int = 0
+    worker: WorkerId | None = None
+    boot_id: BootId | None = None
+    model: ModelId | None = None
+    placement: Placement | None = None
+    links: Sequence[str] = ()
+    route: Route | None = None
+    progress: AnswerProgress = field(default_factory=AnswerProgress)
+    earlier: list[Message] = field(default_factory=list)
+    late: "list[Request]" = field(default_factory=list)
+    rejected: dict[WorkerId, Rejection] = field(default_factory=dict)
+    waits_since: float | None = None
+    tried: set[WorkerId] = field(default_factory=set)
+    failures: int = 0
+    migrations: int = 0
+    crashes: int = 0
+    left: tuple[WorkerId, float] | None = None
+    last_error: StreamError | None = None
+    returned: RequestFailed | None = None
+    end: Done | Failed | None = None
+    ended_well: bool = True
+    ended_at: float | None = None
+    told_at: float = 0.0
+    heard_at: float = 0.0
+    until: float = 0.0
+    reason: str = "dispatching"
+    cancelled: bool = False
+    delegated: bool = False
+    told_tokens: int = 0
+    part_of: RequestId | None = None
+    _fingerprint: str | None = None
+    _began: bool = False
+    _ended_tokens: int = 0
+
+    @classmethod
+    def arrived(
+        cls,
+        client: ClientName,
+        skill: SkillName,
+        inboxes: list[str],
+        request: InferenceRequest,
+        models: list[ModelId],
+        *,
+        request_id: RequestId,
+        seed: int,
+        now: float,
+        payload: bytes | None = None,
+        elapsed_before_ms: float = 0.0,
+        part_of: RequestId | None = None,
+    ) -> "Request":
+        """A request as its client sent it, checked."""
+        turn, cached = request.turn_of, request.cache_session
+        return cls(
+            request_id,
+            client,
+            skill,
+            inboxes,
+            models,
+            now,
+            request=request,
+            payload=payload,
+            seed=seed,
+            elapsed_before_ms=elapsed_before_ms,
+            session=(client, turn) if turn is not None else None,
+            affinity=(client, cached) if cached is not None else None,
+            progress=AnswerProgress(len(request.heard_ids)),
+            told_at=now,
+            part_of=part_of,
+        )
+
+    @classmethod
+    def claimed(
+        cls, told: ClaimedRequest, worker: WorkerId, boot_id: BootId, now: float
+    ) -> "Request":
+        """One that a worker has, or had: its contents are still to be told."""
+        session = (told.client, told.session_id) if told.session_id is not None else None
+        return cls(
+            told.request_id,
+            told.client,
+            told.skill,
+            [],
+            [told.model],
+            now,
+            session=session,
+            state="running",
+            attempt=told.attempt,
+            worker=worker,
+            boot_id=boot_id,
+            model=told.model,
+            failures=told.retries,
+            migrations=told.migrations,
+            crashes=told.crashes,
+            returned=told.failure,
+            heard_at=now,
+            told_at=now,
+            _fingerprint=told.fingerprint,
+            _ended_tokens=told.tokens,
+        )
+
+    def fill(self, told: Dispatch, models: list[ModelId], now: float) -> None:
+        """Its worker told its contents."""
+        self.request, self.seed, self.inboxes = told.request, told.seed, list(told.inboxes)
+        self.models = models or self.models
+        self.arrived_at, self.elapsed_before_ms = now, told.elapsed_ms
+        self.route = told.route
+        cached = told.request.cache_session
+        self.affinity = (self.client, cached) if cached is not None else None
+        self.progress = AnswerProgress.of(told.resume, len(told.request.heard_ids))
+
+    # What it is.
+
+    @property
+    def key(self) -> RequestKey:
+        return self.client, self.request_id
+
+    @property
+    def contents(self) -> InferenceRequest:
+        assert self.request is not None, "its contents are not known"
+        return self.request
+
+    @property
+    def fingerprint(self) -> str:
+        """That of its body as it came."""
+        if self._fingerprint is None:
+            self._fingerprint = self.contents.fingerprint()
+        return self._fingerprint
+
+    @property
+    def whole(self) -> InferenceRequest:
+        """With all that was said before in its session."""
+        if not self.earlier:
+            return self.contents
+        messages = [*self.earlier, *(self.contents.messages or [])]
+        return self.contents.model_copy(update={"messages": messages})
+
+    @property
+    def whole_payload(self) -> bytes | None:
+        """The same as JSON, where that is at hand."""
+        return self.payload if not self.earlier else None
+
+    @property
+    def ended(self) -> bool:
+        return self.state == "ended"
+
+    @property
+    def started(self) -> bool:
+        """Whether anything of its answer is known."""
+        return self.progress.started
+
+    @property
+    def tokens(self) -> int:
+        """Of all choices, that its workers told of."""
+        return self.progress.count or self.told_tokens or self._ended_tokens
+
+    def elapsed_ms(self, now: float) -> float:
+        """Since it came to the cluster."""
+        return self.elapsed_before_ms + (now - self.arrived_at) * 1000
+
+    @property
+    def deadline(self) -> float:
+        return self.arrived_at + (self.contents.timeout_ms - self.elapsed_before_ms) / 1000
+
+    def runs_in(self, worker: WorkerId, boot_id: BootId | None) -> bool:
+        """Whether this boot of a worker has it."""
+        return (self.state, self.worker, self.boot_id) == ("running", worker, boot_id)
+
+    # What becomes of it.
+
+    def listen(self, inbox: str) -> None:
+        """One more listener; the oldest goes when there are too many."""
+        if inbox not in self.inboxes:
+            self.inboxes.append(inbox)
+            del self.inboxes[:-MAX_INBOXES]
+
+    def listen_late(self, again: "Request") -> None:
+        """One more whose inbox its worker does not know; as many as may listen."""
+        self.late.append(again)
+        del self.late[:-MAX_INBOXES]
+
+    def offer(
+        self, attempt: int, worker: WorkerId, boot_id: BootId, model: ModelId, placed: Placement
+    ) -> None:
+        """A worker is asked to take it."""
+        self.state, self.attempt, self.worker, self.boot_id = "offered", attempt, worker, boot_id
+        self.model, self.placement, self._began = model, placed, False
+        for again in self.late:
+            self.listen(again.inboxes[0])
+        self.late.clear()
+
+    def dispatch(self, now: float) -> Dispatch:
+        """What the worker is sent that it is offered to."""
+        assert self.model is not None
+        return Dispatch(
+            request_id=self.request_id,
+            client=self.client,
+            skill=self.skill,
+            model=self.model,
+            attempt=self.attempt,
+            inboxes=list(self.inboxes),
+            seed=self.seed,
+            elapsed_ms=round(self.elapsed_ms(now), 3),
+            request=self.whole,
+            resume=self.progress.continuation(self.contents.heard_ids),
+            route=self.route,
+            retries=self.failures,
+            migrations=self.migrations,
+            crashes=self.crashes,
+        )
+
+    def run(self, boot_id: BootId, now: float) -> None:
+        """The worker has it."""
+        self.state, self.boot_id, self.heard_at = "running", boot_id, now
+        self.rejected.clear()
+        self.waits_since = None
+        if self.placement is not None:
+            self.placement.taken()
+
+    def note(self, event: TokensEmitted, now: float) -> None:
+        """Its worker emitted tokens."""
+        if not self._began and self.placement is not None:
+            self._began = True
+            self.placement.began(now)
+        self.progress.note(event, self.elapsed_ms(now))
+
+    def give_up_attempt(self, error: StreamError, now: float) -> None:
+        """The worker is gone or gave the request back; another one comes."""
+        self._leave_worker("fault" if error.code in WORKER_FAULTS else "other", now)
+        self.last_error = error
+        self.failures += 1
+        if self.started:
+            self.migrations += 1
+            if self.left is None and self.worker is not None:
+                self.left = self.worker, now
+            self.models = [self.model] if self.model is not None else self.models
+        if self.worker is not None:
+            self.tried.add(self.worker)
+        self.worker = self.boot_id = None
+
+    def decline(self, outcome: Outcome, now: float) -> None:
+        """The worker that it was offered to does not take it."""
+        self._leave_worker(outcome, now)
+        self.worker = self.boot_id = None
+
+    def finish(self, *, well: bool, code: str, now: float) -> None:
+        """It ended; badly with an error `code`."""
+        good = well and not self.cancelled
+        self._leave_worker("served" if good else "fault" if code in WORKER_FAULTS else "other", now)
+        self.state, self.ended_well, self.ended_at = "ended", well, now
+
+    def forget_contents(self) -> None:
+        """It ended: what was asked and answered goes; what it takes to tell it from another
+        request stays. A prompt may be megabytes."""
+        if self.request is not None:
+            self._fingerprint, self._ended_tokens = self.fingerprint, self.tokens
+            self.request = self.request.model_copy(update=NOT_CONTENTS)
+        self.payload, self.links, self.earlier = None, (), []
+        self.progress = AnswerProgress()
+
+    def _leave_worker(self, outcome: Outcome, now: float) -> None:
+        if self.placement is not None:
+            self.placement.ended(outcome, now)
+            self.placement = None
+
+    # What is said of it.
+
+    def accepted_message(self) -> Status:
+        return Status(self.request_id, self.attempt, self.worker, "accepted", seed=self.seed)
+
+    def waiting_message(self) -> Status:
+        if self.started:
+            return Status(self.request_id, self.attempt, None, "migrating")
+        return Status(self.request_id, self.attempt, None, "queued", reason=self.reason)
+
+    def failed_message(self, error: StreamError) -> Failed:
+        route = self.route.model_dump(exclude_none=True) if self.route is not None else None
+        return Failed(self.request_id, self.attempt, self.worker, error, route)
+
+    def cancelled_message(self, now: float) -> Done:
+        """The end of a request that was cancelled while no worker had it."""
+        outputs = tuple(
+            ChoiceOutput(choice, 0, [], "", finish_reason="cancelled")
+            for choice in range(self.contents.choices)
+        )
+        waited_ms = round(self.elapsed_ms(now), 2)
+        timings = Timings(waited_ms, 0.0, waited_ms, 0.0)
+        return Done(self.request_id, self.attempt, None, Usage(0, 0, 0), timings, outputs)
+
+    @property
+    def wire_state(self) -> RequestStateName:
+        """As clients are told."""
+        if self.state == "ended":
+            return "finished" if self.ended_well else "failed"
+        return _WIRE_STATES[self.state]
