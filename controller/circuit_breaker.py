@@ -92,6 +92,10 @@ class CircuitBreaker:
         """The request ended without saying anything of the worker."""
         self._trials.discard(call)
 
+    def abandon_all(self) -> None:
+        """Nothing will be told of the requests that went there."""
+        self._trials.clear()
+
     def one_cause(self, since: float, now: float) -> None:
         """The worker was silent, or ended: what failed since then counts as one failure, and where
         that is what opened the breaker it is closed again."""

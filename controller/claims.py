@@ -54,6 +54,10 @@ class Claims:
         self._asked_at[worker] = now
         return True
 
+    def asked_at(self, worker: WorkerId) -> float:
+        """When it was asked last."""
+        return self._asked_at.get(worker, 0.0)
+
     def claimed_for_s(self, worker: WorkerId, now: float) -> float:
         """Since it answered last."""
         return now - self._claimed_at.get(worker, now)

@@ -89,6 +89,7 @@ class Leader:
         self._outbox: deque[tuple[str, bytes, str]] = deque()
         self._filled = asyncio.Event()
         self._changes = Changes()
+        self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
 
@@ -105,6 +106,8 @@ class Leader:
 
     async def close(self) -> None:
         """Send nothing more, hear nothing more."""
+        self._closed = True
+        self._changes.notify()
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.end()
@@ -147,11 +150,11 @@ class Leader:
 
     async def until_idle(self) -> None:
         """Return once every request has ended."""
-        await self._changes.wait_until(lambda: not self.machine.active)
+        await self._changes.wait_until(lambda: not self.machine.active or self._closed)
 
     async def until_nothing_is_offered(self) -> None:
         """Return once no worker has yet to answer whether it takes a request."""
-        await self._changes.wait_until(lambda: not self.machine.offered)
+        await self._changes.wait_until(lambda: not self.machine.offered or self._closed)
 
     def fail_all(self, error: StreamError) -> None:
         """End every request, and make the workers drop what they do for it."""
@@ -159,8 +162,7 @@ class Leader:
 
     async def flush(self) -> None:
         """Return once all that was said before is on its way."""
-        while self._outbox:
-            await asyncio.sleep(0)
+        await self._changes.wait_until(lambda: not self._outbox or self._closed)
         with contextlib.suppress(BusError):
             await self._bus.flush()
 
@@ -210,6 +212,7 @@ class Leader:
                     await self._bus.publish(subject, payload, reply=reply)
                 except BusError as error:
                     logger.warning("a message on %s was lost: %s", subject, error.message)
+            self._changes.notify()
 
     async def _ask(
         self,
@@ -224,6 +227,8 @@ class Leader:
             reply = decode(ControlReply, answer.payload)
         except (BusError, DecodeError) as error:
             logger.debug("worker %s does not answer: %s", worker, error.message)
+        if reply is not None and reply.code == "stale_term":
+            self._leadership.on_refused()
         self.on(then(reply))
 
     # Events.

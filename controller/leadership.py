@@ -45,9 +45,7 @@ class Store(Protocol):
 
     async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int: ...
 
-    async def clear(self, *, after: int, timeout_s: float) -> None: ...
-
-    async def on_cleared(self, handler: Callable[[], Awaitable[None]]) -> Subscription: ...
+    async def on_written(self, handler: Callable[[bytes], Awaitable[None]]) -> Subscription: ...
 
 
 class Leadership:
@@ -85,7 +83,7 @@ class Leadership:
         self._sequence = 0
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._leaving = False
+        self._retiring = False
         self._began_at = time.monotonic()
         self._missing: tuple[LeaseRecord, float] | None = None  # since when it does not answer
         self._silent = False
@@ -97,9 +95,9 @@ class Leadership:
 
     async def run(self) -> None:
         """Lead whenever nobody else does, until cancelled or given up."""
-        hearing = await self._store.on_cleared(self._on_cleared)
+        hearing = await self._store.on_written(self._on_written)
         try:
-            while not self._leaving:
+            while self.leads or not self._retiring:
                 async with self._turn:
                     wait_s = await (self._renew() if self.leads else self._stand_by())
                 with contextlib.suppress(TimeoutError):
@@ -125,20 +123,31 @@ class Leadership:
         if self.leads and term > self.term:
             self._lose(f"another one leads, in term {term}")
 
+    def on_refused(self) -> None:
+        """A worker takes no orders of this term: another leader had it."""
+        if self.leads:
+            self._lose("a worker was claimed in this term by another one")
+
+    def retire(self) -> None:
+        """Do not begin to lead any more."""
+        self._retiring = True
+        self._wake.set()
+
     async def give_up(self) -> None:
         """Let another one lead at once, and do not lead again."""
-        self._leaving = True
-        self._wake.set()
+        self.retire()
         async with self._turn:
             led, self.leads = self.leads, False
             self.changes.notify()
             if led and self._sequence:
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(_GIVE_UP_S):
-                        await self._store.clear(after=self._sequence, timeout_s=_GIVE_UP_S)
+                        await self._write(after=self._sequence, released=True)
 
-    async def _on_cleared(self) -> None:
-        self._wake.set()
+    async def _on_written(self, value: bytes) -> None:
+        with contextlib.suppress(DecodeError):
+            if decode(LeaseRecord, value).released and not self.leads:
+                self._wake.set()
 
     # Leading.
 
@@ -174,8 +183,10 @@ class Leadership:
             except Overtaken:
                 self._lose("another one was first")
 
-    async def _write(self, *, after: int) -> None:
-        record = LeaseRecord(controller=self._controller, boot_id=self._boot_id, term=self.term)
+    async def _write(self, *, after: int, released: bool = False) -> None:
+        record = LeaseRecord(
+            controller=self._controller, boot_id=self._boot_id, term=self.term, released=released
+        )
         self._sequence = await self._store.write(
             encode(record), after=after, ttl_s=self._ttl_s, timeout_s=self._renew_s
         )
@@ -187,6 +198,8 @@ class Leadership:
     # Standing by.
 
     async def _stand_by(self) -> float:
+        if self._retiring:
+            return 0.0
         if old := self._registry.old_controllers:
             names = ", ".join(old)
             self._set_problem(f"nobody leads while controllers of an older release run: {names}")
@@ -203,7 +216,7 @@ class Leadership:
         self._set_problem(None)
         record = _record_of(kept)
         self.term = max(self.term, record.term if record is not None else 0)
-        if record is None or record.controller == self._controller:
+        if record is None or record.released or record.controller == self._controller:
             if await self._other_leads():
                 return self._probe_interval_s
         elif not await self._is_gone(record):
@@ -246,6 +259,8 @@ class Leadership:
     async def _take_over(self, kept: Kept, record: LeaseRecord | None) -> None:
         heard = max(self._registry.highest_term, self.term)
         self.term = max(heard, record.term if record is not None else 0) + 1
+        if self._retiring:
+            return
         try:
             async with asyncio.timeout(self._renew_s):
                 await self._write(after=kept.sequence)

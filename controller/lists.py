@@ -262,7 +262,8 @@ class ListRunner:
         for each in messages:
             one, part = self._parts.get(each.request_id or RequestId(""), (None, None))
             if one is not None and part is not None and part.request is not None:
-                if each.attempt >= part.request.attempt or not part.request.attempt:
+                known = self._find(part.request.key)
+                if known is None or each.attempt >= known.attempt:
                     heard[one] = None
                     self._hear(one, part, each)
         for one in heard:

@@ -127,7 +127,7 @@ class RequestMachine:
         """
         self._controller = controller
         self.term = term
-        self._first_attempt = 1 + _ATTEMPTS_PER_LEADER * (term - 1)
+        self._attempts_before = _ATTEMPTS_PER_LEADER * (term - 1)
         self._settings = settings
         self._registry = registry
         self._prefixes = prefixes
@@ -186,6 +186,13 @@ class RequestMachine:
             for request in self._store
             if request.worker is not None and request.boot_id is not None
         }
+
+    @property
+    def unsettled(self) -> list[str]:
+        """What has not ended, for people."""
+        return [
+            f"{each.request_id} {each.state} {each.attempt}@{each.worker}" for each in self._store
+        ]
 
     @property
     def next_due(self) -> float:
@@ -305,6 +312,7 @@ class RequestMachine:
             self._fire(known, "published_again", again)
 
     def _reject(self, request: Request, error: StreamError) -> None:
+        self._count_from_here(request)
         self._tell(request, request.failed_message(error), request.inboxes)
 
     def _arrive(self, request: Request) -> None:
@@ -410,7 +418,12 @@ class RequestMachine:
         if event.reply:
             self._out.append(AnswerQuery(event.reply, client, state))
 
+    def _count_from_here(self, request: Request) -> None:
+        """Nobody has it from before: what is said of it counts more than all that was."""
+        request.attempt = max(request.attempt, self._attempts_before)
+
     def _end_cancelled(self, request: Request) -> None:
+        self._count_from_here(request)
         self._end_with(request, request.cancelled_message(self._now), well=True)
 
     def _cancel_offer(self, request: Request) -> None:
@@ -429,6 +442,7 @@ class RequestMachine:
     def _begin(self, request: Request) -> None:
         if self._leaving:
             return
+        self._count_from_here(request)
         if self._router.splits(request, self._now):
             request.state, request.delegated = "delegated", True
             self._due.drop(request)
@@ -465,8 +479,8 @@ class RequestMachine:
 
     def _place(self, request: Request) -> None:
         """Offer it to a worker, or have it wait for one."""
-        if self._leaving and not request.attempt:
-            request.state = "queued"
+        if self._leaving and request.attempt == self._attempts_before:
+            request.state, request.reason = "waiting", "leader_change"
             return
         need = self._router.need(request)
         kind = waiting_kind(request, need)
@@ -486,8 +500,7 @@ class RequestMachine:
         placed = Placement(view, prefill_ms, self._now, choices=choices)
         if request.contents.debug:
             request.route = self._router.route(request, need, decision)
-        attempt = max(request.attempt + 1, self._first_attempt)
-        request.offer(attempt, view.id, view.report.boot_id, decision.model, placed)
+        request.offer(request.attempt + 1, view.id, view.report.boot_id, decision.model, placed)
         request.links = [link for link, _ in need.links(decision.model)]
         request.reason = "dispatching"
         self._offers[request] = decision, need
@@ -698,6 +711,7 @@ class RequestMachine:
 
     def _fail(self, request: Request, error: StreamError) -> None:
         self._log(logging.WARNING, f"failed: {error.message}", request, error.code)
+        self._count_from_here(request)
         self._end_with(request, request.failed_message(error), well=False, code=error.code)
 
     def _end_with(
@@ -760,7 +774,7 @@ class RequestMachine:
         if request.state in ("running", "offered"):
             at += _GRACE_S
         if request.state == "running":
-            at = min(at, request.heard_at + _QUIET_S)
+            at = min(at, max(request.heard_at, self._now - _QUIET_S / 2) + _QUIET_S)
         else:
             at = min(at, max(request.told_at + KEEP_ALIVE_S, self._now))
         if request.state in ("queued", "backing_off"):
@@ -797,7 +811,6 @@ class RequestMachine:
                 return
         if state == "running":
             if now >= request.heard_at + _QUIET_S and request.worker is not None:
-                request.heard_at = now
                 self._claim(request.worker, again=True)
         elif now >= request.told_at + (
             KEEP_ALIVE_S if request.told_at > request.arrived_at else _FIRST_WORD_S
@@ -932,10 +945,11 @@ class RequestMachine:
 
     def _end_unlisted(self, worker: WorkerId, boot_id: BootId, told: Claimed) -> None:
         """What this boot has no more, and had not long ago, has ended long ago."""
+        asked_at = self._claims.asked_at(worker)
         listed = {(each.client, each.request_id, each.attempt) for each in told.requests}
         for request in self._store:
             if request.runs_in(worker, boot_id) and (*request.key, request.attempt) not in listed:
-                if self._now - request.heard_at > _QUIET_S / 2:
+                if request.heard_at < asked_at:  # else it came since
                     self._fire(request, "finished")
 
     def _ask_contents(self, worker: WorkerId, wanted: Sequence[RequestRef]) -> None:

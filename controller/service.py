@@ -290,7 +290,7 @@ class Controller:
     async def _lead(self) -> None:
         now = time.monotonic()
         for view in self._registry.workers:
-            view.claimed = False
+            view.forget_sent()
         machine = RequestMachine(
             self.id,
             self._leadership.term,
@@ -320,6 +320,7 @@ class Controller:
         """Another controller gets the new requests before this one takes no more; what was offered
         reaches its workers; then another one leads, and gets what no worker has. Where there is no
         other one, requests may end."""
+        self._leadership.retire()
         others = [one.id for one in self._registry.controllers if one.id != self.id]
         if self._leader is None:
             await self._leadership.give_up()

@@ -77,6 +77,16 @@ class WorkerView:
         self.unreported_choices = sum(sent.choices for sent in self._asked.values())
         self.unreported_ms = sum(sent.prefill_ms for sent in self._asked.values())
 
+    def forget_sent(self) -> None:
+        """Another term begins: what was sent there in the last one is told by the worker."""
+        self._asked.clear()
+        self._taken.clear()
+        self.claimed = False
+        self.unreported = self.unreported_choices = 0
+        self.unreported_ms = 0.0
+        if self.breaker is not None:
+            self.breaker.abandon_all()
+
     def asked(self, request: Hashable, prefill_ms: float, choices: int = 1) -> None:
         """A request is on its way there."""
         self._asked[request] = _Sent(prefill_ms, choices)

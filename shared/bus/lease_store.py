@@ -78,25 +78,15 @@ class LeaseStore:
         """
         return await self._publish(value, after, {"Nats-TTL": f"{ttl_s}s"}, timeout_s)
 
-    async def clear(self, *, after: int, timeout_s: float) -> None:
-        """Keep nothing from now on.
-
-        Raises:
-            Overtaken, BusError: as `write`.
-        """
-        await self._publish(b"", after, {"KV-Operation": "DEL"}, timeout_s)
-
-    async def on_cleared(self, handler: Callable[[], Awaitable[None]]) -> Subscription:
-        """Call `handler` when somebody may have cleared it: a hint, which may also be missed. That
-        it went by itself is not told.
+    async def on_written(self, handler: Callable[[bytes], Awaitable[None]]) -> Subscription:
+        """Call `handler` with what somebody may have written: a hint, which may also be missed.
 
         Raises:
             BusError: the connection is closed.
         """
 
         async def hear(message: Message) -> None:
-            if not message.payload:
-                await handler()
+            await handler(message.payload)
 
         return await self._bus.subscribe(self._subject, hear)
 

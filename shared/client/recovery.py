@@ -55,13 +55,13 @@ class RecoveryTimes:
 
     republish_after_s: float = 1.0
     silence_s: float = 3.0
-    silence_limit_s: float = 8.0
+    silence_limit_s: float = 15.0
     disconnected_limit_s: float = 5.0
     ask_again_s: float = 1.0
     ask_again_for_gap_s: float = 0.5
     stalled_s: float = 2.0
     lost_limit_s: float = 2.0
-    no_controller_limit_s: float = 2.0
+    no_controller_limit_s: float = 15.0
     no_controller_retry_s: float = 0.25
     abandoned_s: float = 2.0
 
@@ -110,7 +110,10 @@ class Recovery:
         self._status_unanswered = self._worker_gone = False
 
     def on_state(self, state: RequestStateName, at_a_worker: bool, now: float) -> None:
-        """A controller answered: it knows the request."""
+        """The leader answered."""
+        if state == "unknown":  # nor does any worker
+            self._planned = "go_on"
+            return
         is_lost = state == "finished" and self._worker_gone  # so is what the worker had to say
         self.on_message(now)
         if state in ("running", "finished") and at_a_worker and not is_lost:
@@ -177,6 +180,8 @@ class Recovery:
         if situation.connections != self._connections:
             self._connections = situation.connections
             self._planned = self._planned or ("ask_status" if situation.heard else "publish")
+        if self._planned == "go_on" and not situation.started:
+            self._planned = "publish"
         if self._planned is not None:
             # Answers to answers must not go round without a pause.
             asked_at = self._asked_at.get(self._planned)

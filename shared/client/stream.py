@@ -23,7 +23,6 @@ from shared.messages.request import Resume
 from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timings, Usage
 
 _LOOKS_S = 0.05
-_COPIES = 3
 
 
 class Stream:
@@ -267,8 +266,8 @@ class Stream:
                 return self._take_messages(messages)
             case RequestState() as state:
                 self._assembler.worker = state.worker or self._assembler.worker
-                if state.state != "unknown" and state.attempt < self._assembler.attempt:
-                    self._assembler.forget_attempts(state.attempt)
+                if state.state == "unknown":
+                    self._assembler.forget_attempts()
                 self._recovery.on_state(state.state, state.worker is not None, time.monotonic())
             case ResendState() as answer:
                 self._recovery.on_resend_state(answer.state, time.monotonic())
@@ -295,16 +294,12 @@ class Stream:
 
     async def _take_step(self, step: Step) -> None:
         assert self._seat is not None
-        silent = self._recovery.is_silent(time.monotonic())
         where: Where
         match step:
-            case "publish":  # the same id and body: a controller knows it, or takes it
-                if silent:
-                    self._assembler.forget_attempts()
+            case "publish":  # the same id and body: the leader knows it, or accepts it
                 subject = subjects.infer(self._client, self._skill)
                 query, where = self._payload, "stream"
-            case "go_on":  # who takes it begins to count attempts anew
-                self._assembler.forget_attempts()
+            case "go_on":
                 subject = subjects.infer(self._client, self._skill)
                 query, where = self._rest_payload(), "stream"
             case "ask_status":
@@ -314,10 +309,7 @@ class Stream:
                 assert self._assembler.worker is not None
                 subject = subjects.resend(self._assembler.worker, self._client)
                 query, where = self._resend_query(), "resent"
-        # Who is silent may hang, and still be given what is published: more than one copy is not.
-        copies = _COPIES if where == "stream" and silent else 1
-        for _ in range(copies):
-            await self._bus.publish(subject, query, reply=self._seat.reply(where))
+        await self._bus.publish(subject, query, reply=self._seat.reply(where))
 
     def _rest_payload(self) -> bytes:
         """The request with what came of its only answer; as it was where there are several, whose

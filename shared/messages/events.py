@@ -414,16 +414,18 @@ class ControllerReport(Part):
 
 
 class LeaseRecord(Internal):
-    """Who leads, as JetStream keeps it; an empty message says that nobody does any more.
+    """Who leads, as JetStream keeps it.
 
     Attributes:
         term: higher by one than that of any leader before. Every order of a leader carries it, and
             attempts of term t are counted from 1000 * (t - 1) + 1, so that no number is given twice.
+        released: it leads no more; anybody may follow at once.
     """
 
     controller: ControllerId = Field(pattern=NAME_PATTERN)
     boot_id: BootId = Field(pattern=NAME_PATTERN)
     term: Count = 0
+    released: bool = False
 
 
 class ControllerEvent(Internal):

@@ -20,6 +20,7 @@ from unittest import mock
 
 T = TypeVar("T")
 
+_MOST_TURNS = 1_000_000
 _current: ContextVar["Process | None"] = ContextVar("process", default=None)
 
 
@@ -129,8 +130,12 @@ class SimulatedLoop:
                 mock.patch("time.clock_gettime", lambda _: self._now),
             ):
                 task = self.create_task(work, context=Context())
+                turns = 0
                 while not task.done():
                     self._run_once()
+                    turns += 1
+                    if turns > _MOST_TURNS:
+                        raise RuntimeError(f"busy for ever at {self._now:.3f} s")
                 return task.result()
         finally:
             self._closed = True

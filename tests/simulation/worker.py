@@ -13,17 +13,18 @@ from shared.messages.control import ControlReply
 from shared.messages.events import EventType, MemoryStatus, WorkerEvent, WorkerReport, WorkerState
 from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
-from tests.controller.virtual.bus import VirtualBus
-from tests.controller.virtual.engine import VirtualEngine
-from tests.controller.virtual.network import VirtualNetwork
+from tests.simulation.bus import SimulatedBus
+from tests.simulation.engine import SimulatedEngine
+from tests.simulation.network import Network
 from tests.worker.sessions.books import new_book
 from worker.active_request import ActiveRequest
+from worker.claim import Claim
 from worker.entrance import DISPATCHES_PER_MESSAGE, Entrance
 from worker.kept_prefixes import KeptLinks
 from worker.lease import Lease
 from worker.publisher import Publisher
 from worker.scheduler import Scheduler
-from worker.standing import find_lost
+from worker.stream_ownership import find_reassigned
 
 Mood = Literal["willing", "short of memory", "without its model", "without an engine"]
 
@@ -31,18 +32,18 @@ _TICK_S = 0.25
 _DRAIN_S = 0.5
 
 
-class VirtualWorker:
+class SimulatedWorker:
     """One boot of a worker."""
 
     def __init__(
-        self, network: VirtualNetwork, settings: ClusterSettings, name: str, boot: int
+        self, network: Network, settings: ClusterSettings, name: str, boot: int, server: str
     ) -> None:
         self.id = WorkerId(name)
         self.boot_id = BootId(f"b{boot}")
         self.boot = boot
         self.state: WorkerState = "starting"
         self.alive = True
-        self.bus = VirtualBus(network, f"{name}.{self.boot_id}")
+        self.bus = SimulatedBus(network, f"{name}.{self.boot_id}", server=server)
         self._settings = settings
         failover = settings.controller.failover
         self._interval_s = failover.heartbeat_interval_ms / 1000
@@ -55,7 +56,7 @@ class VirtualWorker:
             check_streams=self._drop_lost_streams,
             on_missed=lambda inbox: self.scheduler.on_missed(inbox),
         )
-        self.engine = VirtualEngine(self.bus.name, self.bus.process.context)
+        self.engine = SimulatedEngine(self.bus.process.context)
         book = new_book()
         kept = KeptLinks(self.id, self.boot_id, book)
         self.scheduler = Scheduler(
@@ -66,11 +67,13 @@ class VirtualWorker:
             model.state, model.used_at = "warm", 0.0
             model.placed.add(self.engine.index)
             model.engines.add(self.engine.index)
+        self.claim = Claim()
         self._entrance = Entrance(
             self.bus,
             self.id,
             self.boot_id,
             self.scheduler,
+            self.claim,
             strict=False,
             state=lambda: self.state,
             asleep=lambda: False,
@@ -174,10 +177,11 @@ class VirtualWorker:
             dispatches_per_message=DISPATCHES_PER_MESSAGE,
             queue=self.scheduler.admission.status(),
             models=self.scheduler.model_statuses(),
+            term=self.claim.term,
             memory=MemoryStatus(pressure=self.scheduler.guard.pressure),
         )
 
     async def _drop_lost_streams(self, unsent: Iterable[ActiveRequest]) -> None:
         asked = {*unsent, *self.scheduler.requests()}
-        for request in await find_lost(self.bus, self.id, asked):
+        for request in await find_reassigned(self.bus, self.id, asked):
             self.scheduler.drop(request)

@@ -1,4 +1,4 @@
-"""A `Bus` whose server is a `VirtualNetwork`."""
+"""A `Bus` whose servers are a simulated `Network`."""
 
 import asyncio
 import itertools
@@ -12,20 +12,21 @@ from shared.bus import Bus, Handler, Message, Service, Subscription
 from shared.bus.service import Endpoint
 from shared.errors import BusError, NoResponders, RequestTimedOut
 from shared.settings.tree import Nats
-from tests.controller.virtual.network import VirtualNetwork
-from tests.simulation.loop import Process, SimulatedLoop
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import Network
 
 _MAX_PAYLOAD_BYTES = 8 * 2**20
 _NATS = Nats()
 
 
-class VirtualSubscription(Subscription):
+class SimulatedSubscription(Subscription):
     """Its handler is called for one message after another."""
 
-    def __init__(self, bus: "VirtualBus", subject: str, queue: str, handler: Handler) -> None:
+    def __init__(self, bus: "SimulatedBus", subject: str, queue: str, handler: Handler) -> None:
         super().__init__(subject, queue, handler, bus.forget)
         self.bus = bus
         self.subject, self.queue = subject, queue
+        self.listens = True
         self._call = handler
         self._pending: deque[Message] = deque()
         self._busy = False
@@ -36,7 +37,7 @@ class VirtualSubscription(Subscription):
 
     @property
     def reachable(self) -> bool:
-        return self.bus.connected
+        return self.listens and self.bus.connected
 
     async def unsubscribe(self) -> None:
         self._forget(self)
@@ -45,10 +46,10 @@ class VirtualSubscription(Subscription):
         self._pending.append(message)
         if not self._busy:
             self._busy = True
-            self.bus.spawn(self._handle())
+            self.bus.process.start(self._handle())
 
     async def _handle(self) -> None:
-        while self._pending:
+        while self._pending and self.listens:
             try:
                 await self._call(self._pending.popleft())
             except Exception as error:
@@ -61,7 +62,7 @@ class _Answers:
 
     queue = ""
 
-    def __init__(self, bus: "VirtualBus") -> None:
+    def __init__(self, bus: "SimulatedBus") -> None:
         self._bus = bus
         self._prefix = f"_INBOX.{bus.name}.answers"
         self.subject = f"{self._prefix}.*"
@@ -94,27 +95,29 @@ class _Answers:
             del self._awaited[reply]
 
 
-class VirtualBus(Bus):
-    """
+class SimulatedBus(Bus):
+    """Belongs to a process of its own.
+
     Attributes:
+        server: that it is connected to, or will be.
         publish_s: how long publishing takes, as where the buffer is full.
         faults: what handlers raised.
     """
 
-    def __init__(self, network: VirtualNetwork, name: str) -> None:
+    def __init__(self, network: Network, name: str, *, server: str) -> None:
         super().__init__(_NATS, name=name)
         self.name = name
-        self.process = _new_process(name)
+        self.server = server
+        self.process = cast(SimulatedLoop, asyncio.get_running_loop()).process(name)
         self.publish_s = 0.0
         self.faults: list[Exception] = []
         self._network = network
         self._up = True
-        self._dead = False
+        self._gone = False
         self._inboxes = itertools.count(1)
         self._unsent: list[tuple[str, bytes, str]] = []
         self._answers = _Answers(self)
-        self._heard: list[VirtualSubscription] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._heard: list[SimulatedSubscription] = []
         self.connections = 1
         self._found.set()
         network.add(self._answers)
@@ -124,7 +127,7 @@ class VirtualBus(Bus):
         return self._up
 
     def jetstream(self) -> JetStreamContext:
-        raise BusError("there is no JetStream here")
+        raise BusError("there is no JetStream here but for the leader's record")
 
     @property
     def max_payload(self) -> int:
@@ -132,17 +135,15 @@ class VirtualBus(Bus):
 
     @property
     def server_url(self) -> str:
-        return "nats://virtual"
+        return "nats://simulated"
 
     def new_inbox(self) -> str:
         return f"_INBOX.{self.name}.{next(self._inboxes)}"
 
     async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
-        if self._dead:
-            return
         if self._up:
             self._network.publish(self.name, subject, payload, reply)
-        else:
+        elif not self._gone:
             self._unsent.append((subject, payload, reply))
         if self.publish_s:
             await asyncio.sleep(self.publish_s)
@@ -163,10 +164,28 @@ class VirtualBus(Bus):
             raise NoResponders(f"nobody answers on {subject}")
         return answer
 
+    async def flush(self, *, timeout_s: float = 2) -> None:
+        if not self._up:
+            await asyncio.sleep(timeout_s)
+            raise BusError("there is no connection")
+        back: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        connection = self.connections
+
+        def came() -> None:
+            if not back.done() and self._up and self.connections == connection:
+                back.set_result(None)
+
+        self._network.echo(self.name, came)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await back
+        except TimeoutError:
+            raise BusError(f"the server did not answer within {timeout_s:g} s") from None
+
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = ""
-    ) -> VirtualSubscription:
-        subscription = VirtualSubscription(self, subject, queue, handler)
+    ) -> SimulatedSubscription:
+        subscription = SimulatedSubscription(self, subject, queue, handler)
         self._heard.append(subscription)
         self._network.add(subscription)
         return subscription
@@ -186,26 +205,25 @@ class VirtualBus(Bus):
         self._leave()
 
     def forget(self, subscription: Subscription) -> None:
-        assert isinstance(subscription, VirtualSubscription)
+        assert isinstance(subscription, SimulatedSubscription)
         if subscription in self._heard:
+            subscription.listens = False
             self._heard.remove(subscription)
             self._network.remove(subscription)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.process.start(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.process.start(work)
 
     def cut(self) -> None:
-        """Lose the connection, and all that is on its way here."""
-        if self._up and not self._dead:
+        """Lose the connection, and all that is on its way."""
+        if self._up and not self._gone:
             self._up = False
-            self._network.drop_all_to(self.name)
+            self._network.drop_all(self.name)
             self._on_disconnect()
 
     def mend(self) -> None:
         """Connect again; what was published meanwhile goes out."""
-        if self._up or self._dead:
+        if self._up or self._gone:
             return
         self._up = True
         self.connections += 1
@@ -220,11 +238,9 @@ class VirtualBus(Bus):
         self._leave()
 
     def _leave(self) -> None:
-        self._up, self._dead = False, True
+        if self._gone:
+            return
+        self._up, self._gone = False, True
         for subscription in list(self._heard):
             self.forget(subscription)
         self._network.remove(self._answers)
-
-
-def _new_process(name: str) -> Process:
-    return cast(SimulatedLoop, asyncio.get_running_loop()).process(name)

@@ -1,7 +1,8 @@
-"""A NATS server in memory: it is said of each link how long messages take, and when it is cut.
+"""A cluster of NATS servers in memory.
 
-As with NATS, what one connection sends to another arrives in the order in which it was sent,
-once at most; nothing is known of the order of what others send.
+What one connection sends to another arrives in the order in which it was sent, once at most; nothing is
+known of the order of what others send. Links are slow, connections are cut, servers die: then what is
+on its way is lost.
 """
 
 import asyncio
@@ -14,10 +15,11 @@ from typing import Protocol
 from shared.bus import Message
 
 LATENCY_S = 0.001
+SERVERS = ("s-1", "s-2", "s-3")
 
 
 class Receiver(Protocol):
-    """A subscription, as the server sees it."""
+    """A subscription, as the servers see it."""
 
     subject: str
     queue: str
@@ -43,10 +45,9 @@ class _Link:
     on_its_way: deque[tuple[Receiver, Message] | None] = field(default_factory=deque)
 
 
-class VirtualNetwork:
+class Network:
     """
     Attributes:
-        preferred: the connection that gets what is for one of a queue group, if it is a member.
         lost: what was for somebody who was cut off, or listened no more.
         on_publish: called with the connection, subject and payload of all that is published.
     """
@@ -54,23 +55,27 @@ class VirtualNetwork:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._context = Context()
-        self._receivers: list[Receiver] = []
-        self._gone: list[Receiver] = []
+        self._exact: dict[str, list[Receiver]] = {}
+        self._wild: list[Receiver] = []
         self._routes: dict[str, list[Receiver]] = {}
+        self._left: dict[tuple[str, str], None] = {}
         self._links: dict[tuple[str, str], _Link] = {}
         self._slow: dict[tuple[str, str], float] = {}
-        self.preferred = ""
         self.lost: list[Message] = []
         self.on_publish: list[Callable[[str, str, bytes], None]] = []
 
     def add(self, receiver: Receiver) -> None:
-        self._receivers.append(receiver)
-        self._routes.clear()
+        if _is_wild(receiver.subject):
+            self._wild.append(receiver)
+            self._routes.clear()
+        else:
+            self._exact.setdefault(receiver.subject, []).append(receiver)
 
     def remove(self, receiver: Receiver) -> None:
-        if receiver in self._receivers:
-            self._receivers.remove(receiver)
-            self._gone.append(receiver)
+        known = self._wild if _is_wild(receiver.subject) else self._exact[receiver.subject]
+        known.remove(receiver)
+        self._left[receiver.connection, receiver.subject] = None
+        if known is self._wild:
             self._routes.clear()
 
     def slow(self, sender: str, receiver: str, latency_s: float) -> None:
@@ -92,10 +97,18 @@ class VirtualNetwork:
             self._say_that_nobody_listens(connection, subject, reply)
             self.lost.append(Message(subject, reply, payload))
 
-    def drop_all_to(self, connection: str) -> None:
-        """What is on its way there does not arrive."""
-        for (_, receiver), link in self._links.items():
-            if receiver == connection:
+    def echo(self, connection: str, called: Callable[[], None]) -> None:
+        """Call back when all has arrived that was sent to a connection before."""
+        free_at = [link.free_at for (_, to), link in self._links.items() if to == connection]
+        ways = (connection, ""), ("", connection)
+        latency_s = max(self._slow.get(way, LATENCY_S) for way in ways)
+        at = max([*free_at, self._loop.time() + 2 * latency_s])
+        self._loop.call_at(at, called, context=self._context)
+
+    def drop_all(self, connection: str) -> None:
+        """What is on its way to it, and from it, does not arrive."""
+        for ends, link in self._links.items():
+            if connection in ends:
                 self.lost += [entry[1] for entry in link.on_its_way if entry is not None]
                 link.on_its_way = deque([None] * len(link.on_its_way))
 
@@ -103,9 +116,9 @@ class VirtualNetwork:
         """After all that those said who listened before."""
         free_at = [
             link.free_at
-            for gone in self._gone
-            if matches(gone.subject, subject)
-            and (link := self._links.get((gone.connection, connection))) is not None
+            for gone, pattern in self._left
+            if (link := self._links.get((gone, connection))) is not None
+            and matches(pattern, subject)
         ]
         message = Message(reply, "", b"", no_responders=True)
         for receiver in self._chosen(reply):
@@ -115,22 +128,28 @@ class VirtualNetwork:
     def _chosen(self, subject: str) -> list[Receiver]:
         """Those who get a message: of each queue group one."""
         if (found := self._routes.get(subject)) is None:
-            found = [r for r in self._receivers if matches(r.subject, subject)]
+            found = [r for r in self._wild if matches(r.subject, subject)]
             self._routes[subject] = found
-        reachable = [receiver for receiver in found if receiver.reachable]
-        groups: dict[str, Receiver] = {}
-        for receiver in reachable:
-            if receiver.queue not in groups or receiver.connection == self.preferred:
-                groups[receiver.queue] = receiver
+        exact = self._exact.get(subject)
+        reachable = [r for r in (*found, *exact) if r.reachable] if exact else [
+            r for r in found if r.reachable
+        ]
+        if not any(r.queue for r in reachable):
+            return reachable
+        groups = {receiver.queue: receiver for receiver in reversed(reachable)}
         return [r for r in reachable if not r.queue or groups[r.queue] is r]
 
     def _send(
         self, sender: str, receiver: Receiver, message: Message, not_before: float = 0.0
     ) -> None:
         to = receiver.connection
-        link = self._links.setdefault((sender, to), _Link())
-        ways = (sender, to), (sender, ""), ("", to)
-        latency_s = max(self._slow.get(way, LATENCY_S) for way in ways)
+        link = self._links.get((sender, to))
+        if link is None:
+            link = self._links[sender, to] = _Link()
+        latency_s = LATENCY_S
+        if self._slow:
+            ways = (sender, to), (sender, ""), ("", to)
+            latency_s = max(self._slow.get(way, LATENCY_S) for way in ways)
         link.free_at = max(link.free_at, self._loop.time() + latency_s, not_before)
         link.on_its_way.append((receiver, message))
         self._loop.call_at(link.free_at, self._arrive, link, context=self._context)
@@ -139,7 +158,7 @@ class VirtualNetwork:
         if (arrived := link.on_its_way.popleft()) is None:
             return
         receiver, message = arrived
-        if receiver.reachable and receiver in self._receivers:
+        if receiver.reachable:
             receiver.take(message)
         else:
             self.lost.append(message)
@@ -157,3 +176,7 @@ def matches(pattern: str, subject: str) -> bool:
     elif len(given) != len(wanted):
         return False
     return all(want in ("*", got) for want, got in zip(wanted, given, strict=False))
+
+
+def _is_wild(subject: str) -> bool:
+    return "*" in subject or subject.endswith(">")

@@ -1,0 +1,447 @@
+"""A whole cluster in one process and in simulated time: controllers, workers, clients.
+
+Nothing in it is simulated but time, NATS, and what engines generate.
+"""
+
+import asyncio
+import json
+import random
+import time
+from typing import Any, assert_never
+
+from controller.service import Controller
+from shared import subjects
+from shared.client import Cluster
+from shared.ids import ControllerId, SkillName
+from shared.logs import LogStore
+from shared.messages.codec import decode
+from shared.messages.events import LeaseRecord
+from shared.service import StopRequest
+from shared.settings import ClusterSettings
+from tests.simulation.bus import SimulatedBus
+from tests.simulation.clients import CLIENT, Listener, PlainListener, stream
+from tests.simulation.network import SERVERS, Network
+from tests.simulation.record_store import JetStream, RecordStore
+from tests.simulation.script import (
+    CONTROLLERS,
+    REQUESTS,
+    WORKERS,
+    Ask,
+    CancelIt,
+    CrashEngine,
+    Crowd,
+    Cut,
+    Drain,
+    Generate,
+    Kill,
+    KillClient,
+    KillServer,
+    Leave,
+    Pace,
+    Say,
+    SlowFrom,
+    SlowTo,
+    Start,
+    Step,
+    Stop,
+    StopJetStream,
+    Wait,
+)
+from tests.simulation.worker import SimulatedWorker
+
+SETTINGS = ClusterSettings.model_validate(
+    {
+        "skills": {"chat": ["demo"]},
+        "controller": {"waiting_room": {"max_wait_ms": 250}},
+        "worker": {
+            "continuous_batching": {"max_batch_size": 1},
+            "request_queue": {"max_depth": 2},
+            "resource_limits": {"enabled": False},
+        },
+    }
+)
+_STARTED_S = 1.6
+_LOOK_S = 0.25
+_QUIET_S = 1.3
+_UNHEARD_S, _SILENCE_S = 1.0, 3.0
+_PATIENCE_S = 40.0
+"""Without a disturbance everything ends in this time."""
+
+BODIES: tuple[dict[str, Any], ...] = (
+    {"request_id": "r0", "prompt": "x"},
+    {"request_id": "r1", "prompt": "x", "stream": False},
+    {"request_id": "r2", "messages": [{"role": "user", "content": "x"}], "session_id": "s"},
+    {"request_id": "r3", "messages": [{"role": "user", "content": "y"}], "session_id": "s"},
+    {"request_id": "r4", "prompt": "x", "session_id": "s", "stream": False, "timeout_ms": 2000},
+    {"request_id": "r5", "prompt": "x", "timeout_ms": 1500, "priority": "high"},
+    {"request_id": "r6", "prompt": "x", "priority": "low", "n": 2},
+    {"request_id": "r0", "prompt": "not that of the first one"},
+    {"request_id": "r8", "prompt": ["x", "y"]},
+    {"prompt": "x"},
+)
+assert len(BODIES) == REQUESTS
+
+_FAULTS = frozenset({"internal_error", "stream_broken", "slow_consumer", "decode"})
+"""Ends that must not be, whatever happens."""
+
+
+class SimulatedCluster:
+    """Made in a `SimulatedLoop`."""
+
+    def __init__(self, settings: ClusterSettings = SETTINGS) -> None:
+        self.network = Network()
+        self.jetstream = JetStream()
+        self.faults: list[str] = []
+        self.listeners: list[Listener] = []
+        self._settings = settings
+        self._last: dict[int, Listener] = {}
+        self._buses: dict[str, SimulatedBus] = {}
+        self._boots = 0
+        self._clients = 0
+        self.controllers: dict[str, Controller] = {}
+        self.workers: dict[str, SimulatedWorker] = {}
+        self._stops: dict[str, StopRequest] = {}
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._unsure: dict[str, int] = {}
+        self._quiet_since = 0.0
+        self._disturbed = False
+        self._client()
+
+    async def start(self) -> None:
+        """All know each other afterwards."""
+        self.network.on_publish.append(self._watch)
+        for name in CONTROLLERS:
+            self._start_controller(name)
+        for name in WORKERS:
+            await self._start_worker(name)
+        await asyncio.sleep(_STARTED_S)
+
+    async def do(self, step: Step) -> None:
+        loop = asyncio.get_running_loop()
+        if not isinstance(step, Wait | Ask | CancelIt | Pace | Generate):
+            self._disturbed = True
+        match step:
+            case Wait():
+                await asyncio.sleep(step.seconds)
+            case Ask():
+                await self._ask(step)
+            case CancelIt():
+                await self._cancel(step.request)
+            case SlowFrom():
+                self.network.slow(self._named(step.name), self._named(step.to), step.seconds)
+            case SlowTo():
+                self.network.slow("", self._named(step.name), step.seconds)
+            case Crowd():
+                self._buses[step.name].publish_s = step.seconds
+            case Say():
+                for worker in self._some_workers(step.worker):
+                    worker.set_mood(step.mood)
+            case Pace():
+                for worker in self._some_workers(step.worker):
+                    worker.engine.pace = step.pace
+            case Generate():
+                engine = self.workers[step.worker].engine
+                for number in engine.sequences[:1]:
+                    engine.say(number, step.what)
+            case CrashEngine():
+                self.workers[step.worker].crash_engine()
+            case Drain():
+                self.workers[step.worker].drain()
+            case Leave():
+                self._stops[step.controller].request()
+            case Kill():
+                self._kill(step.name)
+            case Start():
+                self._kill(step.name)
+                if step.name in CONTROLLERS:
+                    self._start_controller(step.name)
+                else:
+                    await self._start_worker(step.name, step.silent_s)
+            case Stop():
+                self._stop(self._buses[step.name], step.seconds)
+            case Cut():
+                self._cut(self._buses[step.name], step.seconds)
+            case KillServer():
+                others = [server for server in SERVERS if server != step.server]
+                for bus in self._buses.values():
+                    if bus.server == step.server:
+                        self._cut(bus, step.seconds)
+                        bus.server = others[len(bus.name) % 2]
+            case StopJetStream():
+                self._stop_jetstream(step)
+                loop.call_later(step.seconds, self._mend_jetstream)
+            case KillClient():
+                self._kill_client(step.request)
+            case _:
+                assert_never(step)
+
+    async def settle(self) -> None:
+        """Nothing disturbs it any more: all requests end."""
+        self.network.hasten()
+        self._mend_jetstream()
+        for bus in self._buses.values():
+            bus.publish_s = 0
+            bus.mend()
+            if bus.process.stopped:
+                bus.process.resume()
+        for worker in self.workers.values():
+            if worker.alive:
+                worker.set_mood("willing")
+                worker.engine.go_on()
+        if all(self._is_gone(name) or self._stops[name].requested for name in CONTROLLERS):
+            self._start_controller("c-3")
+        quiet_s = 0.0
+        for _ in range(round(_PATIENCE_S / _LOOK_S)):
+            quiet_s = 0.0 if self._unsettled() else quiet_s + _LOOK_S
+            if quiet_s > _QUIET_S:  # what is on its way has come
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def check(self) -> list[str]:
+        """What is not as it must be after `settle`."""
+        wrong = [*self._unsettled(), *self.faults, *self._wrong_ends()]
+        for name, life in self._lives.items():
+            if life.done() and not life.cancelled() and (error := life.exception()) is not None:
+                wrong.append(f"{name} died: {error!r}")
+        wrong += self._books()
+        for bus in self._buses.values():
+            wrong += [f"a handler of {bus.name} failed: {fault!r}" for fault in bus.faults]
+        return wrong
+
+    # What must hold.
+
+    def _unsettled(self) -> list[str]:
+        wrong = [
+            f"no end: {one}"
+            for one in self.listeners
+            if one.owed and one.end is None
+            # Whose request has no id cannot ask for what was lost.
+            if not (self._disturbed and "request_id" not in one.body)
+        ]
+        if len(self._leaders) != 1:
+            wrong.append(f"{len(self._leaders)} controllers lead")
+        for worker in self.workers.values():
+            if worker.alive and worker.requests:
+                wrong.append(f"{worker.id} has requests")
+        for name, controller in self.controllers.items():
+            leader = controller._leader
+            if not self._is_gone(name) and leader is not None:
+                wrong += [f"{name} has {each}" for each in leader.machine.unsettled]
+        return wrong
+
+    def _wrong_ends(self) -> list[str]:
+        wrong = []
+        for one in self.listeners:
+            wrong += [f"{each}: {one}" for each in one.wrong]
+            if one.end in _FAULTS:
+                wrong.append(f"a fault of the cluster: {one}")
+            if one.end == "deadline_exceeded" and not one.hurried:
+                wrong.append(f"ended before its time: {one}")
+            if not self._disturbed and one.end not in ("done", "request_id_conflict", "request_failed"):
+                if not (one.hurried and one.end == "deadline_exceeded"):
+                    wrong.append(f"failed without a reason: {one}")
+            if isinstance(one, PlainListener) and len(one.terminals) > 1 and not self._disturbed:
+                wrong.append(f"answered twice: {one}")
+        return wrong
+
+    def _books(self) -> list[str]:
+        """What controllers still count after the last end."""
+        wrong = []
+        for name, controller in self.controllers.items():
+            if self._is_gone(name) or controller._leader is None:
+                continue
+            for view in controller._registry.workers:
+                if not self.workers[view.id].alive:
+                    continue
+                books = view.load, view.unreported, view._asked, view._taken
+                if (*books, view.choices, view.unreported_choices) != (0, 0, {}, {}, 0, 0):
+                    wrong.append(f"{name} counts at {view.id}: {books}")
+                if view.breaker is not None and view.breaker._trials:
+                    wrong.append(f"{name} tries {view.id}: {view.breaker._trials}")
+        return wrong
+
+    @property
+    def _leaders(self) -> list[str]:
+        return [
+            name
+            for name, controller in self.controllers.items()
+            if not self._is_gone(name) and controller._leadership.leads
+        ]
+
+    def _watch(self, connection: str, subject: str, payload: bytes) -> None:
+        """Whoever may have been replaced says nothing to clients and workers."""
+        name = connection.partition(".")[0]
+        if name not in self.controllers or self.controllers[name]._bus is not self._buses[name]:
+            return
+        said = subject.startswith(("_INBOX.client", "mlx.worker."))
+        said = said and not subject.endswith((".alive", ".control.kept"))  # standbys ask, too
+        if said and self._is_replaced(name):
+            self.faults.append(f"{name} says something on {subject} after it was replaced")
+
+    def _is_replaced(self, name: str) -> bool:
+        """It stood still or was cut off, and another one leads since."""
+        if name not in self._unsure or not self.jetstream.value:
+            return False
+        record = decode(LeaseRecord, self.jetstream.value)
+        return record.controller != name and record.term > self._unsure[name]
+
+    # Processes.
+
+    def _is_gone(self, name: str) -> bool:
+        if name not in self.controllers:
+            return True
+        return self._buses[name].process.killed or self.controllers[name].state == "stopped"
+
+    def _new_bus(self, name: str) -> SimulatedBus:
+        self._boots += 1
+        server = SERVERS[self._boots % len(SERVERS)]
+        bus = SimulatedBus(self.network, f"{name}.{self._boots}", server=server)
+        self._buses[name] = bus
+        return bus
+
+    def _client(self) -> SimulatedBus:
+        bus = SimulatedBus(self.network, "client", server=SERVERS[0])
+        self._buses["client"] = bus
+        self.cluster = Cluster(bus, CLIENT)
+        return bus
+
+    def _start_controller(self, name: str) -> None:
+        bus = self._new_bus(name)
+        draw = random.Random(name).random
+        controller = self.controllers[name] = Controller(
+            self._settings,
+            bus,
+            ControllerId(name),
+            LogStore("controller", name),
+            store=RecordStore(self.jetstream, bus),
+            random=draw,
+        )
+        self._stops[name] = StopRequest()
+        self._unsure.pop(name, None)
+        self._lives[name] = bus.process.start(_life(controller, self._stops[name], bus))
+
+    async def _start_worker(self, name: str, silent_s: float = 0.0) -> None:
+        self._boots += 1
+        server = SERVERS[self._boots % len(SERVERS)]
+        worker = SimulatedWorker(self.network, self._settings, name, self._boots, server)
+        self.workers[name], self._buses[name] = worker, worker.bus
+        await worker.start()
+        if silent_s:
+            worker.bus.spawn(_later(silent_s, worker))
+        else:
+            await worker.announce()
+
+    def _kill(self, name: str) -> None:
+        if name in self.workers:
+            self.workers[name].die()
+        else:
+            self._buses[name].die()
+
+    def _stop(self, bus: SimulatedBus, seconds: float) -> None:
+        process = bus.process
+        if not process.stopped and not process.killed:
+            process.stop()
+            self._doubt(bus, seconds)
+            asyncio.get_running_loop().call_later(seconds, process.resume)
+
+    def _cut(self, bus: SimulatedBus, seconds: float) -> None:
+        if bus.connected:
+            bus.cut()
+            self._doubt(bus, seconds)
+            asyncio.get_running_loop().call_later(seconds, bus.mend)
+
+    def _doubt(self, bus: SimulatedBus, seconds: float) -> None:
+        name = bus.name.partition(".")[0]
+        if name in self.controllers and seconds > 1:
+            self._unsure[name] = self.controllers[name]._leadership.term
+
+    def _stop_jetstream(self, step: StopJetStream) -> None:
+        match step.how:
+            case "silent":
+                self.jetstream.there = False
+            case "mute":
+                self.jetstream.loses_answers = True
+            case "lost":
+                self.jetstream.lose()
+
+    def _mend_jetstream(self) -> None:
+        self.jetstream.there, self.jetstream.loses_answers = True, False
+
+    def _some_workers(self, name: str) -> list[SimulatedWorker]:
+        return [worker for worker in self.workers.values() if name in ("", worker.id)]
+
+    def _named(self, name: str) -> str:
+        """The connection that somebody has now."""
+        return self._buses[name].name if name else ""
+
+    # Clients.
+
+    async def _ask(self, step: Ask) -> None:
+        body = BODIES[step.request]
+        client = self._buses["client"]
+        if not step.plainly and body.get("stream", True):  # the library always streams
+            if "request_id" in body and self._listens(body["request_id"]):
+                return  # the library has one stream of an id
+            self._clients += 1
+            listener = Listener(body, f"stream {self._clients}")
+            self.listeners.append(listener)
+            self._last[step.request] = listener
+            client.spawn(stream(self.cluster, listener))
+            return
+        known = self._last.get(step.request) if step.same_inbox else None
+        if not isinstance(known, PlainListener) or "request_id" not in body:
+            known = PlainListener(body, client.new_inbox())
+            self.listeners.append(known)
+            self._last[step.request] = known
+            await client.subscribe(known.inbox, known.take)
+        known.owed, known.heard_at = True, time.monotonic()
+        payload = json.dumps(body).encode()
+        client.spawn(self._publish(known, payload))
+
+    def _listens(self, request_id: str) -> bool:
+        return any(
+            one.request_id == request_id and one.end is None and not isinstance(one, PlainListener)
+            for one in self.listeners
+        )
+
+    async def _publish(self, listener: PlainListener, payload: bytes) -> None:
+        """As docs/wire.md says to clients without a library."""
+        client = self._buses["client"]
+        subject = subjects.infer(CLIENT, SkillName("chat"))
+        await client.publish(subject, payload, reply=listener.inbox)
+        anonymous = "request_id" not in listener.body
+        while listener.owed and listener.end is None:
+            await asyncio.sleep(0.5)
+            limit_s = _SILENCE_S if listener.log else _UNHEARD_S
+            if time.monotonic() - listener.heard_at >= limit_s:
+                if anonymous and not listener.log:
+                    listener.owed = False  # it may have been lost with who had it
+                    return
+                listener.heard_at = time.monotonic()
+                if not anonymous:
+                    await client.publish(subject, payload, reply=listener.inbox)
+
+    async def _cancel(self, request: int) -> None:
+        if (request_id := BODIES[request].get("request_id")) is not None:
+            payload = json.dumps({"request_id": request_id}).encode()
+            await self._buses["client"].publish(subjects.request(CLIENT, "cancel"), payload)
+
+    def _kill_client(self, request: int) -> None:
+        listener = self._last.pop(request, None)
+        if not isinstance(listener, PlainListener):
+            return
+        listener.owed = False
+        client = self._buses["client"]
+        for subscription in list(client._heard):
+            if subscription.subject == listener.inbox:
+                client.forget(subscription)
+
+
+async def _life(controller: Controller, stop: StopRequest, bus: SimulatedBus) -> None:
+    await controller.run(stop)
+    await bus.close()
+
+
+async def _later(seconds: float, worker: SimulatedWorker) -> None:
+    await asyncio.sleep(seconds)
+    await worker.announce()

@@ -1,0 +1,164 @@
+"""An engine without a process or a model: each token is a function of seed and position."""
+
+import asyncio
+from collections.abc import Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.worker.recording_engine import RecordingEngine
+from worker.link.messages import (
+    Cancel,
+    Order,
+    Output,
+    SequenceRefused,
+    SequenceStarted,
+    StepCompleted,
+    Submit,
+)
+from worker.scheduler import Scheduler
+
+Word = Literal["token", "end", "refusal"]
+EnginePace = Literal["usual", "at once", "idle"]
+TOKEN_S = 0.1
+ANSWER_TOKENS = 3
+
+
+def token_of(seed: int, index: int) -> int:
+    """The token that every worker draws there."""
+    return (seed + 31 * index) % 1000
+
+
+def answer_of(seed: int) -> list[int]:
+    """All tokens of an answer."""
+    return [token_of(seed, index) for index in range(ANSWER_TOKENS)]
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """
+    Attributes:
+        tokens: of the answer so far, those of earlier attempts too.
+        cancelled: the next step ends it.
+    """
+
+    seed: int
+    tokens: int = 0
+    cancelled: bool = False
+    began: bool = False
+
+
+class SimulatedEngine(RecordingEngine):
+    """Generates a short answer for each sequence, a token at a time.
+
+    Attributes:
+        pace: at which tokens come; none come by themselves from an idle one.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """In `context` its worker is told of tokens."""
+        super().__init__()
+        self._context = context
+        self.pace: EnginePace = "usual"
+        self._sequences: dict[int, _Sequence] = {}
+        self._scheduler: Scheduler | None = None
+
+    @property
+    def sequences(self) -> list[int]:
+        """Those that it has."""
+        return list(self._sequences)
+
+    def tell(self, scheduler: Scheduler) -> None:
+        """Who is told of what it does from now on."""
+        self._scheduler = scheduler
+
+    def send(self, order: Order) -> None:
+        match order:
+            case Submit():
+                seed = order.sampling.seed
+                sequence = _Sequence(seed, len(order.resumed_ids))
+                self._sequences[order.sequence] = sequence
+                if order.replayed_ids or order.ended:
+                    self._soon(order.sequence, list(order.replayed_ids), order.ended)
+                else:
+                    self._soon(order.sequence)
+            case Cancel() if order.sequence in self._sequences:
+                self._sequences[order.sequence].cancelled = True
+                self._soon(order.sequence)
+            case _:
+                pass
+
+    def go_on(self) -> None:
+        """With all it has."""
+        if self.pace == "idle":
+            self.pace = "usual"
+        for number in self._sequences:
+            self._soon(number)
+
+    def lose_all(self) -> None:
+        """As when its process ended."""
+        self._sequences.clear()
+
+    def say(self, number: int, word: Word) -> None:
+        """The next token of a sequence, maybe the last one, or why there are none."""
+        sequence = self._sequences[number]
+        assert self._scheduler is not None
+        if word == "refusal":
+            del self._sequences[number]
+            refused = SequenceRefused(number, "request_failed", "the engine does not like it")
+            self._scheduler.on_fact(self, refused)
+            return
+        if sequence.cancelled:
+            output = Output(number, sequence.tokens, [], "", "cancelled")
+        else:
+            self._begin(number, sequence)
+            index, sequence.tokens = sequence.tokens, sequence.tokens + 1
+            last = word == "end" or sequence.tokens >= ANSWER_TOKENS
+            output = _output(number, sequence.seed, index, "stop" if last else None)
+        if output.finish_reason is not None:
+            del self._sequences[number]
+        self._scheduler.on_fact(self, StepCompleted([output]))
+
+    def _begin(self, number: int, sequence: _Sequence) -> None:
+        if not sequence.began and self._scheduler is not None:
+            sequence.began = True
+            self._scheduler.on_fact(self, SequenceStarted(number, 5))
+
+    def _replay(self, number: int, known: Sequence[int], ended: str | None) -> None:
+        """Put out again what an earlier attempt generated."""
+        sequence = self._sequences[number]
+        assert self._scheduler is not None
+        self._begin(number, sequence)
+        first = sequence.tokens
+        sequence.tokens += len(known)
+        outputs = [
+            Output(number, first + offset, [token], f"{token} ")
+            for offset, token in enumerate(known)
+        ]
+        if ended is not None:
+            outputs.append(Output(number, sequence.tokens, [], "", ended))
+            del self._sequences[number]
+        self._scheduler.on_fact(self, StepCompleted(outputs))
+
+    def _soon(self, number: int, known: Sequence[int] = (), ended: str | None = None) -> None:
+        seconds = 0 if self.pace == "at once" else TOKEN_S
+        asyncio.get_running_loop().call_later(
+            seconds, self._by_itself, number, known, ended, context=self._context
+        )
+
+    def _by_itself(self, number: int, known: Sequence[int], ended: str | None) -> None:
+        sequence = self._sequences.get(number)
+        if sequence is not None and (known or ended):
+            self._replay(number, known, ended)
+            sequence = self._sequences.get(number)
+        elif sequence is None or (self.pace == "idle" and not sequence.cancelled):
+            return
+        else:
+            self.say(number, "token")
+        if number in self._sequences:
+            self._soon(number)
+
+
+def _output(number: int, seed: int, index: int, finish_reason: str | None) -> Output:
+    token = token_of(seed, index)
+    return Output(number, index, [token], f"{token} ", finish_reason)
