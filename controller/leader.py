@@ -71,6 +71,7 @@ class Leader:
         self._controller = controller
         self._leadership = leadership
         self._link = link
+        self._lapses = link.lapses
         self._held: list[Event] = []
         self._open = asyncio.Event()
         self._open.set()
@@ -118,7 +119,7 @@ class Leader:
         """Something happened: do what is to be done."""
         if not self._leadership.leads:
             return
-        if self._link.away or not self._open.is_set():
+        if self._was_away or not self._open.is_set():
             self._held.append(event)
             if self._open.is_set():
                 self._open.clear()
@@ -129,12 +130,17 @@ class Leader:
         self._set_timer()
         self._changes.notify()
 
+    @property
+    def _was_away(self) -> bool:
+        return self._link.away or self._link.lapses != self._lapses
+
     async def _make_sure(self) -> None:
         """Go on if nobody else leads; then with what may have been missed."""
         until = time.monotonic() + _UNSURE_S
         while self._leadership.leads and self._held:
             came_back = await self._link.check()
             if came_back and (await self._is_confirmed() or time.monotonic() >= until):
+                self._lapses = self._link.lapses
                 self._open.set()
                 held, self._held = self._held, []
                 for event in [*held, LinkRestored()]:
@@ -203,6 +209,8 @@ class Leader:
             self._filled.clear()
             while self._outbox:
                 await self._bus.wait_connected()
+                if self._was_away:
+                    self.on(TimePassed())  # which waits until nobody else leads
                 await self._open.wait()
                 if not self._leadership.leads:
                     self._outbox.clear()
@@ -256,7 +264,7 @@ class Leader:
     async def _tend_lists(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if not self._lists.idle and self._leadership.leads and not self._link.away:
+            if not self._lists.idle and self._leadership.leads and not self._was_away:
                 self._lists.tick()
 
     def _set_timer(self) -> None:

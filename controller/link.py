@@ -11,13 +11,18 @@ _AWAY_S = 1.0
 
 
 class Link:
-    """Sends itself a message a few times a second, there and back."""
+    """Sends itself a message a few times a second, there and back.
+
+    Attributes:
+        lapses: how often it was away.
+    """
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._back_at = time.monotonic()
         self._calm_since = self._back_at
         self._connection = bus.connections
+        self.lapses = 0
 
     @property
     def away(self) -> bool:
@@ -46,6 +51,7 @@ class Link:
         now = time.monotonic()
         if self._is_late(now) or connection != self._connection:
             self._calm_since = now
+            self.lapses += 1
         self._back_at, self._connection = now, connection
         return True
 

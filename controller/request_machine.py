@@ -325,7 +325,7 @@ class RequestMachine:
         self._wait_or_begin(request)
 
     def _wait_or_begin(self, request: Request) -> None:
-        request.state = "waiting"
+        self._blocked.pop(request, None)
         if not self._turns.is_next(request):
             request.reason = "earlier_turn"
         elif not self._claims.may_begin(self._now, turn=request.session is not None):
@@ -386,10 +386,12 @@ class RequestMachine:
 
     def _serve_again(self, request: Request, again: Request) -> None:
         """It has ended, and nobody has its answer any more: the same seed gives the same one."""
+        if again is request:
+            return  # it was served since
         if request.end is not None:
             self._tell(again, request.end, again.inboxes)
             return
-        again.attempt = request.attempt
+        again.attempt, again.state = request.attempt, "waiting"
         self._arrive(again)
 
     # Cancelled.
@@ -494,6 +496,7 @@ class RequestMachine:
             decision = self._router.find(request, need, self._now)
         except NoRoute as error:
             return error
+        assert request.placement is None, request.state
         view = decision.worker
         choices = request.contents.choices
         prefill_ms = decision.chosen.forecast.prefill_ms
@@ -743,7 +746,12 @@ class RequestMachine:
             self._settle(request)
         self._store.end(request)
         self._nudge()
-        if (following := self._turns.left(request)) is not None:
+        self._let_next_begin(request)
+
+    def _let_next_begin(self, request: Request) -> None:
+        """It is no turn of its session any more."""
+        following = self._turns.left(request)
+        if following is not None and following.state == "waiting":
             self._wait_or_begin(following)
 
     def _settle(self, request: Request) -> None:
@@ -761,8 +769,7 @@ class RequestMachine:
         """Nobody knows any more what was asked: its client asks again."""
         self._due.drop(request)
         self._store.remove(request)
-        if (following := self._turns.left(request)) is not None:
-            self._wait_or_begin(following)
+        self._let_next_begin(request)
 
     # In time.
 
@@ -901,8 +908,12 @@ class RequestMachine:
             self._store.end(request)
             for again in request.late:
                 self._attach(request, again)
+            if known is not None:
+                self._let_next_begin(known)
             return None
         self._turns.began_before(request)
+        if known is not None:
+            self._turns.left(known)
         self.metrics.adopted()
         self._log(logging.INFO, f"adopted from {worker}", request)
         return ref
@@ -919,7 +930,8 @@ class RequestMachine:
         self._waiting.leave(known)
         self._blocked.pop(known, None)
         self._offers.pop(known, None)
-        self._forget(known)
+        self._due.drop(known)
+        known.decline("other", self._now)
 
     def _catch_up(
         self, known: Request, told: ClaimedRequest, boot_id: BootId, ref: RequestRef
@@ -998,7 +1010,6 @@ class RequestMachine:
     def _begin_blocked(self) -> None:
         for request in list(self._blocked):
             if self._claims.may_begin(self._now, turn=request.session is not None):
-                del self._blocked[request]
                 self._wait_or_begin(request)
 
     def _on_worker_gone(self, gone: WorkerGone) -> None:

@@ -63,6 +63,7 @@ class WaitingRoom:
         self, request: Request, kind: Hashable, error: NoRoute, now: float
     ) -> tuple[Request, NoRoute] | None:
         """Have a request wait; returns the one for which there is no room, and why it waited."""
+        assert request not in self._by_request
         waiting = _Waiting(request, request.contents.level, kind, error)
         loser = self._queue.push(waiting, now)
         if loser is not waiting:
