@@ -103,7 +103,6 @@ class Leader:
             await bus.subscribe(subjects.request_event(self._controller), self._on_reported),
         ]
         self._tasks.start(self._send_all())
-        self._tasks.start(self._tend_lists())
 
     async def close(self) -> None:
         """Send nothing more, hear nothing more."""
@@ -192,6 +191,8 @@ class Leader:
             case Log(level, text, fields):
                 logger.log(level, text, extra=dict(fields))
             case ServeList(request):
+                if self._lists.idle:
+                    self._tasks.start(self._tend_lists())
                 self._lists.serve(request)
             case AttachToList(request, inbox):
                 self._lists.attach(request, inbox)
@@ -262,10 +263,11 @@ class Leader:
     # Time.
 
     async def _tend_lists(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            if not self._lists.idle and self._leadership.leads and not self._was_away:
+        await asyncio.sleep(TICK_S)
+        while not self._lists.idle:
+            if self._leadership.leads and not self._was_away:
                 self._lists.tick()
+            await asyncio.sleep(TICK_S)
 
     def _set_timer(self) -> None:
         at = self.machine.next_due

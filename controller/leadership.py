@@ -100,9 +100,9 @@ class Leadership:
             while self.leads or not self._retiring:
                 async with self._turn:
                     wait_s = await (self._renew() if self.leads else self._stand_by())
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._wake.wait()
+                timer = asyncio.get_running_loop().call_later(wait_s, self._wake.set)
+                await self._wake.wait()
+                timer.cancel()
                 self._wake.clear()
         finally:
             await hearing.unsubscribe()

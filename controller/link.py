@@ -1,12 +1,10 @@
 """Whether this process hears NATS now: what comes after it stood still, or was cut off, may be old."""
 
-import asyncio
 import time
 
 from shared.bus import Bus
 from shared.errors import BusError
 
-_EVERY_S = 0.25
 _AWAY_S = 1.0
 
 
@@ -35,14 +33,9 @@ class Link:
         """Since when each came back in time, on one connection; 0 while that is not so."""
         return 0.0 if self.away else time.monotonic() - self._calm_since
 
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        while True:
-            await self.check()
-            await asyncio.sleep(_EVERY_S)
-
     async def check(self) -> bool:
-        """Whether a message comes back now; then all that was sent before has come."""
+        """Whether a message comes back now; then all that was sent before has come. Call it a few
+        times a second."""
         connection = self._bus.connections
         try:
             await self._bus.flush(timeout_s=_AWAY_S)

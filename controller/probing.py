@@ -5,7 +5,6 @@ The server says so itself: what is published for a subject without a subscriber 
 heartbeats stay out instead.
 """
 
-import asyncio
 import contextlib
 import time
 from collections import deque
@@ -40,14 +39,12 @@ class Probing:
         bus: Bus,
         link: Link,
         *,
-        interval_s: float,
         everyone: Callable[[], Collection[Boot]],
         busy: Callable[[], Collection[Boot]],
         on_gone: Callable[[Boot], None],
     ) -> None:
         self._bus = bus
         self._link = link
-        self._interval_s = interval_s
         self._everyone = everyone
         self._busy = busy
         self._on_gone = on_gone
@@ -61,17 +58,15 @@ class Probing:
     async def open(self) -> None:
         await self._bus.subscribe(f"{self._inbox}.*", self._on_answer)
 
-    async def run(self) -> None:
-        """Probe until cancelled."""
-        while True:
-            await asyncio.sleep(self._interval_s)
-            with contextlib.suppress(BusError):
-                await self._probe()
-
-    async def _probe(self) -> None:
+    async def probe(self) -> None:
+        """Ask those whose turn it is; call it a few times a second."""
         if not self._bus.connected:
             self._missing.clear()
             return
+        with contextlib.suppress(BusError):
+            await self._look()
+
+    async def _look(self) -> None:
         asked = self._next() | self._missing.keys()
         missing = await self._ask(asked)
         if missing:  # of one alone nobody can tell whether it is NATS that began anew

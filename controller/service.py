@@ -49,7 +49,6 @@ logger = logging.getLogger(__name__)
 Load = Callable[[RolledOut | None], ClusterSettings]
 
 _ABSENT = "nobody listens there any more"
-_TICK_S = 0.25
 _DRAIN_S = 10.0
 _OFFERS_S = 1.5
 _SUCCESSOR_S = 3.0
@@ -111,7 +110,6 @@ class Controller:
         self._probing = Probing(
             bus,
             self._link,
-            interval_s=failover.probe_interval_ms / 1000,
             everyone=lambda: [(view.id, view.report.boot_id) for view in self._registry.workers],
             busy=lambda: self._leader.machine.busy_workers if self._leader is not None else [],
             on_gone=self._on_worker_absent,
@@ -148,11 +146,9 @@ class Controller:
             async with asyncio.TaskGroup() as tasks:
                 await self._subscribe()
                 lives: tuple[Awaitable[None], ...] = (
-                    self._link.run(),
                     self._leadership.run(),
                     self._follow(),
                     self._prefixes.run(),
-                    self._probing.run(),
                     self._conductor.run(),
                     self._heartbeat(),
                     self._tick(),
@@ -390,12 +386,15 @@ class Controller:
                 await self._publish_event("heartbeat")
 
     async def _tick(self) -> None:
-        """Notice silence: it counts only while this process hears NATS."""
+        """Notice who is gone: silence counts only while this process hears NATS."""
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(self._settings.controller.failover.probe_interval_ms / 1000)
+            await self._link.check()
             if self._link.calm_s >= self._silence_s:
                 for gone in self._registry.forget_silent(time.monotonic() - self._silence_s):
                     self._on_worker_gone(gone)
+            if self._leader is not None:
+                await self._probing.probe()
 
     # Workers and controllers.
 

@@ -52,6 +52,7 @@ from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
+_FOLLOW_S = 1.0
 _TICK_S = 0.25
 _READ_S = 1.0
 _ANSWER_S = 5.0
@@ -143,7 +144,7 @@ class Conductor:
                 self._state = None
                 logger.exception("versions of cluster.yaml cannot be rolled out")
                 await asyncio.sleep(_ASK_AGAIN_S)
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(_TICK_S if self._leadership.leads else _FOLLOW_S)
 
     async def _on_reconnect(self) -> None:
         """What was kept meanwhile was not heard."""

@@ -122,7 +122,9 @@ class Assembler:
             case Chunk():
                 self.status, self.progress = "running", None
                 self.usage = self.usage or message.usage
-                return self._new((message.output,))
+                output = message.output
+                ends = output.finish_reason is not None and not output.token_ids
+                return self._new((self._last_word(output) if ends else output,))
             case Done():
                 self.status = "running"
                 self._end = message

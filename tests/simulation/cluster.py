@@ -60,7 +60,7 @@ SETTINGS = ClusterSettings.model_validate(
         },
     }
 )
-_STARTED_S = 1.6
+_STARTED_S = 0.1
 _LOOK_S = 0.25
 _QUIET_S = 1.3
 _REPORTED_S = 2.2
@@ -113,6 +113,7 @@ class SimulatedCluster:
         self.network.on_publish.append(self._watch)
         for name in CONTROLLERS:
             self._start_controller(name)
+        await asyncio.sleep(_STARTED_S)
         for name in WORKERS:
             await self._start_worker(name)
         await asyncio.sleep(_STARTED_S)
@@ -242,7 +243,11 @@ class SimulatedCluster:
                 wrong.append(f"a fault of the cluster: {one}")
             if one.end == "deadline_exceeded" and not one.hurried:
                 wrong.append(f"ended before its time: {one}")
-            if not self._disturbed and one.end not in ("done", "request_id_conflict", "request_failed"):
+            if not self._disturbed and one.end not in (
+                "done",
+                "request_id_conflict",
+                "request_failed",
+            ):
                 if not (one.hurried and one.end == "deadline_exceeded"):
                     wrong.append(f"failed without a reason: {one}")
             if isinstance(one, PlainListener) and len(one.terminals) > 1 and not self._disturbed:

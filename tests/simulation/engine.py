@@ -6,6 +6,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Literal
 
+from shared.messages.stream import FinishReason
 from tests.worker.recording_engine import RecordingEngine
 from worker.link.messages import (
     Cancel,
@@ -124,7 +125,7 @@ class SimulatedEngine(RecordingEngine):
             sequence.began = True
             self._scheduler.on_fact(self, SequenceStarted(number, 5))
 
-    def _replay(self, number: int, known: Sequence[int], ended: str | None) -> None:
+    def _replay(self, number: int, known: Sequence[int], ended: FinishReason | None) -> None:
         """Put out again what an earlier attempt generated."""
         sequence = self._sequences[number]
         assert self._scheduler is not None
@@ -140,13 +141,15 @@ class SimulatedEngine(RecordingEngine):
             del self._sequences[number]
         self._scheduler.on_fact(self, StepCompleted(outputs))
 
-    def _soon(self, number: int, known: Sequence[int] = (), ended: str | None = None) -> None:
+    def _soon(
+        self, number: int, known: Sequence[int] = (), ended: FinishReason | None = None
+    ) -> None:
         seconds = 0 if self.pace == "at once" else TOKEN_S
         asyncio.get_running_loop().call_later(
             seconds, self._by_itself, number, known, ended, context=self._context
         )
 
-    def _by_itself(self, number: int, known: Sequence[int], ended: str | None) -> None:
+    def _by_itself(self, number: int, known: Sequence[int], ended: FinishReason | None) -> None:
         sequence = self._sequences.get(number)
         if sequence is not None and (known or ended):
             self._replay(number, known, ended)
@@ -159,6 +162,6 @@ class SimulatedEngine(RecordingEngine):
             self._soon(number)
 
 
-def _output(number: int, seed: int, index: int, finish_reason: str | None) -> Output:
+def _output(number: int, seed: int, index: int, finish_reason: FinishReason | None) -> Output:
     token = token_of(seed, index)
     return Output(number, index, [token], f"{token} ", finish_reason)

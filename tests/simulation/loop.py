@@ -128,6 +128,7 @@ class SimulatedLoop:
             with (
                 mock.patch("time.monotonic", self.time),
                 mock.patch("time.clock_gettime", lambda _: self._now),
+                mock.patch("asyncio.all_tasks", tuple),  # which looks at those of all loops
             ):
                 task = self.create_task(work, context=Context())
                 turns = 0

@@ -56,8 +56,7 @@ class Network:
         self._loop = asyncio.get_running_loop()
         self._context = Context()
         self._exact: dict[str, list[Receiver]] = {}
-        self._wild: list[Receiver] = []
-        self._routes: dict[str, list[Receiver]] = {}
+        self._wild: dict[str, list[Receiver]] = {}  # by what is before the first wildcard
         self._left: dict[tuple[str, str], None] = {}
         self._links: dict[tuple[str, str], _Link] = {}
         self._slow: dict[tuple[str, str], float] = {}
@@ -65,18 +64,16 @@ class Network:
         self.on_publish: list[Callable[[str, str, bytes], None]] = []
 
     def add(self, receiver: Receiver) -> None:
-        if _is_wild(receiver.subject):
-            self._wild.append(receiver)
-            self._routes.clear()
-        else:
-            self._exact.setdefault(receiver.subject, []).append(receiver)
+        self._known(receiver.subject).append(receiver)
 
     def remove(self, receiver: Receiver) -> None:
-        known = self._wild if _is_wild(receiver.subject) else self._exact[receiver.subject]
-        known.remove(receiver)
+        self._known(receiver.subject).remove(receiver)
         self._left[receiver.connection, receiver.subject] = None
-        if known is self._wild:
-            self._routes.clear()
+
+    def _known(self, subject: str) -> list[Receiver]:
+        if _is_wild(subject):
+            return self._wild.setdefault(_literal(subject), [])
+        return self._exact.setdefault(subject, [])
 
     def slow(self, sender: str, receiver: str, latency_s: float) -> None:
         """From now on messages take so long, and none overtakes those before it. An empty name
@@ -127,13 +124,13 @@ class Network:
 
     def _chosen(self, subject: str) -> list[Receiver]:
         """Those who get a message: of each queue group one."""
-        if (found := self._routes.get(subject)) is None:
-            found = [r for r in self._wild if matches(r.subject, subject)]
-            self._routes[subject] = found
-        exact = self._exact.get(subject)
-        reachable = [r for r in (*found, *exact) if r.reachable] if exact else [
-            r for r in found if r.reachable
-        ]
+        reachable = [r for r in self._exact.get(subject, ()) if r.reachable]
+        end = subject.rfind(".")
+        while end > 0:
+            for receiver in self._wild.get(subject[:end], ()):
+                if receiver.reachable and matches(receiver.subject, subject):
+                    reachable.append(receiver)
+            end = subject.rfind(".", 0, end)
         if not any(r.queue for r in reachable):
             return reachable
         groups = {receiver.queue: receiver for receiver in reversed(reachable)}
@@ -180,3 +177,9 @@ def matches(pattern: str, subject: str) -> bool:
 
 def _is_wild(subject: str) -> bool:
     return "*" in subject or subject.endswith(">")
+
+
+def _literal(subject: str) -> str:
+    """What is before its first wildcard."""
+    tokens = subject.split(".")
+    return ".".join(tokens[: next(i for i, token in enumerate(tokens) if token in "*>")])

@@ -152,7 +152,8 @@ class SimulatedWorker:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self.scheduler.tick()
+            if self.requests:  # else there is nothing to do
+                self.scheduler.tick()
 
     async def _change_state(self, state: WorkerState) -> None:
         self.state = state
