@@ -39,7 +39,7 @@ class BareController:
         await bus.subscribe(subjects.WORKER_EVENT_ALL, self._on_worker_event)
         await bus.subscribe(subjects.request_event(self._id), self._on_request_events)
         await bus.subscribe(subjects.controller_health(self._id), self._on_health)
-        await bus.subscribe(subjects.INFER_ALL, self._arrived.put, queue=subjects.CONTROLLER_QUEUE)
+        await bus.subscribe(subjects.INFER_ALL, self._arrived.put)
         async with asyncio.TaskGroup() as tasks:
             while True:
                 tasks.create_task(self._route(await self._arrived.get()))

@@ -154,12 +154,13 @@ class SimulatedFleetWorker:
         self._sessions: dict[str, int] = {}
         self._told: set[str] = set()
         self._number = 0
-        self.active = self.ended = 0
+        self.active = self.ended = self.term = 0
 
     def event(self) -> bytes:
         """Its state; the first one says that it joined."""
         said = self._event["worker"]
         said["active_requests"], said["completed_requests"] = self.active, self.ended
+        said["term"] = self.term
         body = orjson.dumps(self._event)
         self._event["type"] = "heartbeat"
         return body
@@ -245,6 +246,10 @@ class SimulatedFleet:
         await self._bus.publish(message.reply, orjson.dumps({**origin, "results": results}))
         worker.active += len(dispatches)
         for dispatch in dispatches:
+            about = {name: dispatch[name] for name in ("request_id", "attempt", "seed")}
+            accepted = orjson.dumps({**about, "worker": worker.id, "status": "accepted"})
+            for inbox in dispatch["inboxes"]:
+                await self._bus.publish(inbox, accepted)
             self._taken.append((time.monotonic(), arrived_s, worker, batch["owner"], dispatch))
 
     async def _answer(self) -> None:
@@ -286,6 +291,9 @@ class SimulatedFleet:
         answer: dict[str, Any] = {"protocol": PROTOCOL, "worker": worker.id, "ok": True}
         if verb == "kept":
             answer["kept"] = worker.kept()
+        if verb == "claim":
+            worker.term = orjson.loads(message.payload)["term"]
+            answer |= {"boot_id": worker.boot_id, "claimed": {"term": worker.term}}
         await self._bus.publish(message.reply, orjson.dumps(answer))
 
     async def _on_hop(self, message: Message) -> None:

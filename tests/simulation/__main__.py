@@ -6,17 +6,23 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from unittest import mock
 
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.script import Step, random_script
+from worker.memory_guard import MemoryGuard
+from worker.memory_limits import MemoryReading
+
+_MEMORY = MemoryReading(own_bytes=0, available_bytes=2**40, total_bytes=2**40, device_bytes=2**40)
 
 
 def broken(steps: Sequence[Step]) -> list[str]:
     """Which promises a cluster breaks when this happens to it."""
     loop = SimulatedLoop()
     try:
-        wrong = loop.run(_life(steps))
+        with mock.patch.object(MemoryGuard, "_read", lambda _: _MEMORY):
+            wrong = loop.run(_life(steps))
     except Exception as error:
         wrong = [f"{type(error).__name__}: {error}"]
     return wrong + [f"nobody caught {problem}" for problem in loop.problems]
