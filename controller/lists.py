@@ -302,7 +302,9 @@ class ListRunner:
     def _recover(self, one: _List, part: _Part, now: float) -> None:
         """Ask for what is missing of a part's stream."""
         request, assembler, recovery = part.request, part.assembler, part.recovery
-        assert request is not None and assembler is not None and recovery is not None
+        if one.end is not None or request is None:
+            return  # since the last one was looked after
+        assert assembler is not None and recovery is not None
         known = self._find(request.key) or request
         situation = Situation(
             connected=True,

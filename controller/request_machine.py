@@ -893,7 +893,7 @@ class RequestMachine:
         """Take in what a worker has; returns it if its contents are needed."""
         ref = RequestRef(client=told.client, request_id=told.request_id, attempt=told.attempt)
         known = self._store.get((told.client, told.request_id))
-        if known is not None and known.attempt >= told.attempt:
+        if known is not None and (known.ended or known.attempt >= told.attempt):
             if (known.attempt, known.worker) == (told.attempt, worker) and not known.ended:
                 return self._catch_up(known, told, boot_id, ref)
             if told.state == "running":

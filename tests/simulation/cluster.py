@@ -63,7 +63,7 @@ SETTINGS = ClusterSettings.model_validate(
 _STARTED_S = 0.1
 _LOOK_S = 0.25
 _QUIET_S = 1.3
-_REPORTED_S = 2.2
+_REPORTED_S = 4.2
 _UNHEARD_S, _SILENCE_S = 1.0, 3.0
 _PATIENCE_S = 40.0
 """Without a disturbance everything ends in this time."""
