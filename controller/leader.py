@@ -16,6 +16,7 @@ from controller.lifecycle import (
     CancelList,
     DispatchesAnswered,
     Event,
+    FailList,
     Finish,
     GiveOrder,
     Instruction,
@@ -198,6 +199,8 @@ class Leader:
                 self._lists.attach(request, inbox)
             case CancelList(request):
                 self._lists.cancel(request)
+            case FailList(request, error):
+                self._lists.fail(request, error)
 
     def _put(self, subject: str, payload: bytes, reply: str = "") -> None:
         self._outbox.append((subject, payload, reply))

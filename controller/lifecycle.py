@@ -278,6 +278,12 @@ class CancelList:
 
 
 @dataclass(frozen=True, slots=True)
+class FailList:
+    request: Request
+    error: StreamError
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """`fields` are those of a log line."""
 
@@ -288,5 +294,5 @@ class Log:
 
 Instruction = (
     TellClient | SendDispatches | GiveOrder | AnswerQuery | ServeList | AttachToList | CancelList
-    | Log
+    | FailList | Log
 )  # fmt: skip

@@ -226,6 +226,11 @@ class ListRunner:
         self._end_if_over(one)
         self._flush()
 
+    def fail(self, whole: Request, error: StreamError) -> None:
+        """End a list, and all that is done for it."""
+        if (one := self._lists.get(whole.key)) is not None and one.end is None:
+            self._end(one, self._failed(one, error))
+
     def tick(self) -> None:
         """Deadlines, silence, keep-alive; call it a few times a second."""
         now = time.monotonic()

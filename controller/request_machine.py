@@ -22,6 +22,7 @@ from controller.lifecycle import (
     ContentsTold,
     DispatchesAnswered,
     Event,
+    FailList,
     Finish,
     GiveOrder,
     HistoryTold,
@@ -835,6 +836,9 @@ class RequestMachine:
         """End it, and make its worker drop it."""
         if request.request is None:
             self._forget(request)
+            return
+        if request.state == "delegated":
+            self._out.append(FailList(request, error))
             return
         if not self._queue.withdraw(request):
             self._cancel_attempt(request, silent=True)
