@@ -371,8 +371,10 @@ class SimulatedCluster:
                 self.jetstream.there = False
             case "mute":
                 self.jetstream.loses_answers = True
-            case "lost":
+            case "lost" if self._leaders:  # else nobody may know the term any more
                 self.jetstream.lose()
+            case _:
+                pass
 
     def _mend_jetstream(self) -> None:
         self.jetstream.there, self.jetstream.loses_answers = True, False

@@ -40,11 +40,14 @@ class _Sequence:
     """
     Attributes:
         tokens: of the answer so far, those of earlier attempts too.
+        known, ended: of an earlier attempt, to be put out again first.
         cancelled: the next step ends it.
     """
 
     seed: int
     tokens: int = 0
+    known: Sequence[int] = ()
+    ended: FinishReason | None = None
     cancelled: bool = False
     began: bool = False
 
@@ -77,12 +80,11 @@ class SimulatedEngine(RecordingEngine):
         match order:
             case Submit():
                 seed = order.sampling.seed
-                sequence = _Sequence(seed, len(order.resumed_ids))
+                sequence = _Sequence(
+                    seed, len(order.resumed_ids), order.replayed_ids, order.ended
+                )
                 self._sequences[order.sequence] = sequence
-                if order.replayed_ids or order.ended:
-                    self._soon(order.sequence, list(order.replayed_ids), order.ended)
-                else:
-                    self._soon(order.sequence)
+                self._soon(order.sequence)
             case Cancel() if order.sequence in self._sequences:
                 self._sequences[order.sequence].cancelled = True
                 self._soon(order.sequence)
@@ -104,6 +106,9 @@ class SimulatedEngine(RecordingEngine):
         """The next token of a sequence, maybe the last one, or why there are none."""
         sequence = self._sequences[number]
         assert self._scheduler is not None
+        if sequence.known or sequence.ended:
+            self._replay(number, sequence)
+            return
         if word == "refusal":
             del self._sequences[number]
             refused = SequenceRefused(number, "request_failed", "the engine does not like it")
@@ -125,13 +130,13 @@ class SimulatedEngine(RecordingEngine):
             sequence.began = True
             self._scheduler.on_fact(self, SequenceStarted(number, 5))
 
-    def _replay(self, number: int, known: Sequence[int], ended: FinishReason | None) -> None:
+    def _replay(self, number: int, sequence: _Sequence) -> None:
         """Put out again what an earlier attempt generated."""
-        sequence = self._sequences[number]
         assert self._scheduler is not None
         self._begin(number, sequence)
-        first = sequence.tokens
+        first, known, ended = sequence.tokens, sequence.known, sequence.ended
         sequence.tokens += len(known)
+        sequence.known, sequence.ended = (), None
         outputs = [
             Output(number, first + offset, [token], f"{token} ")
             for offset, token in enumerate(known)
@@ -141,23 +146,21 @@ class SimulatedEngine(RecordingEngine):
             del self._sequences[number]
         self._scheduler.on_fact(self, StepCompleted(outputs))
 
-    def _soon(
-        self, number: int, known: Sequence[int] = (), ended: FinishReason | None = None
-    ) -> None:
+    def _soon(self, number: int) -> None:
         seconds = 0 if self.pace == "at once" else TOKEN_S
-        asyncio.get_running_loop().call_later(
-            seconds, self._by_itself, number, known, ended, context=self._context
-        )
+        loop = asyncio.get_running_loop()
+        loop.call_later(seconds, self._by_itself, number, context=self._context)
 
-    def _by_itself(self, number: int, known: Sequence[int], ended: FinishReason | None) -> None:
+    def _by_itself(self, number: int) -> None:
         sequence = self._sequences.get(number)
-        if sequence is not None and (known or ended):
-            self._replay(number, known, ended)
-            sequence = self._sequences.get(number)
-        elif sequence is None or (self.pace == "idle" and not sequence.cancelled):
+        if sequence is None:
             return
-        else:
+        if sequence.known or sequence.ended:
+            self._replay(number, sequence)
+        elif self.pace != "idle" or sequence.cancelled:
             self.say(number, "token")
+        else:
+            return
         if number in self._sequences:
             self._soon(number)
 

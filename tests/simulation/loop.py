@@ -147,6 +147,9 @@ class SimulatedLoop:
         """Those that never end: of killed processes, mostly. Nothing of them shall run later."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
+            if task.done() and getattr(task, "_log_traceback", False):  # nobody has looked at it
+                self.problems.append({"message": f"a task failed: {task.exception()!r}"})
+        for task in tasks:
             coroutine = task.get_coro()
             assert isinstance(coroutine, CoroutineType)
             while coroutine.cr_frame is not None:
