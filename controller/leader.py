@@ -235,6 +235,8 @@ class Leader:
     ) -> None:
         reply: ControlReply | None = None
         try:
+            if self._was_away:
+                raise BusError("this process was away")
             answer = await self._bus.request(subject, payload, timeout_s=_ANSWER_S)
             reply = decode(ControlReply, answer.payload)
         except (BusError, DecodeError) as error:

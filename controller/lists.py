@@ -54,6 +54,7 @@ MOST_SEEKING = 16
 
 TICK_S = 0.25
 _COUNT_CAPACITY_S = 1.0
+_MOST_TRIES = 3
 _UNKNOWN_RETRY_MS = 1000
 _LONGEST_RETRY_MS = 2000
 _MOST_TOGETHER = 128
@@ -74,6 +75,7 @@ class _Part:
 
     Attributes:
         first: the number of its first choice in the whole.
+        tries: how often it was submitted in vain, as its worker took the leader for gone.
         request: while it is on its way or with a worker; None before, and after a rejection.
         answered: its answers are all there, or failed.
     """
@@ -82,6 +84,7 @@ class _Part:
     prompt: int
     first: int
     choices: int
+    tries: int = 0
     request: Request | None = None
     assembler: Assembler | None = None
     recovery: Recovery | None = None
@@ -349,7 +352,8 @@ class ListRunner:
         part.usage = part.assembler.usage
         for output in outputs:
             numbered = replace(output, choice=part.first + output.choice)
-            self._say(one, [self._chunk(one, numbered, part.usage)])
+            if _is_new(one, numbered):
+                self._say(one, [self._chunk(one, numbered, part.usage)])
         if part.assembler.done:
             part.answered, part.timings = True, part.assembler.timings
             part.route = part.assembler.route
@@ -366,22 +370,24 @@ class ListRunner:
         """A part failed, and no worker has it any more."""
         now = time.monotonic()
         began = any(one.next_index[number] for number in _numbers(part))
-        passes = error.code in PASSING or error.code == "client_gone"
+        lost = error.code == "client_gone" and part.tries < _MOST_TRIES  # that was not the client
+        part.tries += lost
         self._close(one, part)
         if one.end is not None:
             return
         if error.code in _FATAL:
             self._end(one, self._failed(one, _of_prompt(one, part, error)))
             return
-        if passes and not began and not one.whole.cancelled and now < one.whole.deadline:
+        again = lost or (error.code in PASSING and not began)
+        if again and not one.whole.cancelled and now < one.whole.deadline:
             insort(one.waiting, part.number)
             one.rejected = error
             retry_ms = min(error.retry_after_ms or _UNKNOWN_RETRY_MS, _LONGEST_RETRY_MS)
             one.not_before = now + retry_ms / 1000
-            if not one.open and not one.begun:
+            if not lost and not one.open and not one.begun:
                 self._end(one, self._failed(one, error))
             return
-        if error.code == "client_gone":  # that was not the client
+        if error.code == "client_gone":
             error = StreamError.of("stream_broken", "its worker lost sight of the controller")
         logger.warning(
             "part %d failed: %s", part.number, error.message,
@@ -507,10 +513,10 @@ class ListRunner:
                 self._end(one, self._failed(one, StreamError.of("client_gone", message)))
 
 
-def part_id(key: RequestKey, number: int) -> RequestId:
+def part_id(key: RequestKey, number: int, tries: int = 0) -> RequestId:
     """Of a part: the same whoever serves the list."""
     client, request_id = key
-    named = f"{client}\0{request_id}\0{number}".encode()
+    named = f"{client}\0{request_id}\0{number}\0{tries}".encode()
     return RequestId(f"part-{hashlib.blake2b(named, digest_size=12).hexdigest()}")
 
 
@@ -535,12 +541,19 @@ def _request_of(whole: Request, part: _Part, inbox: str, now: float) -> Request:
         [inbox],
         body.model_copy(update=alone),
         whole.models,
-        request_id=part_id(whole.key, part.number),
+        request_id=part_id(whole.key, part.number, part.tries),
         seed=choice_seed(whole.seed, part.first),
         now=now,
         elapsed_before_ms=whole.elapsed_ms(now),
         part_of=whole.request_id,
     )
+
+
+def _is_new(one: _List, output: ChoiceOutput) -> bool:
+    """Not where it was told by an earlier try."""
+    end = output.index + len(output.token_ids)
+    ends = output.finish_reason is not None and output.choice in one.unfinished
+    return end > one.next_index[output.choice] or ends
 
 
 def _numbers(part: _Part) -> range:

@@ -395,7 +395,7 @@ class ActiveRequest:
         self._warnings += [each for each in output.warnings if each not in self._warnings]
         self._log.append(part)
         if not self.streams:
-            return [self._done(self._log.joined())] if not self.unfinished else []
+            return [self._whole()] if not self.unfinished else []
         if self.unfinished:
             return [Chunk(*self._origin, part, self._first_usage())] if unsaid else []
         return [self._done((part,))]
@@ -551,6 +551,19 @@ class ActiveRequest:
             return None
         self._usage_told = True
         return self._usage(0)
+
+    def _whole(self) -> Done:
+        """The one message of a request that does not stream. What an earlier attempt generated is
+        not in it where it was cancelled before that was put out again here."""
+        heard = len(self.dispatch.request.heard_ids)
+        outputs = tuple(
+            replace(each, index=heard) if not each.token_ids else each
+            for each in self._log.joined()
+        )
+        told = sum(heard + len(each.token_ids) for each in outputs)
+        done = replace(self._done(outputs), usage=self._usage(min(told, self.tokens)))
+        self.end = done
+        return done
 
     def _done(self, outputs: tuple[ChoiceOutput, ...]) -> Done:
         usage = self._usage(self.tokens)
