@@ -235,7 +235,7 @@ class Leader:
     ) -> None:
         reply: ControlReply | None = None
         try:
-            if self._was_away:
+            if self._was_away or not self._bus.connected:  # else it would go out later
                 raise BusError("this process was away")
             answer = await self._bus.request(subject, payload, timeout_s=_ANSWER_S)
             reply = decode(ControlReply, answer.payload)
