@@ -15,10 +15,7 @@ def explained(
     listed = sorted(decided.obstacles.items())[:_MOST_LISTED]
     out = [
         RouteObstacle(
-            worker=worker,
-            code=each.code,
-            reason=each.reason,
-            retry_after_ms=each.retry_after_ms,
+            worker=worker, code=each.code, reason=each.reason, retry_after_ms=each.retry_after_ms
         )
         for worker, each in listed
     ]

@@ -12,15 +12,7 @@ from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal
 from shared.messages.events import RequestFailed, TokensEmitted
 from shared.messages.request import InferenceRequest, Message
 from shared.messages.routes import Route
-from shared.messages.stream import (
-    ChoiceOutput,
-    Done,
-    Failed,
-    Status,
-    StreamError,
-    Timings,
-    Usage,
-)
+from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
 
 RequestKey = tuple[ClientName, RequestId]
 

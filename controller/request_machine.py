@@ -9,40 +9,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
+from controller import lifecycle as life
 from controller.claims import Claims
 from controller.deadlines import Deadlines
 from controller.dispatch_queue import Answer, DispatchQueue
 from controller.history import history_needed, joined_history
 from controller.kept_prefixes import KeptByWorkers
-from controller.lifecycle import (
-    TRANSITIONS,
-    AnswerQuery,
-    AttachToList,
-    CancelList,
-    ContentsTold,
-    DispatchesAnswered,
-    Event,
-    FailList,
-    Finish,
-    GiveOrder,
-    HistoryTold,
-    Instruction,
-    LeavingBegan,
-    LinkRestored,
-    ListEnded,
-    Log,
-    Published,
-    Queried,
-    RequestsReported,
-    ServeList,
-    StreamAttached,
-    TellClient,
-    TimePassed,
-    Transferred,
-    Trigger,
-    WorkerClaimed,
-    WorkerHeard,
-)
+from controller.lifecycle import TRANSITIONS, Event, Instruction, Trigger
 from controller.metrics import Metrics
 from controller.placement import Placement
 from controller.registry import Registry, WorkerGone
@@ -56,19 +29,7 @@ from controller.validation import stream_error
 from controller.waiting_room import WaitingRoom
 from shared.errors import ERROR_CODES, ClusterError, RequestError, is_of_the_request, is_retryable
 from shared.ids import BootId, ControllerId, ModelId, SkillName, WorkerId
-from shared.messages.control import (
-    AttachStream,
-    CancelRequest,
-    Claimed,
-    ClaimedRequest,
-    ClaimWorker,
-    ControlReply,
-    ForgetSession,
-    RequestRef,
-    RequestState,
-    TellContents,
-    TellSession,
-)
+from shared.messages import control
 from shared.messages.dispatch import Dispatch, TransferredRequest
 from shared.messages.events import RequestEvent, RequestFailed, RequestFinished, TokensEmitted
 from shared.messages.request import Message
@@ -226,44 +187,44 @@ class RequestMachine:
         """What is to be done because of an event."""
         self._now = now
         match event:
-            case RequestsReported():
+            case life.RequestsReported():
                 for told in event.events:
                     self._on_reported(event.worker, event.boot_id, told)
-            case Published():
+            case life.Published():
                 self._on_published(event.request)
-            case DispatchesAnswered():
+            case life.DispatchesAnswered():
                 self._on_answers(self._queue.answered(event.number, event.reply, now))
-            case TimePassed():
+            case life.TimePassed():
                 pass
-            case WorkerHeard():
+            case life.WorkerHeard():
                 self._on_worker_heard(event.worker)
             case WorkerGone():
                 self._on_worker_gone(event)
-            case Queried():
+            case life.Queried():
                 self._on_queried(event)
-            case WorkerClaimed():
+            case life.WorkerClaimed():
                 self._on_claimed(event)
-            case ContentsTold():
+            case life.ContentsTold():
                 self._on_contents(event)
-            case HistoryTold():
+            case life.HistoryTold():
                 self._on_history(event)
-            case StreamAttached():
+            case life.StreamAttached():
                 self._on_attached(event)
-            case ListEnded():
+            case life.ListEnded():
                 if (request := self._store.get(event.key)) is not None:
                     request.end = event.end
                     self._fire(request, "list_ended")
-            case Finish():
+            case life.Finish():
                 for request in self._store:
                     if event.key in (None, request.key):
                         self._finish(request, event.error)
-            case Transferred():
+            case life.Transferred():
                 for request in event.requests:
                     self._on_published(request)
-            case LinkRestored():
+            case life.LinkRestored():
                 for view in self._registry.workers:
                     self._claim(view.id, again=True)
-            case LeavingBegan():
+            case life.LeavingBegan():
                 self._leaving = True
             case _:
                 assert_never(event)
@@ -277,7 +238,7 @@ class RequestMachine:
         if action != "nothing":
             getattr(self, f"_{action}")(request, *told)
 
-    # Published, and again.
+    # life.Published, and again.
 
     def _on_published(self, request: Request) -> None:
         known = self._store.get(request.key)
@@ -350,7 +311,7 @@ class RequestMachine:
         if worker is None:
             self._fire(request, "not_attached", again)
             return
-        order = AttachStream(
+        order = control.AttachStream(
             term=self.term,
             request_id=request.request_id,
             client=request.client,
@@ -358,14 +319,16 @@ class RequestMachine:
             inbox=again.inboxes[0],
         )
         self._out.append(
-            GiveOrder(
+            life.GiveOrder(
                 worker,
                 order,
-                lambda reply: StreamAttached(key, attempt, again, reply is not None and reply.ok),
+                lambda reply: life.StreamAttached(
+                    key, attempt, again, reply is not None and reply.ok
+                ),
             )
         )
 
-    def _on_attached(self, event: StreamAttached) -> None:
+    def _on_attached(self, event: life.StreamAttached) -> None:
         if event.attached:
             return
         request = self._store.get(event.key)
@@ -375,13 +338,13 @@ class RequestMachine:
             self._fire(request, "not_attached", event.again)
 
     def _attach_to_list(self, request: Request, again: Request) -> None:
-        self._out.append(AttachToList(request, again.inboxes[0]))
+        self._out.append(life.AttachToList(request, again.inboxes[0]))
 
     def _tell_end_again(self, request: Request, again: Request) -> None:
         if request.end is None:
             self._attach(request, again)
         elif request.delegated:
-            self._out.append(AttachToList(request, again.inboxes[0]))
+            self._out.append(life.AttachToList(request, again.inboxes[0]))
         else:
             self._tell(again, request.end, again.inboxes)
 
@@ -397,20 +360,20 @@ class RequestMachine:
 
     # Cancelled.
 
-    def _on_queried(self, event: Queried) -> None:
+    def _on_queried(self, event: life.Queried) -> None:
         request = self._store.get(event.key)
         client, request_id = event.key
         if request is None:
             if self._claims.missing:
                 return  # who has not answered yet may have it
-            state = RequestState(
+            state = control.RequestState(
                 request_id=request_id, state="unknown", controller=self._controller
             )
         else:
             if event.cancel and (request.part_of is None or event.of_part):
                 request.cancelled = request.cancelled or not request.ended
                 self._fire(request, "cancel_asked")
-            state = RequestState(
+            state = control.RequestState(
                 request_id=request_id,
                 state=request.wire_state,
                 controller=self._controller,
@@ -419,7 +382,7 @@ class RequestMachine:
                 tokens=request.tokens,
             )
         if event.reply:
-            self._out.append(AnswerQuery(event.reply, client, state))
+            self._out.append(life.AnswerQuery(event.reply, client, state))
 
     def _count_from_here(self, request: Request) -> None:
         """Nobody has it from before: what is said of it counts more than all that was."""
@@ -438,7 +401,7 @@ class RequestMachine:
         self._cancel_attempt(request)
 
     def _cancel_list(self, request: Request) -> None:
-        self._out.append(CancelList(request))
+        self._out.append(life.CancelList(request))
 
     # On its way to a worker.
 
@@ -449,7 +412,7 @@ class RequestMachine:
         if self._router.splits(request, self._now):
             request.state, request.delegated = "delegated", True
             self._due.drop(request)
-            self._out.append(ServeList(request))
+            self._out.append(life.ServeList(request))
             return
         session = request.session
         home = self._router.homes.last(session) if session is not None else None
@@ -462,10 +425,10 @@ class RequestMachine:
         assert session is not None
         key, (client, session_id) = request.key, session
         request.state, request.reason = "fetching", "history"
-        order = TellSession(term=self.term, client=client, session_id=session_id)
-        self._out.append(GiveOrder(home, order, lambda reply: _history(key, reply)))
+        order = control.TellSession(term=self.term, client=client, session_id=session_id)
+        self._out.append(life.GiveOrder(home, order, lambda reply: _history(key, reply)))
 
-    def _on_history(self, event: HistoryTold) -> None:
+    def _on_history(self, event: life.HistoryTold) -> None:
         if (request := self._store.get(event.key)) is not None:
             self._fire(request, "history_told", event.messages, event.too_large)
 
@@ -696,20 +659,20 @@ class RequestMachine:
     def _cancel_attempt(self, request: Request, *, silent: bool = False) -> None:
         """Best effort: where it gets lost, attempt numbers fence what still comes."""
         if request.worker is not None:
-            ref = RequestRef(
+            ref = control.RequestRef(
                 client=request.client, request_id=request.request_id, attempt=request.attempt
             )
             self._cancel_at(request.worker, ref, silent=silent)
 
-    def _cancel_at(self, worker: WorkerId, ref: RequestRef, *, silent: bool) -> None:
-        order = CancelRequest(
+    def _cancel_at(self, worker: WorkerId, ref: control.RequestRef, *, silent: bool) -> None:
+        order = control.CancelRequest(
             term=self.term,
             request_id=ref.request_id,
             client=ref.client,
             attempt=ref.attempt,
             silent=silent,
         )
-        self._out.append(GiveOrder(worker, order))
+        self._out.append(life.GiveOrder(worker, order))
 
     # Ended.
 
@@ -762,9 +725,11 @@ class RequestMachine:
         before = self._router.homes.settle(request.affinity, request.worker)
         if request.session is not None and before not in (None, request.worker):
             client, session_id = request.session
-            order = ForgetSession(term=self.term, client=client, session_id=session_id, drop=False)
+            order = control.ForgetSession(
+                term=self.term, client=client, session_id=session_id, drop=False
+            )
             assert before is not None
-            self._out.append(GiveOrder(before, order))
+            self._out.append(life.GiveOrder(before, order))
 
     def _forget(self, request: Request) -> None:
         """Nobody knows any more what was asked: its client asks again."""
@@ -838,7 +803,7 @@ class RequestMachine:
             self._forget(request)
             return
         if request.state == "delegated":
-            self._out.append(FailList(request, error))
+            self._out.append(life.FailList(request, error))
             return
         if not self._queue.withdraw(request):
             self._cancel_attempt(request, silent=True)
@@ -865,7 +830,7 @@ class RequestMachine:
             return
         boot_id = view.report.boot_id
         if view.protocol < 2:  # of a release that knows no leader
-            self._on_claimed(WorkerClaimed(worker, boot_id, Claimed(term=self.term)))
+            self._on_claimed(life.WorkerClaimed(worker, boot_id, control.Claimed(term=self.term)))
             return
         claimed = self._claims.is_claimed(worker, boot_id)
         if claimed and again:
@@ -873,10 +838,10 @@ class RequestMachine:
         else:
             due = self._claims.due(worker, boot_id, self._now)
         if due:
-            order = ClaimWorker(term=self.term, controller=self._controller)
-            self._out.append(GiveOrder(worker, order, lambda reply: _claimed(worker, reply)))
+            order = control.ClaimWorker(term=self.term, controller=self._controller)
+            self._out.append(life.GiveOrder(worker, order, lambda reply: _claimed(worker, reply)))
 
-    def _on_claimed(self, event: WorkerClaimed) -> None:
+    def _on_claimed(self, event: life.WorkerClaimed) -> None:
         view = self._registry.worker(event.worker)
         if view is None or event.claimed is None or event.boot_id != view.report.boot_id:
             return  # it is asked again when it is heard again
@@ -892,10 +857,12 @@ class RequestMachine:
         self._nudge()
 
     def _reconcile(
-        self, told: ClaimedRequest, worker: WorkerId, boot_id: BootId
-    ) -> RequestRef | None:
+        self, told: control.ClaimedRequest, worker: WorkerId, boot_id: BootId
+    ) -> control.RequestRef | None:
         """Take in what a worker has; returns it if its contents are needed."""
-        ref = RequestRef(client=told.client, request_id=told.request_id, attempt=told.attempt)
+        ref = control.RequestRef(
+            client=told.client, request_id=told.request_id, attempt=told.attempt
+        )
         known = self._store.get((told.client, told.request_id))
         if known is not None and (known.ended or known.attempt >= told.attempt):
             if (known.attempt, known.worker) == (told.attempt, worker) and not known.ended:
@@ -938,8 +905,8 @@ class RequestMachine:
         known.decline("other", self._now)
 
     def _catch_up(
-        self, known: Request, told: ClaimedRequest, boot_id: BootId, ref: RequestRef
-    ) -> RequestRef | None:
+        self, known: Request, told: control.ClaimedRequest, boot_id: BootId, ref: control.RequestRef
+    ) -> control.RequestRef | None:
         """Something that was told of it may have been missed."""
         if known.state == "offered":
             self._fire(known, "offer_accepted", boot_id)
@@ -959,7 +926,7 @@ class RequestMachine:
                 pass
         return None
 
-    def _end_unlisted(self, worker: WorkerId, boot_id: BootId, told: Claimed) -> None:
+    def _end_unlisted(self, worker: WorkerId, boot_id: BootId, told: control.Claimed) -> None:
         """What this boot has no more, and had not long ago, has ended long ago."""
         asked_at = self._claims.asked_at(worker)
         listed = {(each.client, each.request_id, each.attempt) for each in told.requests}
@@ -968,14 +935,14 @@ class RequestMachine:
                 if request.heard_at < asked_at:  # else it came since
                     self._fire(request, "finished")
 
-    def _ask_contents(self, worker: WorkerId, wanted: Sequence[RequestRef]) -> None:
+    def _ask_contents(self, worker: WorkerId, wanted: Sequence[control.RequestRef]) -> None:
         if wanted:
-            order = TellContents(term=self.term, requests=list(wanted))
+            order = control.TellContents(term=self.term, requests=list(wanted))
             self._out.append(
-                GiveOrder(worker, order, lambda reply: _contents(worker, wanted, reply))
+                life.GiveOrder(worker, order, lambda reply: _contents(worker, wanted, reply))
             )
 
-    def _on_contents(self, event: ContentsTold) -> None:
+    def _on_contents(self, event: life.ContentsTold) -> None:
         if event.contents is None:
             return  # it is claimed again when nothing is heard of them
         told = {(each.client, each.request_id, each.attempt): each for each in event.contents}
@@ -1041,7 +1008,7 @@ class RequestMachine:
 
     def _tell(self, request: Request, message: StreamMessage, inboxes: Sequence[str]) -> None:
         request.told_at = self._now
-        self._out.append(TellClient(tuple(inboxes), message, request.contents.multiplex))
+        self._out.append(life.TellClient(tuple(inboxes), message, request.contents.multiplex))
 
     def _tell_waiting(self, request: Request) -> None:
         """How it stands, to clients that stream."""
@@ -1063,7 +1030,7 @@ class RequestMachine:
             }
         if code is not None:
             fields["code"] = code
-        self._out.append(Log(level, text, fields))
+        self._out.append(life.Log(level, text, fields))
 
 
 def _deadline_exceeded(request: Request) -> StreamError:
@@ -1071,26 +1038,28 @@ def _deadline_exceeded(request: Request) -> StreamError:
     return StreamError.of("deadline_exceeded", message)
 
 
-def _claimed(worker: WorkerId, reply: ControlReply | None) -> WorkerClaimed:
+def _claimed(worker: WorkerId, reply: control.ControlReply | None) -> life.WorkerClaimed:
     if reply is None:
-        return WorkerClaimed(worker, None, None)
-    return WorkerClaimed(worker, reply.boot_id, reply.claimed)
+        return life.WorkerClaimed(worker, None, None)
+    return life.WorkerClaimed(worker, reply.boot_id, reply.claimed)
 
 
 def _contents(
-    worker: WorkerId, asked: Sequence[RequestRef], reply: ControlReply | None
-) -> ContentsTold:
-    return ContentsTold(worker, asked, reply.contents if reply is not None and reply.ok else None)
+    worker: WorkerId, asked: Sequence[control.RequestRef], reply: control.ControlReply | None
+) -> life.ContentsTold:
+    return life.ContentsTold(
+        worker, asked, reply.contents if reply is not None and reply.ok else None
+    )
 
 
-def _history(key: RequestKey, reply: ControlReply | None) -> HistoryTold:
+def _history(key: RequestKey, reply: control.ControlReply | None) -> life.HistoryTold:
     if reply is None or reply.said is None:
         too_large = reply is not None and reply.code == "payload_too_large"
-        return HistoryTold(key, None, too_large)
-    return HistoryTold(key, [Message.model_validate(message) for message in reply.said])
+        return life.HistoryTold(key, None, too_large)
+    return life.HistoryTold(key, [Message.model_validate(message) for message in reply.said])
 
 
-def _unknown_failure(told: ClaimedRequest) -> RequestFailed:
+def _unknown_failure(told: control.ClaimedRequest) -> RequestFailed:
     return RequestFailed(
         request_id=told.request_id,
         client=told.client,

@@ -12,11 +12,7 @@ from shared.settings.tree import PromptRule
 
 
 def need_of(
-    request: Request,
-    rules: Sequence[PromptRule],
-    home: WorkerId | None,
-    *,
-    reasons: bool = False,
+    request: Request, rules: Sequence[PromptRule], home: WorkerId | None, *, reasons: bool = False
 ) -> Need:
     """The need of a request with all that was said before it in its session.
 
