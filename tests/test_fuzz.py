@@ -23,7 +23,7 @@ from shared.messages.control import (
     ResendQuery,
     ResendState,
 )
-from shared.messages.dispatch import DispatchBatch, DispatchReply, ForwardedRequest
+from shared.messages.dispatch import DispatchBatch, DispatchReply, Transfer
 from shared.messages.events import ControllerEvent, RequestEvents, WorkerEvent
 from shared.messages.health import ClusterHealth, ControllerHealth, WorkerHealth
 from shared.messages.logs import LogRecord, RecentLogs, RecentLogsQuery
@@ -172,7 +172,7 @@ def test_bytes_are_messages_of_a_stream_or_a_decode_error(random: Random) -> Non
 INTERNAL: dict[type[BaseModel], Shape] = {
     kind: Shape(kind)
     for kind in (
-        *(DispatchBatch, DispatchReply, ForwardedRequest),
+        *(DispatchBatch, DispatchReply, Transfer),
         *(RequestEvents, WorkerEvent, ControllerEvent),
         *(ClusterHealth, ControllerHealth, WorkerHealth),
         *(RequestQuery, RequestState, ResendQuery, ResendState, ControlReply),

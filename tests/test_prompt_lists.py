@@ -59,8 +59,8 @@ async def warm_everywhere(cluster: Cluster) -> str:
             await asyncio.sleep(0.05)
 
 
-async def dispatch(asker: Asker, worker: str, seed: int, **body: Any) -> Answer:
-    """Have a worker answer, past all controllers, with a seed of 64 bits."""
+async def dispatch(asker: Asker, worker: str, seed: int, term: int, **body: Any) -> Answer:
+    """Have a worker answer, past the leader of this term, with a seed of 64 bits."""
     answer = Answer()
     inbox = asker.client.new_inbox()
     await asker.client.subscribe(inbox, cb=answer.take)
@@ -68,7 +68,7 @@ async def dispatch(asker: Asker, worker: str, seed: int, **body: Any) -> Answer:
         "request_id": inbox, "client": "local", "skill": "chat", "model": body.pop("model"),
         "attempt": 0, "inboxes": [inbox], "seed": seed, "elapsed_ms": 0.0, "request": body,
     }  # fmt: skip
-    batch = {"protocol": 1, "owner": "nobody", "dispatches": [order]}
+    batch = {"protocol": 2, "owner": "nobody", "term": term, "dispatches": [order]}
     subject = subjects.worker_infer(WorkerId(worker))
     await asker.client.request(subject, json.dumps(batch).encode(), timeout=20)
     await asyncio.wait_for(answer.ended.wait(), 60)
@@ -97,9 +97,14 @@ async def test_choices_are_those_of_one_worker_and_of_each_prompt_alone(
         answer = await ask(cluster, prompts, **fields)
         after = await completed(asker)
         worker = in_turn.ready["workers"][0]
-        together = await dispatch(asker, worker, seed, **body, prompt=prompts)
+        leader = (await cluster.health()).leader
+        assert leader is not None
+        term = leader.term
+        together = await dispatch(asker, worker, seed, term, **body, prompt=prompts)
         alone = [
-            await dispatch(asker, worker, choice_seed(seed, number * n), **body, prompt=prompt)
+            await dispatch(
+                asker, worker, choice_seed(seed, number * n), term, **body, prompt=prompt
+            )
             for number, prompt in enumerate(prompts)
         ]
     assert all(after[worker] > before[worker] for worker in after), "one worker served all of it"

@@ -23,7 +23,7 @@ MADE = {
     "mlx.request.<client>.cancel": subjects.request(ADA, "cancel"),
     "mlx.request.<client>.status": subjects.request(ADA, "status"),
     "mlx.stream.<worker>.<client>.resend": subjects.resend(MAC, ADA),
-    "mlx.controller.<controller>.infer": subjects.controller_infer(CONTROLLER),
+    "mlx.controller.<controller>.transfer": subjects.controller_transfer(CONTROLLER),
     "mlx.worker.<worker>.infer": subjects.worker_infer(MAC),
     "mlx.worker.<worker>.control.<verb>": subjects.worker_control(MAC, "load"),
     "mlx.worker.<worker>.<boot>.alive": subjects.worker_alive(MAC, BOOT),

@@ -80,9 +80,7 @@ class SimulatedEngine(RecordingEngine):
         match order:
             case Submit():
                 seed = order.sampling.seed
-                sequence = _Sequence(
-                    seed, len(order.resumed_ids), order.replayed_ids, order.ended
-                )
+                sequence = _Sequence(seed, len(order.resumed_ids), order.replayed_ids, order.ended)
                 self._sequences[order.sequence] = sequence
                 self._soon(order.sequence)
             case Cancel() if order.sequence in self._sequences:

@@ -9,7 +9,8 @@ from shared.messages.dispatch import (
     Continuation,
     Dispatch,
     DispatchBatch,
-    ForwardedRequest,
+    Transfer,
+    TransferredRequest,
     choice_seed,
     dispatch_json,
     encode_batch,
@@ -29,14 +30,24 @@ BODIES: list[dict[str, object]] = [
 ]
 
 
-def forwarded(request: InferenceRequest) -> InferenceRequest:
-    """The request as it arrives after its one hop."""
-    message = ForwardedRequest(
-        client=ADA, skill=CHAT, reply="_INBOX.x", elapsed_ms=1.5, request=request
+def transferred(request: InferenceRequest) -> InferenceRequest:
+    """The request as it arrives at the next leader."""
+    told = TransferredRequest(
+        client=ADA,
+        skill=CHAT,
+        inboxes=["_INBOX.x"],
+        elapsed_ms=1.5,
+        seed=3,
+        attempt=2,
+        resume=Continuation(token_ids={0: [1]}),
+        request=request,
     )
-    arrived = decode(ForwardedRequest, encode(message))
-    assert (arrived.client, arrived.skill, arrived.reply) == (ADA, CHAT, "_INBOX.x")
-    return arrived.request
+    transfer = Transfer(controller=ControllerId("c"), term=2, requests=[told])
+    arrived = decode(Transfer, encode(transfer))
+    assert arrived.model_copy(update={"requests": []}) == transfer.model_copy(
+        update={"requests": []}
+    )
+    return arrived.requests[0].request
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -53,34 +64,42 @@ def test_a_dispatched_request_arrives_as_it_was(body: dict[str, object]) -> None
         request=parse_request(orjson.dumps(body)),
         resume=Continuation(token_ids={0: [1, 2]}, text_sent={0: 3}),
     )
-    batch = DispatchBatch(owner=ControllerId("c"), dispatches=[dispatch])
+    batch = DispatchBatch(owner=ControllerId("c"), term=4, dispatches=[dispatch])
     assert decode(DispatchBatch, encode(batch)) == batch
     as_written = orjson.dumps(body, option=orjson.OPT_INDENT_2)
     for known in (None, as_written):
         arrived = decode(
-            DispatchBatch, encode_batch(ControllerId("c"), [dispatch_json(dispatch, known)])
+            DispatchBatch, encode_batch(ControllerId("c"), 4, [dispatch_json(dispatch, known)])
         )
         assert arrived == batch
         assert arrived.dispatches[0].request.fingerprint() == dispatch.request.fingerprint()
 
 
 def test_fields_of_a_newer_controller_are_ignored_in_a_request_too() -> None:
-    request = parse_request(b'{"prompt": "x"}')
-    message = ForwardedRequest(
-        client=ADA, skill=CHAT, reply="_INBOX.x", elapsed_ms=1.5, request=request
+    dispatch = Dispatch(
+        request_id=RequestId("r"),
+        client=ADA,
+        skill=CHAT,
+        model=ModelId("demo"),
+        attempt=1,
+        inboxes=["_INBOX.x"],
+        seed=5,
+        elapsed_ms=0.25,
+        request=parse_request(b'{"prompt": "x"}'),
     )
+    message = DispatchBatch(owner=ControllerId("c"), term=1, dispatches=[dispatch])
     newer = orjson.loads(encode(message))
     newer["hops"] = 1
-    newer["request"]["thinking"] = {"budget": 1}
-    assert decode(ForwardedRequest, orjson.dumps(newer)) == message
+    newer["dispatches"][0]["request"]["thinking"] = {"budget": 1}
+    assert decode(DispatchBatch, orjson.dumps(newer)) == message
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_a_forwarded_request_asks_for_the_same_and_keeps_its_fingerprint(
+def test_a_transferred_request_asks_for_the_same_and_keeps_its_fingerprint(
     body: dict[str, object],
 ) -> None:
     request = parse_request(orjson.dumps(body))
-    arrived = forwarded(request)
+    arrived = transferred(request)
     assert arrived == request
     assert arrived.fingerprint() == request.fingerprint()
 
