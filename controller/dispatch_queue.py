@@ -4,12 +4,14 @@ then sent, then answered one by one. Plain state; seconds of any monotonic clock
 A lane has the dispatches for one boot of a worker that a model can serve in one batch.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from controller.deadlines import Deadlines
 from controller.dispatch_holding import PAUSE_S, BatchTarget, Holding
 from controller.lifecycle import SendDispatches
+from controller.metrics import Totals
 from controller.request import Request
 from controller.routing import PASSING
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
@@ -79,13 +81,20 @@ class _Sent:
 
 
 class DispatchQueue:
-    """Attributes:
-    messages, dispatches: counts of what was sent.
-    max_bytes: of a message.
+    """Args:
+    totals: counts what is sent.
+
+    Attributes:
+        max_bytes: of a message.
     """
 
     def __init__(
-        self, controller: ControllerId, term: int, settings: DispatchSettings, max_bytes: int
+        self,
+        controller: ControllerId,
+        term: int,
+        settings: DispatchSettings,
+        max_bytes: int,
+        totals: Totals,
     ) -> None:
         self._controller = controller
         self._term = term
@@ -95,7 +104,8 @@ class DispatchQueue:
         self._sent: dict[int, _Sent] = {}
         self._due: Deadlines[_Lane | int] = Deadlines()
         self.max_bytes = max_bytes
-        self.messages = self.dispatches = 0
+        self._totals = totals
+        self._numbers = itertools.count(1)
 
     def configure(self, settings: DispatchSettings) -> None:
         """Go by other settings, from the next message on."""
@@ -221,9 +231,9 @@ class DispatchQueue:
             yield self._send(lane.worker, batch, now)
 
     def _send(self, worker: _Worker, entries: Sequence[_Entry], now: float) -> SendDispatches:
-        self.messages += 1
-        self.dispatches += len(entries)
-        number = self.messages
+        self._totals.messages += 1
+        self._totals.dispatches += len(entries)
+        number = next(self._numbers)
         self._sent[number] = _Sent(worker, entries, now)
         worker.sent.add(number)
         self._due.set(number, now + self._settings.ack_timeout_ms / 1000)

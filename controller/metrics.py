@@ -8,8 +8,8 @@ import statistics
 import time
 from collections import Counter as PyCounter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -28,20 +28,21 @@ _BREAKER_STATES: tuple[BreakerState, ...] = ("closed", "half-open", "open")
 _NOBODY = ""
 
 
-class Waiting(Protocol):
-    """Where requests wait for room."""
+@dataclass(slots=True)
+class Totals:
+    """Counts over all terms, of those who have no labels for them.
 
-    came: int
-    left: int
+    Attributes:
+        waiting: requests for which no worker has capacity, now.
+        waited, unplaced: those that came to wait, and those of them that found no worker in time.
+        dispatches, messages: that were sent to workers, and in how many messages.
+    """
 
-    def __len__(self) -> int: ...
-
-
-class Sent(Protocol):
-    """What was sent to workers."""
-
-    dispatches: int
-    messages: int
+    waiting: int = 0
+    waited: int = 0
+    unplaced: int = 0
+    dispatches: int = 0
+    messages: int = 0
 
 
 class Metrics:
@@ -55,6 +56,7 @@ class Metrics:
         migrations: of those, the ones that had begun to answer.
         adoptions: requests that were taken over from controllers that are gone.
         turns: of sessions, by where they went.
+        totals: counts that others keep.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -62,8 +64,8 @@ class Metrics:
         self.accepted = self.completed = self.rejected = self.failed = 0
         self.retries = self.migrations = self.adoptions = 0
         self.turns: PyCounter[str] = PyCounter()
-        self._standing = _Standing(registry)
-        self.registry.register(self._standing)
+        self.totals = Totals()
+        self.registry.register(_Standing(registry, self.totals))
         self._requests = cache(Counter(
             "mlx_controller_requests",
             "Requests that ended, by the code of their end; of a list each prompt.",
@@ -115,10 +117,6 @@ class Metrics:
             "From the acceptance of a request to its end, of those that ended well.",
             ("model",), buckets=WHOLE_BUCKETS_S, registry=self.registry,
         ).labels)  # fmt: skip
-
-    def watch(self, waiting: Waiting, sent: Sent) -> None:
-        """Look there from now on."""
-        self._standing.watch(waiting, sent)
 
     def arrived(self, request: Request) -> None:
         """A request is known from now on."""
@@ -177,43 +175,18 @@ class Metrics:
             self._duration(labels[0]).observe(seconds)
 
 
-class _Totals(NamedTuple):
-    came: int = 0
-    left: int = 0
-    dispatches: int = 0
-    messages: int = 0
-
-
 class _Standing(Collector):
     """How the workers stand, as the controller sees them."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, totals: Totals) -> None:
         self._registry = registry
-        self._waiting: Waiting | None = None
-        self._sent: Sent | None = None
-        self._before = _Totals()
-
-    def watch(self, waiting: Waiting, sent: Sent) -> None:
-        """Of the term that begins; counts go on from those of the terms before."""
-        self._before = self._totals()
-        self._waiting, self._sent = waiting, sent
-
-    def _totals(self) -> "_Totals":
-        before, waiting, sent = self._before, self._waiting, self._sent
-        if waiting is None or sent is None:
-            return before
-        return _Totals(
-            before.came + waiting.came,
-            before.left + waiting.left,
-            before.dispatches + sent.dispatches,
-            before.messages + sent.messages,
-        )
+        self._totals = totals
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
 
     def collect(self) -> Iterable[Metric]:
-        views, totals = self._registry.workers, self._totals()
+        views, totals = self._registry.workers, self._totals
         now = time.monotonic()
         requests = GaugeMetricFamily(
             "mlx_controller_worker_requests", "Requests of a worker, as far as known.",
@@ -239,16 +212,16 @@ class _Standing(Collector):
                 opened.add_metric((view.id,), view.breaker.opened)
         yield GaugeMetricFamily(
             "mlx_controller_waiting_requests", "Requests for which no worker has room.",
-            value=len(self._waiting) if self._waiting is not None else 0,
+            value=totals.waiting,
         )  # fmt: skip
         yield CounterMetricFamily(
             "mlx_controller_waited_requests", "Requests that came to wait for room.",
-            value=totals.came,
+            value=totals.waited,
         )  # fmt: skip
         yield CounterMetricFamily(
             "mlx_controller_unplaced_requests",
             "Of those that waited, who gave way to a higher priority, or found no room in time.",
-            value=totals.left,
+            value=totals.unplaced,
         )  # fmt: skip
         yield CounterMetricFamily(
             "mlx_controller_dispatches", "Dispatches that were sent to workers.",

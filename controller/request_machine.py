@@ -101,8 +101,10 @@ class RequestMachine:
         self._retries = RetrySchedule(settings.controller.retry, draw)
         self._store = RequestStore()
         self._turns = SessionTurns()
-        self._queue = DispatchQueue(controller, term, settings.controller.dispatch, max_bytes)
-        self._waiting = WaitingRoom(settings.controller.waiting_room)
+        self._queue = DispatchQueue(
+            controller, term, settings.controller.dispatch, max_bytes, metrics.totals
+        )
+        self._waiting = WaitingRoom(settings.controller.waiting_room, metrics.totals)
         views = registry.workers
         self._claims = Claims([(view.id, view.report.boot_id) for view in views], now)
         self._blocked: dict[Request, None] = {}
@@ -113,7 +115,6 @@ class RequestMachine:
         self._out: list[Instruction] = []
         self._leaving = False
         self.failovers_ms: dict[WorkerId, float] = {}
-        metrics.watch(self._waiting, self._queue)
 
     def configure(self, settings: ClusterSettings) -> None:
         """Go by other settings, from now on."""

@@ -4,6 +4,7 @@ state."""
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from controller.metrics import Totals
 from controller.request import Request
 from controller.routing import NoRoute
 from shared.messages.request import PRIORITIES, Priority
@@ -28,18 +29,21 @@ class _Waiting:
 class WaitingRoom:
     """By priority, then in the order in which they came.
 
+    Args:
+        totals: counts who waits.
+
     Attributes:
         max_wait_s: how long any request should wait.
-        came, left: how many waited, and how many of them found no worker in time.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, totals: Totals) -> None:
         self.max_wait_s = limits.max_wait_ms / 1000
         self._queue: RequestQueue[_Waiting, Hashable] = RequestQueue(
             _depth(limits), kind=lambda waiting: waiting.kind, reject_when_full=False
         )
         self._by_request: dict[Request, _Waiting] = {}
-        self.came = self.left = 0
+        self._totals = totals
+        totals.waiting = 0
 
     def configure(self, limits: Limits) -> None:
         """Hold other limits; who waits already stays."""
@@ -67,18 +71,21 @@ class WaitingRoom:
         waiting = _Waiting(request, request.contents.level, kind, error)
         loser = self._queue.push(waiting, now)
         if loser is not waiting:
-            self.came += 1
+            self._totals.waited += 1
             self._by_request[request] = waiting
+        self._totals.waiting = len(self)
         if loser is None:
             return None
         self._by_request.pop(loser.request, None)
-        self.left += loser is not waiting
+        self._totals.unplaced += loser is not waiting
         return loser.request, loser.error
 
     def leave(self, request: Request) -> bool:
         """It waits no longer; False where it did not."""
         waiting = self._by_request.pop(request, None)
-        return waiting is not None and self._queue.remove(waiting)
+        found = waiting is not None and self._queue.remove(waiting)
+        self._totals.waiting = len(self)
+        return found
 
     def give_up(self, request: Request) -> NoRoute | None:
         """It waited for too long; why there is no worker for it."""
@@ -86,7 +93,7 @@ class WaitingRoom:
         if waiting is None:
             return None
         self.leave(request)
-        self.left += 1
+        self._totals.unplaced += 1
         return waiting.error
 
     def look(self, place: Callable[[Request], NoRoute | None]) -> list[tuple[Request, NoRoute]]:
@@ -104,7 +111,7 @@ class WaitingRoom:
             waiting.error = error
             if waiting.kind is not None and not error.passes:
                 self.leave(waiting.request)
-                self.left += 1
+                self._totals.unplaced += 1
                 lost.append((waiting.request, error))
                 continue
             hopeless.add((waiting.kind, waiting.level))
