@@ -6,8 +6,8 @@ from random import Random
 
 from benchmarks.routing_load import Prompts
 from benchmarks.simulated_fleet import report, skills
-from controller.owned_request import OwnedRequest
 from controller.registry import Registry
+from controller.request import Request
 from controller.request_need import need_of
 from controller.routing import Need, choose, policy_named
 from shared.ids import ClientName, ModelId, RequestId, WorkerId
@@ -49,6 +49,9 @@ def decision_us(workers: int) -> dict[str, float]:
     need_us = (time.process_time() - begun) / len(requests) * 1e6
     policy = policy_named("prefix-aware")
 
+    for view in registry.workers:
+        view.claimed = True
+
     def decide(need: Need) -> WorkerId:
         return choose(need, registry, kept, policy, now=0.0, draw=drawn.random).worker.id
 
@@ -57,26 +60,27 @@ def decision_us(workers: int) -> dict[str, float]:
     return {"need_us": need_us, "choose_us": _cpu_us(decide, needs)}
 
 
-def _requests() -> list[OwnedRequest]:
+def _requests() -> list[Request]:
     prompts, served = Prompts(7), skills()
     made = []
     for number in range(_REQUESTS):
         skill, body = prompts.make(number)
         made.append(
-            OwnedRequest(
+            Request.arrived(
+                _CLIENT,
+                skill,
+                ["_INBOX.x"],
+                InferenceRequest(**body),
+                served[skill],
                 request_id=RequestId(f"{number}"),
-                client=_CLIENT,
-                skill=skill,
-                inboxes=["_INBOX.x"],
-                request=InferenceRequest(**body),
-                models=served[skill],
                 seed=1,
+                now=0.0,
             )
         )
     return made
 
 
-def _need(request: OwnedRequest) -> Need:
+def _need(request: Request) -> Need:
     need = need_of(request, (), None)
     need.links(ModelId(request.models[0]))
     return need
