@@ -54,7 +54,9 @@ class RequestTable:
     def end(self, request: ActiveRequest) -> bool:
         """It is here no longer; one that has a terminal message is kept for a while, for those
         who ask for it again. False when it was not here."""
-        was_here = self._present.pop(request.key, None) is not None
+        was_here = self._present.get(request.key) is request  # and not a later attempt of it
+        if was_here:
+            del self._present[request.key]
         if was_here and request.end is not None:
             if (other := self._ended.get(request.key)) is not None:
                 self.forget(other)
