@@ -1,13 +1,13 @@
 """Whole requests in any order of what may happen to them: none is lost, none is answered twice."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 
 from tests.controller.virtual.clock import run_in_virtual_time
-from tests.controller.virtual.cluster import VirtualCluster
+from tests.controller.virtual.cluster import follow_steps
 from tests.controller.virtual.steps import (
     CONTROLLERS,
     CUT_WORKERS,
@@ -42,17 +42,7 @@ def quiet() -> Iterator[None]:
 
 def follow(*steps: Step) -> None:
     """Do these steps in a cluster; in the end all must be in order."""
-    run_in_virtual_time(_life(steps))
-
-
-async def _life(steps: Sequence[Step]) -> None:
-    cluster = VirtualCluster()
-    await cluster.start()
-    for step in steps:
-        await cluster.do(step)
-    await cluster.settle()
-    await cluster.check()
-    await cluster.close()
+    run_in_virtual_time(follow_steps(steps))
 
 
 def test_requests_of_all_kinds_are_served_by_whichever_controller() -> None:

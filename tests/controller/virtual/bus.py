@@ -13,7 +13,7 @@ from shared.bus.service import Endpoint
 from shared.errors import BusError, NoResponders, RequestTimedOut
 from shared.settings.tree import Nats
 from tests.controller.virtual.network import VirtualNetwork
-from tests.simulation.loop import Process, SimulatedLoop
+from tests.simulation.loop import SimulatedLoop
 
 _MAX_PAYLOAD_BYTES = 8 * 2**20
 _NATS = Nats()
@@ -104,7 +104,7 @@ class VirtualBus(Bus):
     def __init__(self, network: VirtualNetwork, name: str) -> None:
         super().__init__(_NATS, name=name)
         self.name = name
-        self.process = _new_process(name)
+        self.process = cast(SimulatedLoop, asyncio.get_running_loop()).process()
         self.publish_s = 0.0
         self.faults: list[Exception] = []
         self._network = network
@@ -224,7 +224,3 @@ class VirtualBus(Bus):
         for subscription in list(self._heard):
             self.forget(subscription)
         self._network.remove(self._answers)
-
-
-def _new_process(name: str) -> Process:
-    return cast(SimulatedLoop, asyncio.get_running_loop()).process(name)

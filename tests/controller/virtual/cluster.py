@@ -6,6 +6,7 @@ Nothing in it is simulated but time, the server, and what engines generate.
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from controller.service import Controller
@@ -81,6 +82,21 @@ BODIES: tuple[dict[str, Any], ...] = (
     {"prompt": "x"},
 )
 assert len(BODIES) == REQUESTS
+
+
+async def follow_steps(steps: Sequence[Step], *, asks_again: bool = False) -> None:
+    """Do these steps in a new cluster, then wait until all has ended; `asks_again` as there.
+
+    Raises:
+        AssertionError: a promise was broken.
+    """
+    cluster = VirtualCluster(asks_again=asks_again)
+    await cluster.start()
+    for step in steps:
+        await cluster.do(step)
+    await cluster.settle()
+    await cluster.check()
+    await cluster.close()
 
 
 class VirtualCluster:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tests.controller.virtual.clock import run_in_virtual_time
-from tests.controller.virtual.cluster import VirtualCluster
+from tests.controller.virtual.cluster import follow_steps
 from tests.controller.virtual.steps import (
     CONTROLLERS,
     MOODS,
@@ -90,20 +90,10 @@ def random_script(seed: object) -> list[Step]:
 def broken(steps: Sequence[Step]) -> str | None:
     """Which promises these steps break, if any."""
     try:
-        run_in_virtual_time(_life(steps))
+        run_in_virtual_time(follow_steps(steps, asks_again=True))
     except AssertionError as error:
         return str(error)
     return None
-
-
-async def _life(steps: Sequence[Step]) -> None:
-    cluster = VirtualCluster(asks_again=True)
-    await cluster.start()
-    for step in steps:
-        await cluster.do(step)
-    await cluster.settle()
-    await cluster.check()
-    await cluster.close()
 
 
 def main() -> None:
