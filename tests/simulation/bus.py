@@ -108,7 +108,7 @@ class SimulatedBus(Bus):
         super().__init__(_NATS, name=name)
         self.name = name
         self.server = server
-        self.process = cast(SimulatedLoop, asyncio.get_running_loop()).process(name)
+        self.process = cast(SimulatedLoop, asyncio.get_running_loop()).process()
         self.publish_s = 0.0
         self.faults: list[Exception] = []
         self._network = network

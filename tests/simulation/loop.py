@@ -1,10 +1,11 @@
 """An event loop with virtual time, in which parts of a program are processes that can be stopped,
 resumed and killed.
 
-Time passes only when nothing is ready. Who a callback belongs to is a context variable, so all that
-a process starts is its own without knowing: a stopped process runs nothing until it is resumed, and
-a killed one never runs again, in the middle of whatever it did. Apple's FoundationDB and
-TigerBeetle test so: the real code, one thread, one seed.
+Time advances only when no callback is ready. A context variable names the process of each callback,
+and tasks inherit it, so the code under test need not know of processes. A stopped process runs
+nothing until it is resumed; a killed one never runs again, whatever it was doing. This is
+deterministic simulation testing, as Apple's FoundationDB and TigerBeetle do it: the real code in
+one thread, repeatable from one seed.
 """
 
 import asyncio
@@ -32,8 +33,7 @@ class Process:
         killed: as by SIGKILL.
     """
 
-    def __init__(self, loop: "SimulatedLoop", name: str) -> None:
-        self.name = name
+    def __init__(self, loop: "SimulatedLoop") -> None:
         self.stopped = False
         self.killed = False
         self.context = Context()
@@ -66,7 +66,7 @@ class Process:
 class _Handle:
     """A callback that is ready, or a timer; `when` of a timer is the time it is due."""
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when", "number", "process")
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "process", "when")
 
     def __init__(
         self,
@@ -74,18 +74,12 @@ class _Handle:
         args: tuple[Any, ...],
         context: Context | None,
         when: float | None = None,
-        number: int = 0,
     ) -> None:
         self._callback, self._args = callback, args
         self._context = contextvars.copy_context() if context is None else context
         self._cancelled = False
-        self._when = when
-        self.number = number
+        self.when = when
         self.process = self._context.get(_current)
-
-    @property
-    def when(self) -> float | None:
-        return self._when
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -118,8 +112,8 @@ class SimulatedLoop:
     def _itself(self) -> asyncio.AbstractEventLoop:
         return cast(asyncio.AbstractEventLoop, self)
 
-    def process(self, name: str) -> Process:
-        return Process(self, name)
+    def process(self) -> Process:
+        return Process(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run until a coroutine, which is no process's, has ended."""
@@ -203,7 +197,7 @@ class SimulatedLoop:
         context: Context | None = None,
     ) -> _Handle:
         self._number += 1
-        handle = _Handle(callback, args, context, when, self._number)
+        handle = _Handle(callback, args, context, when)
         heapq.heappush(self._timers, (when, self._number, handle))
         return handle
 

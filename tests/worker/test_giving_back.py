@@ -86,6 +86,21 @@ class Scheduled:
         return [choice.sequence for choice in request.choices] if admitted else []
 
 
+def test_an_attempt_that_is_dropped_twice_leaves_the_later_one_in_peace(tiny_model: Path) -> None:
+    """Its last words may still wait when the worker, back after a cut, learns that they are not its
+    own any more."""
+    worker = Scheduled(tiny_model)
+    worker.accept("r")
+    before = worker.scheduler.find((CLIENT, dispatched("r").request_id))
+    assert before is not None
+    assert worker.scheduler.accept(dispatched("r", attempt=1), OWNER) is None
+    worker.scheduler.drop(before)
+    now = worker.scheduler.find((CLIENT, dispatched("r").request_id))
+    assert now is not None and now.dispatch.attempt == 1
+    worker.scheduler.drop(now)
+    assert worker.scheduler.idle
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_when_its_engine_ends_what_was_started_and_what_was_not_goes_back(
     tiny_model: Path, stream: bool

@@ -34,7 +34,7 @@ _TIMES_AS_LONG = 8
 )  # fmt: skip
 def test_many_faults_cost_about_what_as_many_right_values_cost(body: dict[str, Any]) -> None:
     usual_s = min(_cost_s({"prompt": [5] * _MANY}) for _ in range(5))
-    assert min(_cost_s(body) for _ in range(2)) < _TIMES_AS_LONG * usual_s
+    assert min(_cost_s(body) for _ in range(5)) < _TIMES_AS_LONG * usual_s
 
 
 def _cost_s(body: dict[str, Any]) -> float:
