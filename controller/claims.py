@@ -13,15 +13,18 @@ _ASK_AGAIN_S = 1.0
 
 
 class Claims:
-    """Args:
-    workers: heard of when the leader began to lead.
+    """
+    Args:
+        workers: heard of when the leader began to lead.
+
+    Attributes:
+        open_at: from then on requests without a session begin.
     """
 
     def __init__(self, workers: Iterable[tuple[WorkerId, BootId]], now: float) -> None:
         self._missing = dict(workers)
         self._asked_at: dict[WorkerId, float] = {}
-        self._claimed: dict[WorkerId, BootId] = {}
-        self._claimed_at: dict[WorkerId, float] = {}
+        self._claimed: dict[WorkerId, tuple[BootId, float]] = {}
         self.open_at = now + _ANSWER_S
 
     @property
@@ -35,35 +38,24 @@ class Claims:
         return not self._missing or (now >= self.open_at and not turn)
 
     def is_claimed(self, worker: WorkerId, boot_id: BootId) -> bool:
-        return self._claimed.get(worker) == boot_id
+        known = self._claimed.get(worker)
+        return known is not None and known[0] == boot_id
 
-    def due(self, worker: WorkerId, boot_id: BootId, now: float) -> bool:
+    def claimed_at(self, worker: WorkerId) -> float:
+        """When it answered last."""
+        known = self._claimed.get(worker)
+        return known[1] if known is not None else 0.0
+
+    def ask(self, worker: WorkerId, now: float) -> bool:
         """Whether it is to be asked now; then it was asked."""
         asked_at = self._asked_at.get(worker)
-        if self.is_claimed(worker, boot_id) or (
-            asked_at is not None and now - asked_at < _ASK_AGAIN_S
-        ):
+        if asked_at is not None and now - asked_at < _ASK_AGAIN_S:
             return False
         self._asked_at[worker] = now
         return True
-
-    def again(self, worker: WorkerId, now: float) -> bool:
-        """Whether one that answered once is to be asked again now; then it was asked."""
-        if now - self._asked_at.get(worker, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
-            return False
-        self._asked_at[worker] = now
-        return True
-
-    def asked_at(self, worker: WorkerId) -> float:
-        """When it was asked last."""
-        return self._asked_at.get(worker, 0.0)
-
-    def claimed_for_s(self, worker: WorkerId, now: float) -> float:
-        """Since it answered last."""
-        return now - self._claimed_at.get(worker, now)
 
     def answered(self, worker: WorkerId, boot_id: BootId, now: float) -> None:
-        self._claimed[worker], self._claimed_at[worker] = boot_id, now
+        self._claimed[worker] = boot_id, now
         self._missing.pop(worker, None)
 
     def lost(self, worker: WorkerId) -> None:

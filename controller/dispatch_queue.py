@@ -5,12 +5,12 @@ A lane has the dispatches for one boot of a worker that a model can serve in one
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controller.deadlines import Deadlines
 from controller.dispatch_holding import PAUSE_S, BatchTarget, Holding
-from controller.lifecycle import SendDispatches
+from controller.instructions import SendDispatches
 from controller.metrics import Totals
 from controller.request import Request
 from controller.routing import PASSING
@@ -116,18 +116,24 @@ class DispatchQueue:
         """When `pop_due` has something to do."""
         return self._due.next_at
 
-    def add(self, report: WorkerReport, request: Request, now: float) -> None:
-        """Hold an offer until it is due, which may be at once."""
+    def __len__(self) -> int:
+        """Offers that were not answered yet."""
+        return len(self._held) + sum(len(sent.entries) for sent in self._sent.values())
+
+    def add(self, report: WorkerReport, request: Request, now: float) -> Sequence[SendDispatches]:
+        """Hold an offer until it is due; returns what is to be sent now."""
         worker = self._worker(report)
         assert request.model is not None
         lane = self._lane(worker, request.model)
         body = dispatch_json(request.dispatch(now), request.whole_payload)
         lane.held.append(_Entry(request, request.attempt, body, now))
         self._held[request] = lane
-        level = request.contents.level
-        lane.holding.came(level, now)
-        paused_until = worker.paused_until if level != "high" else 0.0
-        self._due.set(lane, lane.holding.due_at(paused_until))
+        lane.holding.came(request.level, now)
+        due_at = lane.holding.due_at(worker.paused_until if request.level != "high" else 0.0)
+        if due_at <= now:
+            return self._send_held(lane, now)
+        self._due.set(lane, due_at)
+        return ()
 
     def withdraw(self, request: Request) -> bool:
         """Whether an offer was held still: then it is not sent."""
@@ -143,7 +149,11 @@ class DispatchQueue:
         lost: list[Answer] = []
         for due in self._due.pop_due(now):
             if isinstance(due, _Lane):
-                messages += self._send_held(due, now)
+                due_at = due.holding.due_at(due.worker.paused_until)
+                if due_at > now and due.held:
+                    self._due.set(due, due_at)
+                else:
+                    messages += self._send_held(due, now)
             else:
                 worker = self._sent[due].worker
                 message = f"worker {worker.id} does not answer"
@@ -213,22 +223,20 @@ class DispatchQueue:
             self._held.pop(entry.request, None)
         return held
 
-    def _send_held(self, lane: _Lane, now: float) -> Iterator[SendDispatches]:
-        due_at = lane.holding.due_at(lane.worker.paused_until)
-        if lane.held and due_at > now:
-            self._due.set(lane, due_at)
-            return
+    def _send_held(self, lane: _Lane, now: float) -> list[SendDispatches]:
         limit = self.max_bytes - _ENVELOPE_BYTES
+        messages: list[SendDispatches] = []
         batch: list[_Entry] = []
         size = 0
         for entry in self._taken_out(lane):
             if batch and (len(batch) == lane.worker.most or size + len(entry.body) > limit):
-                yield self._send(lane.worker, batch, now)
+                messages.append(self._send(lane.worker, batch, now))
                 batch, size = [], 0
             batch.append(entry)
             size += len(entry.body) + 1
         if batch:
-            yield self._send(lane.worker, batch, now)
+            messages.append(self._send(lane.worker, batch, now))
+        return messages
 
     def _send(self, worker: _Worker, entries: Sequence[_Entry], now: float) -> SendDispatches:
         self._totals.messages += 1

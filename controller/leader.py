@@ -6,28 +6,21 @@ import contextlib
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable
+from typing import assert_never
 
-from controller.leadership import Leadership
-from controller.lifecycle import (
+from controller.events import DispatchesAnswered, Event, LinkRestored, RequestsReported, TimePassed
+from controller.instructions import (
     AnswerQuery,
-    AttachToList,
-    CancelList,
-    DispatchesAnswered,
-    Event,
-    FailList,
-    Finish,
     GiveOrder,
     Instruction,
-    LinkRestored,
     Log,
-    RequestsReported,
+    OrderList,
     SendDispatches,
-    ServeList,
     TellClient,
-    TimePassed,
+    Then,
 )
+from controller.leadership import Leadership
 from controller.link import Link
 from controller.lists import TICK_S, ListRunner
 from controller.request_machine import RequestMachine
@@ -40,7 +33,6 @@ from shared.messages.codec import decode, encode
 from shared.messages.control import ControlReply
 from shared.messages.dispatch import DispatchReply
 from shared.messages.events import RequestEvents
-from shared.messages.stream import StreamError
 from shared.messages.stream import encode as encode_stream
 from shared.tasks import Tasks
 
@@ -73,23 +65,19 @@ class Leader:
         self._leadership = leadership
         self._link = link
         self._lapses = link.lapses
-        self._held: list[Event] = []
-        self._open = asyncio.Event()
-        self._open.set()
+        self._held: list[Callable[[], None]] = []
         self._replies, self._inbox = bus.new_inbox(), bus.new_inbox()
         self._lists = ListRunner(
             self.on,
             machine.find,
-            machine.capacity,
-            self._put,
+            lambda request: machine.router.capacity(request, time.monotonic()),
+            self._send,
             self._inbox,
             bus.max_payload,
             lambda: bus.connections,
         )
         self._subscriptions: list[Subscription] = []
         self._tasks = Tasks()
-        self._outbox: deque[tuple[str, bytes, str]] = deque()
-        self._filled = asyncio.Event()
         self._changes = Changes()
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -100,10 +88,9 @@ class Leader:
         bus = self._bus
         self._subscriptions = [
             await bus.subscribe(f"{self._replies}.*", self._on_reply),
-            await bus.subscribe(f"{self._inbox}.>", self._lists.on_message),
+            await bus.subscribe(f"{self._inbox}.>", self._on_part),
             await bus.subscribe(subjects.request_event(self._controller), self._on_reported),
         ]
-        self._tasks.start(self._send_all())
 
     async def close(self) -> None:
         """Send nothing more, hear nothing more."""
@@ -117,34 +104,44 @@ class Leader:
 
     def on(self, event: Event) -> None:
         """Something happened: do what is to be done."""
-        if not self._leadership.leads:
-            return
-        if self._was_away or not self._open.is_set():
-            self._held.append(event)
-            if self._open.is_set():
-                self._open.clear()
-                self._tasks.start(self._make_sure())
-            return
+        self._when_sure(lambda: self._take(event))
+
+    def _take(self, event: Event) -> None:
         for instruction in self.machine.on(event, time.monotonic()):
             self._carry_out(instruction)
         self._set_timer()
         self._changes.notify()
 
+    # Sure to lead.
+
+    def _when_sure(self, act: Callable[[], None]) -> None:
+        """Do it now, or when JetStream has said that nobody else leads."""
+        if not self._leadership.leads or self._closed:
+            return
+        if not self._held and not self._was_away:
+            act()
+            return
+        self._held.append(act)
+        if len(self._held) == 1:
+            self._tasks.start(self._make_sure())
+
     @property
     def _was_away(self) -> bool:
-        return self._link.away or self._link.lapses != self._lapses
+        link = self._link
+        return not self._bus.connected or link.away or link.lapses != self._lapses
 
     async def _make_sure(self) -> None:
         """Go on if nobody else leads; then with what may have been missed."""
         until = time.monotonic() + _UNSURE_S
-        while self._leadership.leads and self._held:
+        while self._leadership.leads:
             came_back = await self._link.check()
             if came_back and (await self._is_confirmed() or time.monotonic() >= until):
                 self._lapses = self._link.lapses
-                self._open.set()
+                self.on(LinkRestored())
+                self.on(TimePassed())  # after all that came meanwhile
                 held, self._held = self._held, []
-                for event in [*held, LinkRestored()]:
-                    self.on(event)
+                for act in held:
+                    self._when_sure(act)
                 return
             await asyncio.sleep(_AGAIN_S)
         self._held.clear()
@@ -162,80 +159,43 @@ class Leader:
         """Return once no worker has yet to answer whether it takes a request."""
         await self._changes.wait_until(lambda: not self.machine.offered or self._closed)
 
-    def fail_all(self, error: StreamError) -> None:
-        """End every request, and make the workers drop what they do for it."""
-        self.on(Finish(None, error))
-
-    async def flush(self) -> None:
-        """Return once all that was said before is on its way."""
-        await self._changes.wait_until(lambda: not self._outbox or self._closed)
-        with contextlib.suppress(BusError):
-            await self._bus.flush()
-
     # Instructions.
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case SendDispatches(worker, number, payload):
-                self._put(subjects.worker_infer(worker), payload, f"{self._replies}.{number}")
+                self._send(subjects.worker_infer(worker), payload, f"{self._replies}.{number}")
             case TellClient(inboxes, message, multiplex):
                 body = encode_stream(message, multiplex=multiplex)
                 for inbox in inboxes:
-                    self._put(inbox, body)
-            case GiveOrder(worker, order, None):
-                self._put(subjects.worker_control(worker, order.verb), encode(order))
-            case GiveOrder(worker, order, then) if then is not None:
-                subject = subjects.worker_control(worker, order.verb)
-                self._tasks.start(self._ask(worker, subject, encode(order), then))
-            case AnswerQuery(reply, _, state):
-                self._put(reply, encode(state))
+                    self._send(inbox, body)
+            case GiveOrder(worker, order, then):
+                subject, payload = subjects.worker_control(worker, order.verb), encode(order)
+                if then is None:
+                    self._send(subject, payload)
+                else:
+                    self._tasks.start(self._ask(worker, subject, payload, then))
+            case AnswerQuery(reply, state):
+                self._send(reply, encode(state))
             case Log(level, text, fields):
                 logger.log(level, text, extra=dict(fields))
-            case ServeList(request):
+            case OrderList():
                 if self._lists.idle:
                     self._tasks.start(self._tend_lists())
-                self._lists.serve(request)
-            case AttachToList(request, inbox):
-                self._lists.attach(request, inbox)
-            case CancelList(request):
-                self._lists.cancel(request)
-            case FailList(request, error):
-                self._lists.fail(request, error)
+                self._lists.take(instruction)
+            case _:
+                assert_never(instruction)
 
-    def _put(self, subject: str, payload: bytes, reply: str = "") -> None:
-        self._outbox.append((subject, payload, reply))
-        self._filled.set()
+    def _send(self, subject: str, payload: bytes, reply: str = "") -> None:
+        try:
+            self._bus.send(subject, payload, reply=reply)
+        except BusError as error:
+            logger.warning("a message on %s was lost: %s", subject, error.message)
 
-    async def _send_all(self) -> None:
-        """Publish all, in this order, while the term goes on."""
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while self._outbox:
-                await self._bus.wait_connected()
-                if self._was_away:
-                    self.on(TimePassed())  # which waits until nobody else leads
-                await self._open.wait()
-                if not self._leadership.leads:
-                    self._outbox.clear()
-                    break
-                subject, payload, reply = self._outbox.popleft()
-                try:
-                    await self._bus.publish(subject, payload, reply=reply)
-                except BusError as error:
-                    logger.warning("a message on %s was lost: %s", subject, error.message)
-            self._changes.notify()
-
-    async def _ask(
-        self,
-        worker: WorkerId,
-        subject: str,
-        payload: bytes,
-        then: Callable[[ControlReply | None], Event],
-    ) -> None:
+    async def _ask(self, worker: WorkerId, subject: str, payload: bytes, then: Then) -> None:
         reply: ControlReply | None = None
         try:
-            if self._was_away or not self._bus.connected:  # else it would go out later
+            if self._was_away:  # else it would go out later
                 raise BusError("this process was away")
             answer = await self._bus.request(subject, payload, timeout_s=_ANSWER_S)
             reply = decode(ControlReply, answer.payload)
@@ -243,7 +203,8 @@ class Leader:
             logger.debug("worker %s does not answer: %s", worker, error.message)
         if reply is not None and reply.code == "stale_term":
             self._leadership.on_refused()
-        self.on(then(reply))
+        if (event := then(reply)) is not None:
+            self.on(event)
 
     # Events.
 
@@ -265,26 +226,27 @@ class Leader:
             return
         self.on(RequestsReported(told.worker, told.boot_id, told.events))
 
+    async def _on_part(self, message: Message) -> None:
+        self._when_sure(lambda: self._lists.on_message(message))
+
     # Time.
 
     async def _tend_lists(self) -> None:
         await asyncio.sleep(TICK_S)
         while not self._lists.idle:
-            if self._leadership.leads and not self._was_away:
-                self._lists.tick()
+            self._when_sure(self._lists.tick)
             await asyncio.sleep(TICK_S)
 
     def _set_timer(self) -> None:
+        """One that is too early does no harm: it is not put off at each event."""
         at = self.machine.next_due
-        if at == self._timer_at:
+        if at >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_at = at
-        if at < math.inf:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer, self._timer_at = None, math.inf

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Protocol
 
 from controller.link import Link
@@ -67,6 +67,7 @@ class Leadership:
         registry: Registry,
         link: Link,
         probe: Callable[[ControllerId], Awaitable[Probed]],
+        ask_all: Callable[[], Awaitable[Sequence[ControllerReport]]],
         *,
         ttl_s: int,
         probe_interval_s: float,
@@ -77,6 +78,7 @@ class Leadership:
         self._registry = registry
         self._link = link
         self._probe = probe
+        self._ask_all = ask_all
         self._ttl_s = ttl_s
         self._renew_s = ttl_s / _RENEWALS
         self._probe_interval_s = probe_interval_s
@@ -216,22 +218,25 @@ class Leadership:
         self._set_problem(None)
         record = _record_of(kept)
         self.term = max(self.term, record.term if record is not None else 0)
-        if record is None or record.released or record.controller == self._controller:
-            if await self._other_leads():
-                return self._probe_interval_s
-        elif not await self._is_gone(record):
+        if record is None:
+            is_free = not await self._other_leads()
+        elif record.released or record.controller == self._controller:
+            is_free = True
+        else:
+            is_free = await self._is_gone(record)
+        if not is_free:
             return self._probe_interval_s
         await self._take_over(kept, record)
         return self._probe_interval_s
 
     async def _other_leads(self) -> bool:
         """Whether a leader is there whose record JetStream has lost: it writes it again."""
-        for report in self._registry.controllers:
-            if report.leader and report.id != self._controller:
-                probed = await self._probe(report.id)
-                if isinstance(probed, ControllerReport) and probed.leader:
-                    return True
-        return False
+        try:
+            reports = await self._ask_all()
+        except BusError as error:
+            logger.warning("the other controllers cannot be asked: %s", error.message)
+            return True
+        return any(report.leader and report.id != self._controller for report in reports)
 
     async def _is_gone(self, record: LeaseRecord) -> bool:
         """Whether the leader is to be overtaken: twice nobody listened there, or it was silent for

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.lifecycle import Event, Finish, ListEnded, Published, Queried
+from controller.events import Event, Finish, ListEnded, Published, Queried
+from controller.instructions import OrderList
 from controller.request import Request, RequestKey
 from controller.request_store import KEPT_AFTER_END_S
 from controller.routing import PASSING
@@ -54,7 +55,7 @@ MOST_SEEKING = 16
 
 TICK_S = 0.25
 _COUNT_CAPACITY_S = 1.0
-_MOST_TRIES = 3
+_MOST_LOST = 3
 _UNKNOWN_RETRY_MS = 1000
 _LONGEST_RETRY_MS = 2000
 _MOST_TOGETHER = 128
@@ -75,7 +76,8 @@ class _Part:
 
     Attributes:
         first: the number of its first choice in the whole.
-        tries: how often it was submitted in vain, as its worker took the leader for gone.
+        tries: how often it was submitted in vain.
+        lost: of those, as its worker took the leader for gone.
         request: while it is on its way or with a worker; None before, and after a rejection.
         answered: its answers are all there, or failed.
     """
@@ -85,6 +87,7 @@ class _Part:
     first: int
     choices: int
     tries: int = 0
+    lost: int = 0
     request: Request | None = None
     assembler: Assembler | None = None
     recovery: Recovery | None = None
@@ -179,7 +182,20 @@ class ListRunner:
 
     # What the leader says.
 
-    def serve(self, whole: Request) -> None:
+    def take(self, order: OrderList) -> None:
+        whole = order.request
+        match order.verb:
+            case "serve":
+                self._serve(whole)
+            case "attach":
+                self._attach(whole, order.inbox)
+            case "cancel":
+                self._cancel(whole)
+            case "fail":
+                assert order.error is not None
+                self._fail_whole(whole, order.error)
+
+    def _serve(self, whole: Request) -> None:
         """Have the parts of a request served."""
         body = whole.contents
         _, most = self._capacity(whole)
@@ -205,7 +221,7 @@ class ListRunner:
         self._advance(one)
         self._flush()
 
-    def attach(self, whole: Request, inbox: str) -> None:
+    def _attach(self, whole: Request, inbox: str) -> None:
         """Say to one more inbox what was said, and what follows."""
         if (one := self._lists.get(whole.key)) is None:
             return
@@ -218,7 +234,7 @@ class ListRunner:
             one.inboxes.add(inbox, awake_or_asleep())
         self._flush()
 
-    def cancel(self, whole: Request) -> None:
+    def _cancel(self, whole: Request) -> None:
         """End a list as its client asked: what was done stays."""
         if (one := self._lists.get(whole.key)) is None or one.end is not None:
             return
@@ -229,7 +245,7 @@ class ListRunner:
         self._end_if_over(one)
         self._flush()
 
-    def fail(self, whole: Request, error: StreamError) -> None:
+    def _fail_whole(self, whole: Request, error: StreamError) -> None:
         """End a list, and all that is done for it."""
         if (one := self._lists.get(whole.key)) is not None and one.end is None:
             self._end(one, self._failed(one, error))
@@ -255,7 +271,7 @@ class ListRunner:
                 self._say(one, [_status(one)])
         self._flush()
 
-    async def on_message(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """What came to the runner's inboxes."""
         if message.subject.startswith(f"{self._probes}."):
             if message.no_responders:
@@ -370,8 +386,9 @@ class ListRunner:
         """A part failed, and no worker has it any more."""
         now = time.monotonic()
         began = any(one.next_index[number] for number in _numbers(part))
-        lost = error.code == "client_gone" and part.tries < _MOST_TRIES  # that was not the client
-        part.tries += lost
+        lost = error.code == "client_gone" and part.lost < _MOST_LOST  # that was not the client
+        part.lost += lost
+        part.tries += 1
         self._close(one, part)
         if one.end is not None:
             return
@@ -381,7 +398,7 @@ class ListRunner:
         again = lost or (error.code in PASSING and not began)
         if again and not one.whole.cancelled and now < one.whole.deadline:
             insort(one.waiting, part.number)
-            one.rejected = error
+            one.rejected = None if lost else error
             retry_ms = min(error.retry_after_ms or _UNKNOWN_RETRY_MS, _LONGEST_RETRY_MS)
             one.not_before = now + retry_ms / 1000
             if not lost and not one.open and not one.begun:
@@ -562,7 +579,10 @@ def _numbers(part: _Part) -> range:
 
 def _is_served(part: _Part) -> bool:
     """Whether a worker has it, or had."""
-    return part.request is not None and part.request.state in ("running", "ended")
+    request = part.request
+    return request is not None and (
+        request.state == "running" or (request.ended and request.ended_well)
+    )
 
 
 def _of_prompt(one: _List, part: _Part, error: StreamError) -> StreamError:

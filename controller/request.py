@@ -1,16 +1,17 @@
 """One request of a client, as the leader knows it: from its arrival to half a minute after its end."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from controller.answer_progress import AnswerProgress
 from controller.placement import Outcome, Placement
+from controller.routing import Decision, Need, NoRoute
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
-from shared.messages.control import ClaimedRequest, RequestStateName
+from shared.messages.control import ClaimedRequest, RequestRef, RequestStateName
 from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal
 from shared.messages.events import RequestFailed, TokensEmitted
-from shared.messages.request import InferenceRequest, Message
+from shared.messages.request import InferenceRequest, Message, Priority
 from shared.messages.routes import Route
 from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
 
@@ -52,14 +53,17 @@ class Request:
 
     Attributes:
         inboxes: who listens: more than one where the request was published again.
-        late: the same request, published again while the worker that has it does not know of their
-            inboxes.
+        late: the same, published again, while the worker that has it does not know of its inbox.
         request: what the client asked for; None while only a worker knows.
         payload: that as its client wrote it, where it is at hand.
         earlier: messages of its session that come before its own.
         attempt: the highest number that was given; 0 before the first.
         rejected: by whom, since the search for a worker began.
-        waits_since: when that first found none.
+        need: what it asks of a worker; None until that is asked first.
+        decision: how the worker was chosen that it was offered to last.
+        no_route: why it waits for a worker.
+        waiting_kind: who is alike finds a worker where this one does; None where that cannot be said.
+        waits_since: when the search first found none.
         tried: workers whose attempt failed; others come first.
         failures: attempts that failed after a worker accepted them.
         migrations: of those, the ones that had begun to answer.
@@ -95,7 +99,10 @@ class Request:
     boot_id: BootId | None = None
     model: ModelId | None = None
     placement: Placement | None = None
-    links: Sequence[str] = ()
+    need: Need | None = None
+    decision: Decision | None = None
+    no_route: NoRoute | None = None
+    waiting_kind: Hashable = None
     route: Route | None = None
     progress: AnswerProgress = field(default_factory=AnswerProgress)
     earlier: list[Message] = field(default_factory=list)
@@ -189,21 +196,66 @@ class Request:
             _ended_tokens=told.tokens,
         )
 
+    @classmethod
+    def carried(cls, told: Dispatch, models: list[ModelId], now: float) -> "Request":
+        """One that another leader had."""
+        session = told.request.turn_of
+        request = cls(
+            told.request_id,
+            told.client,
+            told.skill,
+            [],
+            models,
+            now,
+            session=(told.client, session) if session is not None else None,
+            attempt=told.attempt,
+            failures=told.retries,
+            migrations=told.migrations,
+            crashes=told.crashes,
+            told_at=now,
+        )
+        request.fill(told, models, now)
+        return request
+
     def fill(self, told: Dispatch, models: list[ModelId], now: float) -> None:
-        """Its worker told its contents."""
+        """Its contents are known now."""
         self.request, self.seed, self.inboxes = told.request, told.seed, list(told.inboxes)
-        self.models = models or self.models
+        self.models = models
         self.arrived_at, self.elapsed_before_ms = now, told.elapsed_ms
         self.route = told.route
         cached = told.request.cache_session
         self.affinity = (self.client, cached) if cached is not None else None
         self.progress = AnswerProgress.of(told.resume, len(told.request.heard_ids))
 
+    def again(self, inbox: str) -> "Request":
+        """The same as it comes when it is published once more, before its end."""
+        return Request.arrived(
+            self.client,
+            self.skill,
+            [inbox],
+            self.contents,
+            self.models,
+            request_id=self.request_id,
+            seed=self.seed,
+            now=self.arrived_at,
+            payload=self.payload,
+            elapsed_before_ms=self.elapsed_before_ms,
+        )
+
     # What it is.
 
     @property
     def key(self) -> RequestKey:
         return self.client, self.request_id
+
+    @property
+    def ref(self) -> RequestRef:
+        """Its last attempt."""
+        return RequestRef(client=self.client, request_id=self.request_id, attempt=self.attempt)
+
+    @property
+    def level(self) -> Priority:
+        return self.contents.level
 
     @property
     def contents(self) -> InferenceRequest:
@@ -252,6 +304,10 @@ class Request:
     def deadline(self) -> float:
         return self.arrived_at + (self.contents.timeout_ms - self.elapsed_before_ms) / 1000
 
+    def deadline_exceeded(self) -> StreamError:
+        message = f"timeout_ms of {self.contents.timeout_ms} passed"
+        return StreamError.of("deadline_exceeded", message)
+
     def runs_in(self, worker: WorkerId, boot_id: BootId | None) -> bool:
         """Whether this boot of a worker has it."""
         return (self.state, self.worker, self.boot_id) == ("running", worker, boot_id)
@@ -265,33 +321,36 @@ class Request:
             del self.inboxes[:-MAX_INBOXES]
 
     def listen_late(self, again: "Request") -> None:
-        """One more whose inbox its worker does not know; as many as may listen."""
+        """One more of whom its worker does not know; as many as may listen."""
         self.late.append(again)
         del self.late[:-MAX_INBOXES]
 
-    def offer(
-        self, attempt: int, worker: WorkerId, boot_id: BootId, model: ModelId, placed: Placement
-    ) -> None:
+    def offer(self, decision: Decision, placed: Placement) -> None:
         """A worker is asked to take it."""
-        self.state, self.attempt, self.worker, self.boot_id = "offered", attempt, worker, boot_id
-        self.model, self.placement, self._began = model, placed, False
+        view = decision.worker
+        self.state, self.reason, self.attempt = "offered", "dispatching", self.attempt + 1
+        self.worker, self.boot_id, self.model = view.id, view.report.boot_id, decision.model
+        self.decision, self.placement, self._began = decision, placed, False
         for again in self.late:
             self.listen(again.inboxes[0])
         self.late.clear()
 
-    def dispatch(self, now: float) -> Dispatch:
-        """What the worker is sent that it is offered to."""
-        assert self.model is not None
-        return Dispatch(
+    def dispatch(self, now: float, request: InferenceRequest | None = None) -> Dispatch:
+        """What a worker, or the next leader, is sent.
+
+        Args:
+            request: if not with all that was said before it.
+        """
+        return Dispatch.model_construct(
             request_id=self.request_id,
             client=self.client,
             skill=self.skill,
-            model=self.model,
+            model=self.model or self.models[0],
             attempt=self.attempt,
             inboxes=list(self.inboxes),
             seed=self.seed,
             elapsed_ms=round(self.elapsed_ms(now), 3),
-            request=self.whole,
+            request=request or self.whole,
             resume=self.progress.continuation(self.contents.heard_ids),
             route=self.route,
             retries=self.failures,
@@ -326,7 +385,7 @@ class Request:
             self.models = [self.model] if self.model is not None else self.models
         if self.worker is not None:
             self.tried.add(self.worker)
-        self.worker = self.boot_id = None
+        self.worker = self.boot_id = self.need = None
 
     def decline(self, outcome: Outcome, now: float) -> None:
         """The worker that it was offered to does not take it."""
@@ -345,7 +404,7 @@ class Request:
         if self.request is not None:
             self._fingerprint, self._ended_tokens = self.fingerprint, self.tokens
             self.request = self.request.model_copy(update=NOT_CONTENTS)
-        self.payload, self.links, self.earlier = None, (), []
+        self.payload, self.need, self.decision, self.earlier = None, None, None, []
         self.progress = AnswerProgress()
 
     def _leave_worker(self, outcome: Outcome, now: float) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from controller.leader import Leader
-from controller.lifecycle import Published, Queried
+from controller.events import Published, Queried
 from controller.lists import first_part
 from controller.request import Request
 from controller.validation import may_answer, read_request, rejection

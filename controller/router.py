@@ -65,6 +65,8 @@ class Router:
     def need(self, request: Request) -> Need:
         """What it asks of a worker."""
         home = self.homes.home(request.affinity) if request.affinity is not None else None
+        if request.need is not None:
+            return request.need._replace(home=home)
         hides = request.started or request.contents.reasoning_effort == "none"
         reasons = hides and self._registry.has_reasoning(request.models)
         return need_of(request, self._rules, home, reasons=reasons)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from controller.kept_prefixes import KeptByWorkers
 from controller.leader import Leader
 from controller.leadership import Leadership, Probed, Store
-from controller.lifecycle import LeavingBegan, WorkerHeard
+from controller.events import Finish, LeavingBegan, WorkerHeard
 from controller.link import Link
 from controller.metrics import Metrics
 from controller.metrics_server import serving_metrics
@@ -26,7 +26,7 @@ from shared.errors import BusError, DecodeError, NoResponders, SettingsError
 from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.codec import decode, encode
-from shared.messages.dispatch import TransferredRequest
+from shared.messages.dispatch import Dispatch
 from shared.messages.events import (
     ControllerEvent,
     ControllerReport,
@@ -53,6 +53,7 @@ _DRAIN_S = 10.0
 _OFFERS_S = 1.5
 _SUCCESSOR_S = 3.0
 _PROBE_S = 1.0
+_ALL_S = 0.3
 _SETTLING_BEATS = 3
 """So many heartbeats after it began to listen a controller has heard all workers, busy machines
 too; until then it does not say that none can serve a request."""
@@ -102,6 +103,7 @@ class Controller:
             self._registry,
             self._link,
             self._probe,
+            self._ask_all,
             ttl_s=settings.controller.lease.ttl_s,
             probe_interval_s=failover.probe_interval_ms / 1000,
         )
@@ -195,12 +197,7 @@ class Controller:
         )
 
     def _take_failovers_ms(self) -> dict[WorkerId, float]:
-        """How long requests waited that had to leave a worker: the longest for each since the last
-        call."""
-        if self._leader is None:
-            return {}
-        taken, self._leader.machine.failovers_ms = self._leader.machine.failovers_ms, {}
-        return taken
+        return self._leader.machine.take_failovers_ms() if self._leader is not None else {}
 
     # Settings.
 
@@ -326,8 +323,9 @@ class Controller:
         await self._change_state("draining")
         if not others:
             await self._within(_DRAIN_S, leader.until_idle(), stop)
-            leader.fail_all(StreamError.of("draining", f"controller {self.id} shut down"))
-            await leader.flush()
+            error = StreamError.of("draining", f"controller {self.id} shut down")
+            leader.on(Finish(None, error))
+            await self._flush()
             await self._leadership.give_up()
             await self._leave()
             return
@@ -338,12 +336,12 @@ class Controller:
         await self._leave()  # what came before this we have
         await self._within(_OFFERS_S, leader.until_nothing_is_offered(), stop)
         transfers = leader.machine.transferable()
-        await leader.flush()
+        await self._flush()
         await self._leadership.give_up()
         if transfers and not await self._within(_SUCCESSOR_S, self._give(transfers), stop):
             logger.error("%d requests could not be transferred", len(transfers))
 
-    async def _give(self, transfers: Sequence[TransferredRequest]) -> None:
+    async def _give(self, transfers: Sequence[Dispatch]) -> None:
         """Give what no worker has to the next leader."""
         term = self._leadership.term
         while True:
@@ -364,6 +362,10 @@ class Controller:
     async def _leave(self) -> None:
         await self._change_state("stopped")
         await self._publish_event("left")
+        await self._flush()
+
+    async def _flush(self) -> None:
+        """Return once all that was sent before is at the server."""
         with contextlib.suppress(BusError):
             await self._bus.flush()
 
@@ -457,6 +459,15 @@ class Controller:
             return "absent"
         except (BusError, DecodeError):
             return "silent"
+
+    async def _ask_all(self) -> list[ControllerReport]:
+        """What all controllers say of themselves that answer soon.
+
+        Raises:
+            BusError: they cannot be asked.
+        """
+        answers = await self._bus.request_many(subjects.HEALTH_CONTROLLERS, b"", wait_s=_ALL_S)
+        return [decode(ControllerHealth, answer.payload).controller for answer in answers]
 
     # Health.
 

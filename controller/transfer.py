@@ -3,17 +3,17 @@
 import time
 from collections.abc import Sequence
 
-from controller.answer_progress import AnswerProgress
 from controller.leader import Leader
-from controller.lifecycle import Transferred
+from controller.events import Transferred
 from controller.request import Request
-from controller.validation import Skills, models_of
+from controller.takeover import models_told
+from controller.validation import Skills
 from shared import subjects
 from shared.bus import Bus, Message
-from shared.errors import BusError, DecodeError, RequestError
+from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId
 from shared.messages.codec import decode, encode
-from shared.messages.dispatch import Transfer, TransferredRequest, TransferReply
+from shared.messages.dispatch import Dispatch, Transfer, TransferReply
 
 _ANSWER_S = 1.0
 _ENVELOPE_BYTES = 1024
@@ -24,7 +24,7 @@ async def give(
     controller: ControllerId,
     term: int,
     successor: ControllerId,
-    requests: Sequence[TransferredRequest],
+    requests: Sequence[Dispatch],
 ) -> bool:
     """Whether the next leader took them all: given again, they are the same requests."""
     for batch in _batches(requests, bus.max_payload - _ENVELOPE_BYTES):
@@ -44,39 +44,15 @@ async def taken(bus: Bus, message: Message, leader: Leader | None, skills: Skill
     if leader is not None:
         transfer = decode(Transfer, message.payload)
         now = time.monotonic()
-        leader.on(Transferred([_request(each, skills, now) for each in transfer.requests]))
+        carried = [
+            Request.carried(each, models_told(each, skills), now) for each in transfer.requests
+        ]
+        leader.on(Transferred(carried))
     await bus.publish(message.reply, encode(TransferReply(taken=leader is not None)))
 
 
-def _request(told: TransferredRequest, skills: Skills, now: float) -> Request:
-    """As the leader before had it."""
-    body = told.request
-    assert body.request_id is not None
-    try:
-        models = models_of(told.skill, body.model, skills)
-    except RequestError:
-        models = []
-    request = Request.arrived(
-        told.client,
-        told.skill,
-        list(told.inboxes),
-        body,
-        models,
-        request_id=body.request_id,
-        seed=told.seed,
-        now=now,
-        elapsed_before_ms=told.elapsed_ms,
-    )
-    request.attempt, request.crashes = told.attempt, told.crashes
-    request.failures, request.migrations = told.retries, told.migrations
-    request.progress = AnswerProgress.of(told.resume, len(body.heard_ids))
-    return request
-
-
-def _batches(
-    requests: Sequence[TransferredRequest], max_bytes: int
-) -> list[list[TransferredRequest]]:
-    batches: list[list[TransferredRequest]] = [[]]
+def _batches(requests: Sequence[Dispatch], max_bytes: int) -> list[list[Dispatch]]:
+    batches: list[list[Dispatch]] = [[]]
     size = 0
     for request in requests:
         bytes_ = len(request.model_dump_json())

@@ -131,6 +131,21 @@ class Bus:
         except nats.errors.Error as error:
             raise BusError(f"publish to {subject}: {error or type(error).__name__}") from None
 
+    def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+        """As `publish`, at once: also where much waits in the buffer.
+
+        Raises:
+            PayloadTooLarge: the server would refuse it.
+            BusError: there is no connection.
+        """
+        if len(payload) > self.max_payload:
+            raise PayloadTooLarge(
+                f"{len(payload)} bytes for {subject}; the server takes {self.max_payload}"
+            )
+        if not self._client.is_connected:
+            raise BusError(f"publish to {subject}: there is no connection")
+        self._client.send(subject, payload, reply)
+
     async def request(
         self,
         subject: str,

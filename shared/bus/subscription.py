@@ -1,7 +1,9 @@
 """A subscription that outlives the connection it was made on."""
 
+import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 
 import nats.errors
@@ -13,6 +15,9 @@ from shared.bus.message import Handler, Message
 from shared.subjects import is_any_inbox
 
 logger = logging.getLogger(__name__)
+
+_MOST_AT_ONCE_S = 0.01
+"""Where many messages wait, those that come together take no longer: the client hands over all."""
 
 
 class Subscription:
@@ -31,6 +36,7 @@ class Subscription:
         self._queue = queue
         self._handler = handler
         self._inner: ClientSubscription | None = None
+        self._began_at = 0.0
 
     async def unsubscribe(self) -> None:
         self._forget(self)
@@ -51,3 +57,6 @@ class Subscription:
             await self._handler(message)
         except Exception:
             logger.exception("the handler of %s failed", self._subject)
+        if time.monotonic() - self._began_at > _MOST_AT_ONCE_S:
+            await asyncio.sleep(0)  # timers, and other subscriptions
+            self._began_at = time.monotonic()

@@ -127,30 +127,13 @@ class DispatchReply(Internal):
     results: list[DispatchResult]
 
 
-class TransferredRequest(Part):
-    """A request that no worker has. `request` has the id under which it is known; the rest is as
-    in a `Dispatch` of its last attempt."""
-
-    client: ClientName
-    skill: SkillName
-    inboxes: list[str]
-    elapsed_ms: float
-    seed: int
-    attempt: int
-    resume: Continuation | None = None
-    retries: Count = 0
-    migrations: Count = 0
-    crashes: Count = 0
-    request: InferenceRequest
-
-
 class Transfer(Internal):
     """What a leader that left gives to the next one, in the order of their coming; several messages
-    where they are many. `term` is that of who left."""
+    where they are many: each with the id under which it is known. `term` is that of who left."""
 
     controller: ControllerId
     term: Count
-    requests: list[TransferredRequest]
+    requests: list[Dispatch]
 
 
 class TransferReply(Internal):

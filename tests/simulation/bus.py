@@ -148,6 +148,11 @@ class SimulatedBus(Bus):
         if self.publish_s:
             await asyncio.sleep(self.publish_s)
 
+    def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+        if not self._up:
+            raise BusError("there is no connection")
+        self._network.publish(self.name, subject, payload, reply)
+
     async def request(
         self,
         subject: str,
