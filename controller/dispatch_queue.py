@@ -15,7 +15,7 @@ from controller.metrics import Totals
 from controller.request import Request
 from controller.routing import PASSING
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
-from shared.messages.dispatch import DispatchReply, Refusal, dispatch_json, encode_batch
+from shared.messages.dispatch import DispatchReply, Refusal, encode_batch
 from shared.messages.events import WorkerReport
 from shared.settings.tree import DispatchSettings
 
@@ -125,8 +125,7 @@ class DispatchQueue:
         worker = self._worker(report)
         assert request.model is not None
         lane = self._lane(worker, request.model)
-        body = dispatch_json(request.dispatch(now), request.whole_payload)
-        lane.held.append(_Entry(request, request.attempt, body, now))
+        lane.held.append(_Entry(request, request.attempt, request.dispatch_json(now), now))
         self._held[request] = lane
         lane.holding.came(request.level, now)
         due_at = lane.holding.due_at(worker.paused_until if request.level != "high" else 0.0)

@@ -4,6 +4,7 @@ A request for which no worker has capacity waits for one. The methods are action
 `controller.lifecycle`; what else becomes of a request is said with `fire`.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -190,7 +191,7 @@ class Dispatcher:
             self.failovers_ms[worker] = max(
                 (now - since) * 1000, self.failovers_ms.get(worker, 0.0)
             )
-        self._out.info(f"dispatched to {request.worker}", request)
+        self._out.log(logging.DEBUG, f"dispatched to {request.worker}", request)
         if request.contents.stream and decision is not None and decision.worker.protocol < 2:
             self._out.tell(request, request.accepted_message(), request.inboxes)
 

@@ -219,7 +219,9 @@ class Leadership:
         record = _record_of(kept)
         self.term = max(self.term, record.term if record is not None else 0)
         if record is None:
+            self._set_doubts(True)
             is_free = not await self._other_leads()
+            self._set_doubts(is_free)
         elif record.released or record.controller == self._controller:
             is_free = True
         else:

@@ -111,6 +111,8 @@ class _List:
     """
 
     whole: Request
+    streams: bool
+    multiplex: bool
     parts: list[_Part]
     inboxes: Inboxes
     log: StreamLog
@@ -210,6 +212,8 @@ class ListRunner:
             parts.append(_Part(len(parts), first // body.n, first, choices))
         self._lists[whole.key] = one = _List(
             whole,
+            body.stream,
+            body.multiplex,
             parts,
             Inboxes(whole.inboxes, awake_or_asleep()),
             StreamLog(body.choices, max_bytes=MAX_BYTES if body.stream else None),
@@ -225,7 +229,7 @@ class ListRunner:
         """Say to one more inbox what was said, and what follows."""
         if (one := self._lists.get(whole.key)) is None:
             return
-        if one.whole.contents.stream:
+        if one.streams:
             for output in one.log.since(None, 0):
                 self._outgoing.append((one, Chunk(*one.origin, output), (inbox,)))
         if one.end is not None:
@@ -458,7 +462,7 @@ class ListRunner:
             sum(each.cached_tokens for each in usages),
             sum(one.next_index),
         )
-        outputs = () if one.whole.contents.stream else one.log.joined()
+        outputs = () if one.streams else one.log.joined()
         self._end(one, Done(*one.origin, usage, _timings(one), outputs, _route(one)))
 
     def _failed(self, one: _List, error: StreamError) -> Failed:
@@ -481,7 +485,7 @@ class ListRunner:
     def _say(self, one: _List, messages: Iterable[StreamMessage]) -> None:
         """What comes before the end, to all who listen."""
         one.told_at = time.monotonic()
-        if one.whole.contents.stream:
+        if one.streams:
             self._outgoing += [(one, message, tuple(one.inboxes)) for message in messages]
 
     def _flush(self) -> None:
@@ -490,7 +494,7 @@ class ListRunner:
         together: defaultdict[str, list[tuple[_List, StreamMessage]]] = defaultdict(list)
         for one, message, inboxes in outgoing:
             for inbox in inboxes:
-                if one.whole.contents.multiplex:
+                if one.multiplex:
                     together[inbox].append((one, message))
                 else:
                     self._put(inbox, encode(message), self._probe(inbox, [(one, message)]))
@@ -511,7 +515,7 @@ class ListRunner:
         due = [
             one.inboxes.should_probe(inbox, now)
             for one, message in said
-            if one.whole.contents.stream and not isinstance(message, Done | Failed)
+            if one.streams and not isinstance(message, Done | Failed)
         ]
         return f"{self._probes}.{inbox}" if any(due) else ""
 

@@ -1,18 +1,24 @@
 """What a controller counts, for Prometheus.
 
 Labels hold names that the cluster or its operator gave, never what a caller made up: else a
-hostile one could fill the memory with time series.
+hostile one could fill the memory with time series. What is counted for each request is kept in plain
+numbers and put into metrics when somebody looks: the library's own counters take a microsecond each.
 """
 
 import statistics
 import time
-from collections import Counter as PyCounter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from controller.circuit_breaker import BreakerState
@@ -45,7 +51,49 @@ class Totals:
     messages: int = 0
 
 
-class Metrics:
+class _Counts:
+    """A counter with labels."""
+
+    def __init__(self, name: str, text: str, *labels: str) -> None:
+        self._about = name, text
+        self._labels = labels
+        self._values: defaultdict[tuple[str, ...], float] = defaultdict(float)
+
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        self._values[labels] += by
+
+    def metric(self) -> Metric:
+        family = CounterMetricFamily(*self._about, labels=self._labels)
+        for labels, value in self._values.items():
+            family.add_metric(labels, value)
+        return family
+
+
+class _Durations:
+    """A histogram of seconds for each model."""
+
+    def __init__(self, name: str, text: str, buckets: Sequence[float]) -> None:
+        self._about = name, text
+        self._buckets = buckets
+        self._counts: dict[ModelId, list[int]] = {}
+        self._sums: dict[ModelId, float] = {}
+
+    def observe(self, model: ModelId, seconds: float) -> None:
+        if model not in self._counts:
+            self._counts[model], self._sums[model] = [0] * (len(self._buckets) + 1), 0.0
+        self._counts[model][bisect_left(self._buckets, seconds)] += 1
+        self._sums[model] += seconds
+
+    def metric(self) -> Metric:
+        family = HistogramMetricFamily(*self._about, labels=("model",))
+        bounds = [*(str(float(bound)) for bound in self._buckets), "+Inf"]
+        for model, counts in self._counts.items():
+            upto = [sum(counts[: number + 1]) for number in range(len(counts))]
+            family.add_metric((model,), list(zip(bounds, upto, strict=True)), self._sums[model])
+        return family
+
+
+class Metrics(Collector):
     """The counters of one controller. What others know already is asked when somebody looks.
 
     Attributes:
@@ -60,63 +108,56 @@ class Metrics:
     """
 
     def __init__(self, registry: Registry) -> None:
-        self.registry = CollectorRegistry()
         self.accepted = self.completed = self.rejected = self.failed = 0
         self.retries = self.migrations = self.adoptions = 0
-        self.turns: PyCounter[str] = PyCounter()
+        self.turns: Counter[str] = Counter()
         self.totals = Totals()
-        self.registry.register(_Standing(registry, self.totals))
-        self._requests = cache(Counter(
+        self._workers = registry
+        self._requests = _Counts(
             "mlx_controller_requests",
             "Requests that ended, by the code of their end; of a list each prompt.",
-            ("model", "worker", "code"), registry=self.registry,
-        ).labels)  # fmt: skip
-        self._tokens = cache(Counter(
-            "mlx_controller_tokens", "Tokens of answers.",
-            ("model", "worker"), registry=self.registry,
-        ).labels)  # fmt: skip
-        self._prompts = cache(Counter(
+            "model", "worker", "code",
+        )  # fmt: skip
+        self._tokens = _Counts("mlx_controller_tokens", "Tokens of answers.", "model", "worker")
+        self._prompts = _Counts(
             "mlx_controller_routed_prompt_bytes",
             "Bytes of prompts, by whether the chosen worker was known to keep them.",
-            ("model", "worker", "kept"), registry=self.registry,
-        ).labels)  # fmt: skip
-        self._turns = cache(Counter(
+            "model", "worker", "kept",
+        )  # fmt: skip
+        self._turns = _Counts(
             "mlx_controller_session_turns",
             "Turns of sessions: the first ones, those that went where the one before was served, "
             "and those that moved.",
-            ("went",), registry=self.registry,
-        ).labels)  # fmt: skip
-        self._retries = cache(Counter(
+            "went",
+        )
+        self._retries = _Counts(
             "mlx_controller_retries", "Attempts that failed and were followed by another one.",
-            ("worker", "code"), registry=self.registry,
-        ).labels)  # fmt: skip
-        self._migrations = cache(Counter(
+            "worker", "code",
+        )  # fmt: skip
+        self._migrations = _Counts(
             "mlx_controller_migrations",
             "Of the retries, those of requests that had begun to answer.",
-            ("worker", "code"), registry=self.registry,
-        ).labels)  # fmt: skip
-        self._adoptions = Counter(
-            "mlx_controller_adoptions", "Requests of other controllers that were taken over.",
-            registry=self.registry,
+            "worker", "code",
         )  # fmt: skip
-        self._refusals = cache(Counter(
-            "mlx_controller_refusals", "Dispatches that a worker did not take.",
-            ("worker", "code"), registry=self.registry,
-        ).labels)  # fmt: skip
-        self._dispatch = cache(Histogram(
+        self._refusals = _Counts(
+            "mlx_controller_refusals", "Dispatches that a worker did not take.", "worker", "code"
+        )
+        self._dispatch = _Durations(
             "mlx_controller_dispatch_seconds", "From a request's acceptance to a worker's ack.",
-            ("model",), buckets=_DISPATCH_BUCKETS_S, registry=self.registry,
-        ).labels)  # fmt: skip
-        self._first_token = cache(Histogram(
+            _DISPATCH_BUCKETS_S,
+        )  # fmt: skip
+        self._first_token = _Durations(
             "mlx_controller_time_to_first_token_seconds",
             "From the acceptance of a request to its first token.",
-            ("model",), buckets=FIRST_TOKEN_BUCKETS_S, registry=self.registry,
-        ).labels)  # fmt: skip
-        self._duration = cache(Histogram(
+            FIRST_TOKEN_BUCKETS_S,
+        )
+        self._duration = _Durations(
             "mlx_controller_request_seconds",
             "From the acceptance of a request to its end, of those that ended well.",
-            ("model",), buckets=WHOLE_BUCKETS_S, registry=self.registry,
-        ).labels)  # fmt: skip
+            WHOLE_BUCKETS_S,
+        )
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
     def arrived(self, request: Request) -> None:
         """A request is known from now on."""
@@ -124,35 +165,33 @@ class Metrics:
 
     def routed(self, decision: Decision, need: Need, seconds: float) -> None:
         """The worker that was chosen took a request, so long after its acceptance."""
-        self._dispatch(decision.model).observe(seconds)
+        self._dispatch.observe(decision.model, seconds)
         if need.session is not None:
             moved = "home" if need.home == decision.worker.id else "moved"
             went = "first" if need.home is None else moved
             self.turns[went] += 1
-            self._turns(went).inc()
-        kept = decision.chosen.kept
-        labels = decision.model, decision.worker.id
+            self._turns.add(went)
+        kept, labels = decision.chosen.kept, (decision.model, decision.worker.id)
         if kept.share:
-            self._prompts(*labels, kept.tier).inc(kept.share * need.text_bytes)
-        self._prompts(*labels, "no").inc((1 - kept.share) * need.text_bytes)
+            self._prompts.add(*labels, kept.tier, by=kept.share * need.text_bytes)
+        self._prompts.add(*labels, "no", by=(1 - kept.share) * need.text_bytes)
 
     def adopted(self) -> None:
         self.adoptions += 1
-        self._adoptions.inc()
 
     def refused(self, worker: WorkerId, code: str) -> None:
-        self._refusals(worker, code).inc()
+        self._refusals.add(worker, code)
 
     def retried(self, worker: WorkerId | None, code: str, *, migrated: bool = False) -> None:
         """`migrated`: it had begun to answer."""
         self.retries += 1
-        self._retries(worker or _NOBODY, code).inc()
+        self._retries.add(worker or _NOBODY, code)
         if migrated:
             self.migrations += 1
-            self._migrations(worker or _NOBODY, code).inc()
+            self._migrations.add(worker or _NOBODY, code)
 
     def first_token(self, model: ModelId, seconds: float) -> None:
-        self._first_token(model).observe(seconds)
+        self._first_token.observe(model, seconds)
 
     def ended(self, request: Request, code: str, seconds: float, *, rejected: bool) -> None:
         """A request ended.
@@ -168,78 +207,72 @@ class Metrics:
         if request.delegated:
             return  # of those each part is counted
         labels = request.model or _NOBODY, request.worker or _NOBODY
-        self._requests(*labels, code).inc()
+        self._requests.add(*labels, code)
         if request.tokens:
-            self._tokens(*labels).inc(request.tokens)
-        if code == "ok":
-            self._duration(labels[0]).observe(seconds)
-
-
-class _Standing(Collector):
-    """How the workers stand, as the controller sees them."""
-
-    def __init__(self, registry: Registry, totals: Totals) -> None:
-        self._registry = registry
-        self._totals = totals
+            self._tokens.add(*labels, by=request.tokens)
+        if code == "ok" and request.model is not None:
+            self._duration.observe(request.model, seconds)
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
 
     def collect(self) -> Iterable[Metric]:
-        views, totals = self._registry.workers, self._totals
-        now = time.monotonic()
-        requests = GaugeMetricFamily(
-            "mlx_controller_worker_requests", "Requests of a worker, as far as known.",
-            labels=("worker", "state"),
-        )  # fmt: skip
-        breakers = GaugeMetricFamily(
-            "mlx_controller_breaker_state", "1 for the state that the breaker of a worker is in.",
-            labels=("worker", "state"),
-        )  # fmt: skip
-        opened = CounterMetricFamily(
-            "mlx_controller_breaker_opened", "How often the breaker of a worker opened.",
-            labels=("worker",),
-        )  # fmt: skip
-        for view in views:
-            report = view.report
-            requests.add_metric((view.id, "active"), report.active_requests)
-            requests.add_metric((view.id, "queued"), report.queued_requests)
-            requests.add_metric((view.id, "sent_since"), view.unreported)
-            if view.breaker is not None:
-                state = view.breaker.state(now)
-                for name in _BREAKER_STATES:
-                    breakers.add_metric((view.id, name), float(name == state))
-                opened.add_metric((view.id,), view.breaker.opened)
+        for counts in (
+            self._requests, self._tokens, self._prompts, self._turns, self._retries,
+            self._migrations, self._refusals,
+        ):  # fmt: skip
+            yield counts.metric()
+        for durations in (self._dispatch, self._first_token, self._duration):
+            yield durations.metric()
+        totals, views = self.totals, self._workers.workers
+        for name, text, count in (
+            ("adoptions", "Requests of other controllers that were taken over.", self.adoptions),
+            ("waited_requests", "Requests that came to wait for room.", totals.waited),
+            ("unplaced_requests", "Of those that waited, who gave way to a higher priority, or "
+             "found no room in time.", totals.unplaced),
+            ("dispatches", "Dispatches that were sent to workers.", totals.dispatches),
+            ("dispatch_messages", "Messages in which they were sent.", totals.messages),
+        ):  # fmt: skip
+            yield CounterMetricFamily(f"mlx_controller_{name}", text, value=count)
         yield GaugeMetricFamily(
             "mlx_controller_waiting_requests", "Requests for which no worker has room.",
             value=totals.waiting,
         )  # fmt: skip
-        yield CounterMetricFamily(
-            "mlx_controller_waited_requests", "Requests that came to wait for room.",
-            value=totals.waited,
-        )  # fmt: skip
-        yield CounterMetricFamily(
-            "mlx_controller_unplaced_requests",
-            "Of those that waited, who gave way to a higher priority, or found no room in time.",
-            value=totals.unplaced,
-        )  # fmt: skip
-        yield CounterMetricFamily(
-            "mlx_controller_dispatches", "Dispatches that were sent to workers.",
-            value=totals.dispatches,
-        )  # fmt: skip
-        yield CounterMetricFamily(
-            "mlx_controller_dispatch_messages", "Messages in which they were sent.",
-            value=totals.messages,
-        )  # fmt: skip
-        yield requests
-        yield breakers
-        yield opened
         yield GaugeMetricFamily(
             "mlx_controller_load_deviation",
             "Of the shares of places in use: standard deviation over mean, of workers that take "
             "requests.",
             value=load_deviation(views),
         )
+        yield from _of_workers(views)
+
+
+def _of_workers(views: Sequence[WorkerView]) -> Iterable[Metric]:
+    """How the workers stand, as the controller sees them."""
+    now = time.monotonic()
+    requests = GaugeMetricFamily(
+        "mlx_controller_worker_requests", "Requests of a worker, as far as known.",
+        labels=("worker", "state"),
+    )  # fmt: skip
+    breakers = GaugeMetricFamily(
+        "mlx_controller_breaker_state", "1 for the state that the breaker of a worker is in.",
+        labels=("worker", "state"),
+    )  # fmt: skip
+    opened = CounterMetricFamily(
+        "mlx_controller_breaker_opened", "How often the breaker of a worker opened.",
+        labels=("worker",),
+    )  # fmt: skip
+    for view in views:
+        report = view.report
+        requests.add_metric((view.id, "active"), report.active_requests)
+        requests.add_metric((view.id, "queued"), report.queued_requests)
+        requests.add_metric((view.id, "sent_since"), view.unreported)
+        if view.breaker is not None:
+            state = view.breaker.state(now)
+            for name in _BREAKER_STATES:
+                breakers.add_metric((view.id, name), float(name == state))
+            opened.add_metric((view.id,), view.breaker.opened)
+    yield from (requests, breakers, opened)
 
 
 def load_deviation(views: Sequence[WorkerView]) -> float:

@@ -2,14 +2,15 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from controller.answer_progress import AnswerProgress
 from controller.placement import Outcome, Placement
 from controller.routing import Decision, Need, NoRoute
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
+from shared.messages.codec import encode
 from shared.messages.control import ClaimedRequest, RequestRef, RequestStateName
-from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal
+from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal, dispatch_json
 from shared.messages.events import RequestFailed, TokensEmitted
 from shared.messages.request import InferenceRequest, Message, Priority
 from shared.messages.routes import Route
@@ -21,8 +22,6 @@ State = Literal[
     "waiting", "fetching", "queued", "offered", "running", "backing_off", "delegated", "ended"
 ]
 """See `controller.lifecycle`."""
-
-NOT_CONTENTS = {"messages": None, "prompt": None, "input": None, "tools": None, "resume": None}
 
 WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})
 """Codes of errors that say that something is wrong with the worker, and not with the request."""
@@ -54,7 +53,8 @@ class Request:
     Attributes:
         inboxes: who listens: more than one where the request was published again.
         late: the same, published again, while the worker that has it does not know of its inbox.
-        request: what the client asked for; None while only a worker knows.
+        fingerprint: of the body as it came.
+        request: what the client asked for; None while only a worker knows, and after the end.
         payload: that as its client wrote it, where it is at hand.
         earlier: messages of its session that come before its own.
         attempt: the highest number that was given; 0 before the first.
@@ -87,6 +87,7 @@ class Request:
     inboxes: list[str]
     models: list[ModelId]
     arrived_at: float
+    fingerprint: str
     request: InferenceRequest | None = None
     payload: bytes | None = None
     seed: int = 0
@@ -127,7 +128,6 @@ class Request:
     delegated: bool = False
     told_tokens: int = 0
     part_of: RequestId | None = None
-    _fingerprint: str | None = None
     _began: bool = False
     _ended_tokens: int = 0
 
@@ -156,6 +156,7 @@ class Request:
             inboxes,
             models,
             now,
+            request.fingerprint(),
             request=request,
             payload=payload,
             seed=seed,
@@ -180,6 +181,7 @@ class Request:
             [],
             [told.model],
             now,
+            told.fingerprint,
             session=session,
             state="running",
             attempt=told.attempt,
@@ -192,7 +194,6 @@ class Request:
             returned=told.failure,
             heard_at=now,
             told_at=now,
-            _fingerprint=told.fingerprint,
             _ended_tokens=told.tokens,
         )
 
@@ -207,6 +208,7 @@ class Request:
             [],
             models,
             now,
+            told.request.fingerprint(),
             session=(told.client, session) if session is not None else None,
             attempt=told.attempt,
             failures=told.retries,
@@ -263,24 +265,12 @@ class Request:
         return self.request
 
     @property
-    def fingerprint(self) -> str:
-        """That of its body as it came."""
-        if self._fingerprint is None:
-            self._fingerprint = self.contents.fingerprint()
-        return self._fingerprint
-
-    @property
     def whole(self) -> InferenceRequest:
         """With all that was said before in its session."""
         if not self.earlier:
             return self.contents
         messages = [*self.earlier, *(self.contents.messages or [])]
         return self.contents.model_copy(update={"messages": messages})
-
-    @property
-    def whole_payload(self) -> bytes | None:
-        """The same as JSON, where that is at hand."""
-        return self.payload if not self.earlier else None
 
     @property
     def ended(self) -> bool:
@@ -335,28 +325,39 @@ class Request:
             self.listen(again.inboxes[0])
         self.late.clear()
 
-    def dispatch(self, now: float, request: InferenceRequest | None = None) -> Dispatch:
-        """What a worker, or the next leader, is sent.
+    def dispatch_json(self, now: float) -> bytes:
+        """What a worker is sent: with all that was said before in its session."""
+        fields = self._carried(now)
+        if not self.earlier and self.payload is not None:
+            return dispatch_json(fields, self.payload)
+        if self.earlier:
+            fields["fingerprint"] = self.fingerprint
+        return dispatch_json(fields, encode(self.whole))
 
-        Args:
-            request: if not with all that was said before it.
-        """
-        return Dispatch.model_construct(
-            request_id=self.request_id,
-            client=self.client,
-            skill=self.skill,
-            model=self.model or self.models[0],
-            attempt=self.attempt,
-            inboxes=list(self.inboxes),
-            seed=self.seed,
-            elapsed_ms=round(self.elapsed_ms(now), 3),
-            request=request or self.whole,
-            resume=self.progress.continuation(self.contents.heard_ids),
-            route=self.route,
-            retries=self.failures,
-            migrations=self.migrations,
-            crashes=self.crashes,
-        )
+    def transfer(self, now: float) -> Dispatch:
+        """What the next leader is sent."""
+        body = self.contents.model_copy(update={"request_id": self.request_id})
+        return Dispatch(request=body, **self._carried(now))
+
+    def _carried(self, now: float) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "request_id": self.request_id,
+            "client": self.client,
+            "skill": self.skill,
+            "model": self.model or self.models[0],
+            "attempt": self.attempt,
+            "inboxes": self.inboxes,
+            "seed": self.seed,
+            "elapsed_ms": round(self.elapsed_ms(now), 3),
+        }
+        if self.failures:
+            counts = {"migrations": self.migrations, "crashes": self.crashes}
+            fields |= {"retries": self.failures, **counts}
+        if self.started:
+            fields["resume"] = self.progress.continuation(self.contents.heard_ids)
+        if self.route is not None:
+            fields["route"] = self.route
+        return fields
 
     def run(self, boot_id: BootId, now: float) -> None:
         """The worker has it."""
@@ -401,11 +402,9 @@ class Request:
     def forget_contents(self) -> None:
         """It ended: what was asked and answered goes; what it takes to tell it from another
         request stays. A prompt may be megabytes."""
-        if self.request is not None:
-            self._fingerprint, self._ended_tokens = self.fingerprint, self.tokens
-            self.request = self.request.model_copy(update=NOT_CONTENTS)
-        self.payload, self.need, self.decision, self.earlier = None, None, None, []
-        self.progress = AnswerProgress()
+        self._ended_tokens = self.tokens
+        self.request = self.payload = self.need = self.decision = None
+        self.earlier, self.progress = [], AnswerProgress()
 
     def _leave_worker(self, outcome: Outcome, now: float) -> None:
         if self.placement is not None:

@@ -7,7 +7,7 @@ worker, `controller.takeover` those about what workers have already.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never, cast
+from typing import assert_never
 
 from controller import events
 from controller.deadlines import Deadlines
@@ -163,10 +163,7 @@ class RequestMachine:
     def transferable(self) -> list[Dispatch]:
         """What no worker has, for the next leader, in the order of its coming."""
         return [
-            request.dispatch(
-                self._out.now,
-                request.contents.model_copy(update={"request_id": request.request_id}),
-            )
+            request.transfer(self._out.now)
             for request in self._store
             if request.part_of is None and request.state not in ("offered", "running")
         ]
@@ -228,7 +225,7 @@ class RequestMachine:
         """Do what the table says."""
         action = TRANSITIONS[request.state, trigger]
         if action != "nothing":
-            cast(Callable[..., None], getattr(self, f"_{action}"))(request, *told)
+            getattr(self, f"_{action}")(request, *told)
 
     # Published.
 
@@ -562,9 +559,9 @@ class RequestMachine:
         self._attach_late(request)  # its worker has what it said
         if well and not request.cancelled:
             self._settle(request)
+        self._drop(request)
         self._store.end(request)
         self._capacity_changed()
-        self._drop(request)
 
     def _settle(self, request: Request) -> None:
         """Its session is at its worker now; what another one knows of it is out of date."""

@@ -7,7 +7,7 @@ from controller.routing.need import Links, Need
 from shared.ids import ModelId, WorkerId
 from shared.messages.prefixes import prefix_links
 from shared.messages.prompt_rules import cleaned
-from shared.messages.request import InferenceRequest, SentCharacters
+from shared.messages.request import InferenceRequest
 from shared.settings.tree import PromptRule
 
 
@@ -59,9 +59,10 @@ def _abilities(asked: InferenceRequest) -> frozenset[str]:
 
 def _is_structured(asked: InferenceRequest) -> bool:
     """Whether there is more in it than text, or in the answer that it goes on with."""
-    sent = asked.resume.characters if asked.resume is not None else SentCharacters()
+    sent = asked.resume.characters if asked.resume is not None else None
     return (
-        bool(_abilities(asked) or sent.reasoning or sent.tool_calls or asked.chat_template_kwargs)
+        bool(_abilities(asked) or asked.chat_template_kwargs)
+        or (sent is not None and bool(sent.reasoning or sent.tool_calls))
         or asked.reasoning_effort not in (None, "none")
         or asked.thinking_budget is not None
         or any(

@@ -61,7 +61,7 @@ class WaitingRoom:
         Args:
             in_vain: no worker was found.
         """
-        if request.no_route is not None and self._queue.remove(request):
+        if request.request is not None and self._queue.remove(request):
             self._totals.unplaced += in_vain
             self._totals.waiting = len(self)
 

@@ -258,7 +258,7 @@ class ActiveRequest:
 
     @property
     def fingerprint(self) -> str:
-        return self.dispatch.request.fingerprint()
+        return self.dispatch.body_fingerprint
 
     @property
     def started(self) -> bool:

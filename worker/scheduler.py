@@ -152,7 +152,7 @@ class Scheduler:
         """
         running = self._requests.get((dispatch.client, dispatch.request_id))
         if running is not None:
-            if running.fingerprint != dispatch.request.fingerprint():
+            if running.fingerprint != dispatch.body_fingerprint:
                 message = f"another request runs under the id {dispatch.request_id!r}"
                 return Refusal(code="request_id_conflict", message=message, param="request_id")
             if running.dispatch.attempt > dispatch.attempt:

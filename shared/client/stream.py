@@ -266,8 +266,8 @@ class Stream:
                 return self._take_messages(messages)
             case RequestState() as state:
                 self._assembler.worker = state.worker or self._assembler.worker
-                if state.state == "unknown":
-                    self._assembler.forget_attempts()
+                if state.state == "unknown" or state.attempt < self._assembler.attempt:
+                    self._assembler.forget_attempts(state.attempt)
                 self._recovery.on_state(state.state, state.worker is not None, time.monotonic())
             case ResendState() as answer:
                 self._recovery.on_resend_state(answer.state, time.monotonic())

@@ -1,11 +1,11 @@
 """How the leader hands requests to a worker, and, as it leaves, to the next leader."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import orjson
 
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
-from shared.messages.codec import Internal, Part, encode
+from shared.messages.codec import Internal, Part
 from shared.messages.events import Count
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route
@@ -65,6 +65,8 @@ class Dispatch(Part):
         retries, migrations: attempts that failed before this one; of those, the ones that had begun
             to answer.
         crashes: of those, the ones that an engine ended with, maybe because of this request.
+        fingerprint: of the body as its client sent it, where `request` has earlier messages of its
+            session, too.
     """
 
     request_id: RequestId
@@ -81,6 +83,12 @@ class Dispatch(Part):
     retries: Count = 0
     migrations: Count = 0
     crashes: Count = 0
+    fingerprint: str | None = None
+
+    @property
+    def body_fingerprint(self) -> str:
+        """Of the body as its client sent it."""
+        return self.fingerprint or self.request.fingerprint()
 
 
 class DispatchBatch(Internal):
@@ -98,16 +106,19 @@ def encode_batch(owner: ControllerId, term: int, dispatches: Iterable[bytes]) ->
     return orjson.dumps({**head, "dispatches": parts})
 
 
-def dispatch_json(dispatch: Dispatch, body: bytes | None) -> bytes:
-    """A dispatch as JSON.
+def dispatch_json(fields: Mapping[str, object], request: bytes) -> bytes:
+    """A `Dispatch` as JSON.
 
     Args:
-        body: its request as JSON, where that is at hand and whole: then it is not written anew.
+        fields: those of it that are not None, but for its request.
+        request: that as JSON.
     """
-    if body is None:
-        return encode(dispatch)
-    fields = dispatch.model_dump(mode="json", exclude={"request"}, exclude_none=True)
-    return orjson.dumps({**fields, "request": orjson.Fragment(body)})
+    return orjson.dumps({**fields, "request": orjson.Fragment(request)}, default=_part)
+
+
+def _part(part: object) -> object:
+    assert isinstance(part, Part)
+    return part.model_dump(mode="json", exclude_none=True)
 
 
 class DispatchResult(Part):

@@ -356,12 +356,10 @@ class InferenceRequest(Tools):
     def fingerprint(self) -> str:
         """A hash of the body without its id, and without what came of the answer already: the same
         id with another fingerprint conflicts."""
-        body = self.model_dump(exclude={"request_id", "resume"}, exclude_defaults=True)
-        try:
-            text = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
-        except orjson.JSONEncodeError:  # a number of more than 64 bits
-            text = json.dumps(body, sort_keys=True).encode()
-        return hashlib.sha256(text).hexdigest()
+        body = self.__pydantic_serializer__.to_json(
+            self, exclude={"request_id", "resume"}, exclude_defaults=True
+        )
+        return hashlib.sha256(body).hexdigest()
 
 
 class Said(Protocol):

@@ -103,6 +103,10 @@ class PlainListener(Listener):
         choices = InferenceRequest.model_validate(body).choices
         self._assembler = Assembler(RequestId(self.request_id or ""), choices=choices)
 
+    def forget_attempts(self) -> None:
+        """It publishes again after a silence."""
+        self._assembler.forget_attempts()
+
     async def take(self, message: Message) -> None:
         self.heard_at = time.monotonic()
         if message.no_responders:

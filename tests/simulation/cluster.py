@@ -241,6 +241,8 @@ class SimulatedCluster:
             wrong += [f"{each}: {one}" for each in one.wrong]
             if one.end in _FAULTS:
                 wrong.append(f"a fault of the cluster: {one}")
+            if one.end == "request_id_conflict" and one.request_id not in ("r0", "plain-r0"):
+                wrong.append(f"taken for another request: {one}")
             if one.end == "deadline_exceeded" and not one.hurried:
                 wrong.append(f"ended before its time: {one}")
             if not self._disturbed and one.end not in (
@@ -432,6 +434,7 @@ class SimulatedCluster:
                     listener.owed = False  # it may have been lost with who had it
                     return
                 listener.heard_at = time.monotonic()
+                listener.forget_attempts()
                 if not anonymous:
                     await client.publish(subject, payload, reply=listener.inbox)
 
