@@ -104,7 +104,10 @@ class Leader:
 
     def on(self, event: Event) -> None:
         """Something happened: do what is to be done."""
-        self._when_sure(lambda: self._take(event))
+        if self._is_sure:
+            self._take(event)
+        else:
+            self._hold(lambda: self._take(event))
 
     def _take(self, event: Event) -> None:
         for instruction in self.machine.on(event, time.monotonic()):
@@ -116,19 +119,26 @@ class Leader:
 
     def _when_sure(self, act: Callable[[], None]) -> None:
         """Do it now, or when JetStream has said that nobody else leads."""
-        if not self._leadership.leads or self._closed:
-            return
-        if not self._held and not self._was_away:
+        if self._is_sure:
             act()
-            return
-        self._held.append(act)
-        if len(self._held) == 1:
-            self._tasks.start(self._make_sure())
+        else:
+            self._hold(act)
+
+    @property
+    def _is_sure(self) -> bool:
+        return self._leadership.leads and not self._held and not self._was_away
 
     @property
     def _was_away(self) -> bool:
         link = self._link
-        return not self._bus.connected or link.away or link.lapses != self._lapses
+        return link.lapses != self._lapses or link.away or not self._bus.connected
+
+    def _hold(self, act: Callable[[], None]) -> None:
+        """Do it later; never, if another one leads."""
+        if self._leadership.leads and not self._closed:
+            self._held.append(act)
+            if len(self._held) == 1:
+                self._tasks.start(self._make_sure())
 
     async def _make_sure(self) -> None:
         """Go on if nobody else leads; then with what may have been missed."""

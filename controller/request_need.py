@@ -1,6 +1,6 @@
 """What a request asks of a worker."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from controller.request import Request
 from controller.routing.need import Links, Need
@@ -24,6 +24,7 @@ def need_of(
     whole = request.whole
     turns = cleaned(whole.turns, rules)
 
+    abilities = _abilities(whole)
     known: dict[ModelId, Links] = {}
 
     def links(model: ModelId) -> Links:
@@ -43,25 +44,27 @@ def need_of(
         home=home,
         is_turn=request.session is not None,
         among_others=request.part_of is not None,
-        abilities=_abilities(whole),
-        structured=reasons or _is_structured(whole),
+        abilities=abilities,
+        structured=reasons or _is_structured(whole, abilities),
     )
 
 
 def _abilities(asked: InferenceRequest) -> frozenset[str]:
-    needed = {
-        "tools": bool(asked.usable_tools),
-        "schema": asked.structure is not None,
-        "continuation": asked.continue_final_message,
-    }
-    return frozenset(ability for ability, is_needed in needed.items() if is_needed)
+    needed = []
+    if asked.tools and asked.usable_tools:
+        needed.append("tools")
+    if asked.structure is not None:
+        needed.append("schema")
+    if asked.continue_final_message:
+        needed.append("continuation")
+    return frozenset(needed)
 
 
-def _is_structured(asked: InferenceRequest) -> bool:
+def _is_structured(asked: InferenceRequest, abilities: Collection[str]) -> bool:
     """Whether there is more in it than text, or in the answer that it goes on with."""
     sent = asked.resume.characters if asked.resume is not None else None
     return (
-        bool(_abilities(asked) or asked.chat_template_kwargs)
+        bool(abilities or asked.chat_template_kwargs)
         or (sent is not None and bool(sent.reasoning or sent.tool_calls))
         or asked.reasoning_effort not in (None, "none")
         or asked.thinking_budget is not None

@@ -119,6 +119,7 @@ def choose(
         NoRoute: no worker is left; says why for each.
     """
     obstacles: dict[WorkerId, Obstacle] = {}
+    on_trial = fleet.on_trial
     for model in need.models:
         links = need.links(model)
         holding = fleet.holding(model)
@@ -136,11 +137,11 @@ def choose(
                 else:
                     obstacles.setdefault(view.id, obstacle)
             if candidates:
-                tried = _tried(candidates, need, fleet.on_trial, draw)
+                tried = _tried(candidates, need, on_trial, draw) if on_trial else None
                 if tried is not None:
                     return Decision(model, tried, TRIAL, candidates, obstacles)
-                if need.level == "high":
-                    proven = [one for one in candidates if one.worker.id not in fleet.on_trial]
+                if need.level == "high" and on_trial:
+                    proven = [one for one in candidates if one.worker.id not in on_trial]
                     candidates = proven or candidates
                 chosen, reason = _pick(candidates, need, policy, draw)
                 return Decision(model, chosen, reason, candidates, obstacles)

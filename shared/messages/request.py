@@ -290,6 +290,8 @@ class InferenceRequest(Tools):
     @property
     def tools_json(self) -> bytes:
         """The tools that the model is told of; empty without any."""
+        if not self.tools:
+            return b""
         tools = [tool.model_dump(exclude_none=True) for tool in self.usable_tools]
         return orjson.dumps(tools, option=orjson.OPT_SORT_KEYS) if tools else b""
 
