@@ -1,11 +1,12 @@
-"""Which workers have told the leader what they have. Until they did, what it is asked for may run there.
+"""Which workers the leader has asked what they have. Until those answered that were there at the
+beginning, what it is asked for may run at one of them.
 
 Plain state; seconds of any monotonic clock.
 """
 
 from collections.abc import Iterable
 
-from shared.ids import BootId, WorkerId
+from shared.ids import WorkerId
 
 _ANSWER_S = 1.0
 """Requests without a session begin so long after the leader began to lead, whoever has not answered."""
@@ -21,10 +22,9 @@ class Claims:
         open_at: from then on requests without a session begin.
     """
 
-    def __init__(self, workers: Iterable[tuple[WorkerId, BootId]], now: float) -> None:
-        self._missing = dict(workers)
+    def __init__(self, workers: Iterable[WorkerId], now: float) -> None:
+        self._missing = set(workers)
         self._asked_at: dict[WorkerId, float] = {}
-        self._claimed: dict[WorkerId, tuple[BootId, float]] = {}
         self.open_at = now + _ANSWER_S
 
     @property
@@ -37,14 +37,9 @@ class Claims:
         earlier one."""
         return not self._missing or (now >= self.open_at and not turn)
 
-    def is_claimed(self, worker: WorkerId, boot_id: BootId) -> bool:
-        known = self._claimed.get(worker)
-        return known is not None and known[0] == boot_id
-
-    def claimed_at(self, worker: WorkerId) -> float:
-        """When it answered last."""
-        known = self._claimed.get(worker)
-        return known[1] if known is not None else 0.0
+    def asked_for_s(self, worker: WorkerId, now: float) -> float:
+        """Since it was asked last."""
+        return now - self._asked_at.get(worker, now)
 
     def ask(self, worker: WorkerId, now: float) -> bool:
         """Whether it is to be asked now; then it was asked."""
@@ -54,12 +49,10 @@ class Claims:
         self._asked_at[worker] = now
         return True
 
-    def answered(self, worker: WorkerId, boot_id: BootId, now: float) -> None:
-        self._claimed[worker] = boot_id, now
-        self._missing.pop(worker, None)
+    def answered(self, worker: WorkerId) -> None:
+        self._missing.discard(worker)
 
     def lost(self, worker: WorkerId) -> None:
-        """It is gone, started again, or takes no work from us: to be claimed anew."""
-        self._claimed.pop(worker, None)
+        """It is gone, started again, or takes no work from us: to be asked anew."""
         self._asked_at.pop(worker, None)
-        self._missing.pop(worker, None)
+        self._missing.discard(worker)

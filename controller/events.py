@@ -84,13 +84,6 @@ class HistoryTold(NamedTuple):
     too_large: bool = False
 
 
-class StreamAttached(NamedTuple):
-    """A worker was asked to send the stream of an attempt to one more inbox, too."""
-
-    again: Request
-    attached: bool
-
-
 class ListEnded(NamedTuple):
     """The list runner is done with a list, and has told its client."""
 
@@ -119,6 +112,6 @@ class TimePassed(NamedTuple):
 
 Event = (
     Published | Transferred | Queried | WorkerHeard | WorkerGone | WorkerClaimed | ContentsTold
-    | DispatchesAnswered | RequestsReported | HistoryTold | StreamAttached | ListEnded | Finish
-    | LinkRestored | LeavingBegan | TimePassed
+    | DispatchesAnswered | RequestsReported | HistoryTold | ListEnded | Finish | LinkRestored
+    | LeavingBegan | TimePassed
 )  # fmt: skip

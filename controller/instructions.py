@@ -127,6 +127,14 @@ class Instructions:
         """`silent`: its client is told nothing."""
         self.order(worker, CancelRequest(term=self.term, silent=silent, **dict(ref)))
 
+    def attach(self, request: Request, inbox: str) -> None:
+        """Have the worker that has, or had, a request send its stream to one more inbox; where that
+        gets lost its client publishes again."""
+        if request.worker is not None:
+            self.order(
+                request.worker, AttachStream(term=self.term, inbox=inbox, **dict(request.ref))
+            )
+
     def log(
         self, level: int, text: str, request: Request | None = None, code: str | None = None
     ) -> None:

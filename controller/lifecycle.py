@@ -30,15 +30,14 @@ STATES: Mapping[State, str] = {
 Trigger = Literal[
     "may_begin", "history_told", "capacity_changed", "pause_over", "offer_accepted", "offer_rejected",
     "tokens_emitted", "finished", "failed", "returned", "worker_gone", "contents_told",
-    "contents_lost", "list_ended", "published_again", "not_attached", "cancel_asked", "finish_asked",
+    "contents_lost", "list_ended", "published_again", "cancel_asked", "finish_asked",
 ]  # fmt: skip
 
 Action = Literal[
     "nothing", "begin", "place", "place_with_history", "place_again", "run", "look_further",
     "note_tokens", "end_well", "end_failed", "take_back", "lose_worker", "take_contents", "forget",
-    "end_list", "listen", "listen_late", "attach", "attach_to_list", "tell_end_again",
-    "serve_again", "end_cancelled", "cancel_offer", "cancel_at_worker", "cancel_list", "fail",
-    "stop", "fail_list",
+    "end_list", "listen", "attach", "attach_to_list", "tell_end_again", "end_cancelled",
+    "cancel_offer", "cancel_at_worker", "cancel_list", "fail", "stop", "fail_list",
 ]  # fmt: skip
 
 _NO: Action = "nothing"
@@ -59,8 +58,7 @@ _TABLE: Mapping[Trigger, Sequence[Action]] = {
     "contents_told":    (_NO,             _NO,                  _NO,             _NO,             "take_contents",    _NO,             _NO,              _NO),
     "contents_lost":    (_NO,             _NO,                  _NO,             _NO,             "forget",           _NO,             _NO,              _NO),
     "list_ended":       (_NO,             _NO,                  _NO,             _NO,             _NO,                _NO,             "end_list",       _NO),
-    "published_again":  ("listen",        "listen",             "listen",        "listen_late",   "attach",           "listen",        "attach_to_list", "tell_end_again"),
-    "not_attached":     ("listen",        "listen",             "listen",        "listen_late",   "listen_late",      "listen",        "attach_to_list", "serve_again"),
+    "published_again":  ("listen",        "listen",             "listen",        "listen",        "attach",           "listen",        "attach_to_list", "tell_end_again"),
     "cancel_asked":     ("end_cancelled", "end_cancelled",      "end_cancelled", "cancel_offer",  "cancel_at_worker", "end_cancelled", "cancel_list",    _NO),
     "finish_asked":     ("fail",          "fail",               "fail",          "stop",          "stop",             "fail",          "fail_list",      _NO),
 }  # fmt: skip

@@ -52,7 +52,7 @@ class Request:
 
     Attributes:
         inboxes: who listens: more than one where the request was published again.
-        late: the same, published again, while the worker that has it does not know of its inbox.
+        dispatched_to: of those, whom the worker knows that was asked to take it last.
         fingerprint: of the body as it came.
         request: what the client asked for; None while only a worker knows, and after the end.
         payload: that as its client wrote it, where it is at hand.
@@ -107,7 +107,7 @@ class Request:
     route: Route | None = None
     progress: AnswerProgress = field(default_factory=AnswerProgress)
     earlier: list[Message] = field(default_factory=list)
-    late: "list[Request]" = field(default_factory=list)
+    dispatched_to: list[str] = field(default_factory=list)
     rejected: dict[WorkerId, Rejection] = field(default_factory=dict)
     waits_since: float | None = None
     tried: set[WorkerId] = field(default_factory=set)
@@ -229,21 +229,6 @@ class Request:
         self.affinity = (self.client, cached) if cached is not None else None
         self.progress = AnswerProgress.of(told.resume, len(told.request.heard_ids))
 
-    def again(self, inbox: str) -> "Request":
-        """The same as it comes when it is published once more, before its end."""
-        return Request.arrived(
-            self.client,
-            self.skill,
-            [inbox],
-            self.contents,
-            self.models,
-            request_id=self.request_id,
-            seed=self.seed,
-            now=self.arrived_at,
-            payload=self.payload,
-            elapsed_before_ms=self.elapsed_before_ms,
-        )
-
     # What it is.
 
     @property
@@ -310,20 +295,13 @@ class Request:
             self.inboxes.append(inbox)
             del self.inboxes[:-MAX_INBOXES]
 
-    def listen_late(self, again: "Request") -> None:
-        """One more of whom its worker does not know; as many as may listen."""
-        self.late.append(again)
-        del self.late[:-MAX_INBOXES]
-
     def offer(self, decision: Decision, placed: Placement) -> None:
         """A worker is asked to take it."""
         view = decision.worker
         self.state, self.reason, self.attempt = "offered", "dispatching", self.attempt + 1
         self.worker, self.boot_id, self.model = view.id, view.report.boot_id, decision.model
         self.decision, self.placement, self._began = decision, placed, False
-        for again in self.late:
-            self.listen(again.inboxes[0])
-        self.late.clear()
+        self.dispatched_to = list(self.inboxes)
 
     def dispatch_json(self, now: float) -> bytes:
         """What a worker is sent: with all that was said before in its session."""

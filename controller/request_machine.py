@@ -198,8 +198,6 @@ class RequestMachine:
             case events.HistoryTold():
                 if (request := self._store.get(event.key)) is not None:
                     self._fire(request, "history_told", event.messages, event.too_large)
-            case events.StreamAttached():
-                self._on_attached(event)
             case events.ListEnded():
                 if (request := self._store.get(event.key)) is not None:
                     self._fire(request, "list_ended", event.end)
@@ -292,47 +290,23 @@ class RequestMachine:
         request.listen(inbox)
         self._out.tell_waiting(request, [inbox])
 
-    def _listen_late(self, request: Request, again: Request) -> None:
-        request.listen_late(again)
-
     def _attach(self, request: Request, again: Request) -> None:
-        """Have the worker that has, or had, a request send its stream to who came later."""
-        if request.worker is None:
-            self._fire(request, "not_attached", again)
-            return
-        order = control.AttachStream(term=self.term, inbox=again.inboxes[0], **dict(request.ref))
-        self._out.order(
-            request.worker,
-            order,
-            lambda reply: events.StreamAttached(again, reply is not None and reply.ok),
-        )
-
-    def _on_attached(self, event: events.StreamAttached) -> None:
-        if event.attached:
-            return
-        request = self._store.get(event.again.key)
-        if request is None:
-            self._on_published(event.again)
-        else:
-            self._fire(request, "not_attached", event.again)
+        self._out.attach(request, again.inboxes[0])
 
     def _attach_to_list(self, request: Request, again: Request) -> None:
         self._out.add(OrderList("attach", request, again.inboxes[0]))
 
     def _tell_end_again(self, request: Request, again: Request) -> None:
-        if request.end is None:
-            self._attach(request, again)
-        elif request.delegated:
+        """Who said the end says it again; where that one is gone, the same seed gives the same
+        answer."""
+        if request.end is not None and request.delegated:
             self._attach_to_list(request, again)
+        elif request.end is not None:
+            self._out.tell(again, request.end, again.inboxes)
+        elif request.worker and self._registry.is_here(request.worker, request.boot_id):
+            self._attach(request, again)
         else:
-            self._out.tell(again, request.end, again.inboxes)
-
-    def _serve_again(self, request: Request, again: Request) -> None:
-        """It has ended, and nobody has its answer any more: the same seed gives the same one."""
-        if request.end is not None:
-            self._out.tell(again, request.end, again.inboxes)
-        elif again is not request:  # else it was served since
-            again.attempt, again.state = request.attempt, "waiting"
+            again.attempt = request.attempt
             self._arrive(again)
 
     # Cancelled.
@@ -423,19 +397,15 @@ class RequestMachine:
         self._dispatcher.run(request, boot_id)
         if request.cancelled:
             self._out.cancel_attempt(request)
-        self._attach_late(request)
-
-    def _attach_late(self, request: Request) -> None:
-        late, request.late = request.late, []
-        for again in late:
-            self._fire(request, "published_again", again)
+        for inbox in request.inboxes:
+            if inbox not in request.dispatched_to:
+                self._out.attach(request, inbox)
 
     def _look_further(self, request: Request, answer: Answer) -> None:
         worker, refusal = request.worker, answer.refusal
         self._dispatcher.rejected(request, answer)
         if worker is not None and refusal is not None and refusal.code == "not_claimed":
-            self._claims.lost(worker)
-            self._takeover.claim(worker)
+            self._takeover.claim_anew(worker)
         if request.cancelled:
             self._end_cancelled(request)
         else:
@@ -466,7 +436,6 @@ class RequestMachine:
     def _take_contents(self, request: Request, told: Dispatch, models: list[ModelId]) -> None:
         request.fill(told, models, self._out.now)
         self._due.set(request, self._due_at(request))
-        self._attach_late(request)
         if request.returned is not None:
             returned, request.returned = request.returned, None
             self._take_back(request, returned)
@@ -501,7 +470,7 @@ class RequestMachine:
     def _on_worker_gone(self, gone: WorkerGone) -> None:
         self._out.warn(f"worker {gone.worker} is gone: {gone.reason}")
         here = self._registry.worker(gone.worker)
-        if here is None or self._claims.is_claimed(gone.worker, gone.boot_id):
+        if here is None or not here.claimed:
             self._claims.lost(gone.worker)
         self._dispatcher.on_answers(self._queue.worker_gone(gone.worker, gone.boot_id))
         error = StreamError.of("worker_lost", f"worker {gone.worker} is gone: {gone.reason}")
@@ -543,9 +512,7 @@ class RequestMachine:
     def _end_with(self, request: Request, end: Done | Failed, *, code: str = "") -> None:
         """End it, and tell its client."""
         request.end = end
-        inboxes = [*request.inboxes, *(again.inboxes[0] for again in request.late)]
-        request.late = []
-        self._out.tell(request, end, inboxes)
+        self._out.tell(request, end, request.inboxes)
         self._end(request, well=not code, code=code)
 
     def _end(self, request: Request, *, well: bool, code: str = "") -> None:
@@ -556,7 +523,6 @@ class RequestMachine:
         self.metrics.ended(request, told, seconds, rejected=rejected)
         ended = "finished" if well else "failed"
         self._out.info(f"{ended} after {seconds * 1000:.0f} ms", request)
-        self._attach_late(request)  # its worker has what it said
         if well and not request.cancelled:
             self._settle(request)
         self._drop(request)

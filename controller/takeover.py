@@ -67,8 +67,7 @@ class Takeover:
         self._fire = fire
         self._on_adopted = on_adopted
         self._drop = drop
-        known = [(view.id, view.report.boot_id) for view in registry.workers]
-        self.claims = Claims(known, instructions.now)
+        self.claims = Claims((view.id for view in registry.workers), instructions.now)
 
     # Asking.
 
@@ -79,8 +78,8 @@ class Takeover:
             return
         knows_term = view.report.term == self._out.term or view.protocol < 2
         # Heartbeats that left before its answer do not count.
-        is_late = self._out.now - self.claims.claimed_at(worker) > QUIET_S
-        if not self.claims.is_claimed(worker, view.report.boot_id) or (not knows_term and is_late):
+        is_late = self.claims.asked_for_s(worker, self._out.now) > QUIET_S
+        if not view.claimed or (not knows_term and is_late):
             self.claim(worker)
 
     def claim(self, worker: WorkerId) -> None:
@@ -94,6 +93,13 @@ class Takeover:
         elif self.claims.ask(worker, now):
             order = ClaimWorker(term=self._out.term, controller=self._out.controller)
             self._out.order(worker, order, lambda reply: _claimed(worker, now, reply))
+
+    def claim_anew(self, worker: WorkerId) -> None:
+        """It takes no work from us."""
+        if (view := self._registry.worker(worker)) is not None:
+            view.claimed = False
+        self.claims.lost(worker)
+        self.claim(worker)
 
     def claim_all(self) -> None:
         for view in self._registry.workers:
@@ -111,7 +117,7 @@ class Takeover:
         view = self._registry.worker(worker)
         if view is None or boot_id != view.report.boot_id:
             return  # it is asked again when it is heard again
-        self.claims.answered(worker, boot_id, self._out.now)
+        self.claims.answered(worker)
         view.claimed = True
         if told.kept is not None:
             self._prefixes.take(told.kept)
@@ -121,7 +127,7 @@ class Takeover:
             is_listed = (*request.key, request.attempt) in listed
             if request.runs_in(worker, boot_id) and not is_listed:
                 if request.heard_at < event.asked_at:  # else it came since
-                    self._fire(request, "finished")  # long ago
+                    self._fire(request, "contents_lost")  # it ended long ago
         self._ask_contents(worker, wanted)
 
     def _reconcile(self, told: ClaimedRequest, worker: WorkerId, boot_id: BootId) -> bool:
@@ -140,25 +146,22 @@ class Takeover:
     ) -> bool:
         """A worker has a request, or had it; `known` is what was asked for again here."""
         request = Request.claimed(told, worker, boot_id, self._out.now)
-        if known is not None and not known.ended:
-            if known.state in ("offered", "running"):
-                self._out.cancel_attempt(known, silent=True)
-            heard = known.inboxes if known.request is not None else []
-            request.late = [*map(known.again, heard), *known.late]
-            request.cancelled = known.cancelled
-            known.decline("other", self._out.now)
         self._store.add(request)
         has_ended = told.state in ("finished", "failed")
         if has_ended:
             request.finish(well=told.state == "finished", code="", now=self._out.now)
             self._store.end(request)
-            late, request.late = request.late, []
-            for again in late:
-                self._fire(request, "published_again", again)
         else:
             self._turns.began_before(request)
             self._on_adopted(request)
         if known is not None:
+            request.cancelled = known.cancelled
+            if known.state in ("offered", "running"):
+                self._out.cancel_attempt(known, silent=True)
+            if not known.ended:
+                known.decline("other", self._out.now)
+                for inbox in known.inboxes:
+                    self._out.attach(request, inbox)
             self._drop(known)
         return not has_ended
 
