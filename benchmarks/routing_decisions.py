@@ -6,9 +6,9 @@ from random import Random
 
 from benchmarks.routing_load import Prompts
 from benchmarks.simulated_fleet import report, skills
-from controller.registry import Registry
-from controller.request import Request
-from controller.request_need import need_of
+from controller.fleet.registry import Registry
+from controller.requests.request import Request
+from controller.requests.request_need import need_of
 from controller.routing import Need, choose, policy_named
 from shared.ids import ClientName, ModelId, RequestId, WorkerId
 from shared.messages.events import Tier, WorkerEvent

@@ -9,8 +9,17 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
-from controller.events import DispatchesAnswered, Event, LinkRestored, RequestsReported, TimePassed
-from controller.instructions import (
+from controller.leadership import Leadership
+from controller.link import Link
+from controller.lists import TICK_S, ListRunner
+from controller.requests.events import (
+    DispatchesAnswered,
+    Event,
+    LinkRestored,
+    RequestsReported,
+    TimePassed,
+)
+from controller.requests.instructions import (
     AnswerQuery,
     GiveOrder,
     Instruction,
@@ -20,10 +29,7 @@ from controller.instructions import (
     TellClient,
     Then,
 )
-from controller.leadership import Leadership
-from controller.link import Link
-from controller.lists import TICK_S, ListRunner
-from controller.request_machine import RequestMachine
+from controller.requests.machine import RequestMachine
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.changes import Changes

@@ -13,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Protocol
 
+from controller.fleet.registry import Registry
 from controller.link import Link
-from controller.registry import Registry
 from shared.bus import Subscription
 from shared.bus.lease_store import Kept
 from shared.changes import Changes

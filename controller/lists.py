@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.events import Event, Finish, ListEnded, Published, Queried
-from controller.instructions import OrderList
-from controller.request import Request, RequestKey
-from controller.request_store import KEPT_AFTER_END_S
+from controller.requests.events import Event, Finish, ListEnded, Published, Queried
+from controller.requests.instructions import OrderList
+from controller.requests.request import Request, RequestKey
+from controller.requests.store import KEPT_AFTER_END_S
 from controller.routing import PASSING
-from controller.validation import stream_error
 from shared.bus import Message
 from shared.client.assembler import Assembler
 from shared.client.recovery import Recovery, Situation
@@ -345,8 +344,8 @@ class ListRunner:
         try:
             step = recovery.next_step(now, situation)
         except ClusterError as error:
-            self._fail(one, part, stream_error(error))
-            self._submit(Finish(request.key, stream_error(error)))
+            self._fail(one, part, StreamError.from_exception(error))
+            self._submit(Finish(request.key, StreamError.from_exception(error)))
             return
         if step == "ask_status":
             recovery.on_state(known.wire_state, known.worker is not None, now)
@@ -365,9 +364,9 @@ class ListRunner:
             outputs = part.assembler.take(message)
         except ClusterError as error:
             request = part.request
-            self._fail(one, part, stream_error(error))
+            self._fail(one, part, StreamError.from_exception(error))
             if request is not None:
-                self._submit(Finish(request.key, stream_error(error)))
+                self._submit(Finish(request.key, StreamError.from_exception(error)))
             return
         part.usage = part.assembler.usage
         for output in outputs:

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from controller.leader import Leader
-from controller.events import Published, Queried
 from controller.lists import first_part
-from controller.request import Request
+from controller.requests.events import Published, Queried
+from controller.requests.request import Request
 from controller.validation import may_answer, read_request, rejection
 from shared import subjects
 from shared.bus import Bus, Message, Subscription

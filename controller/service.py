@@ -7,17 +7,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from controller.kept_prefixes import KeptByWorkers
+from controller.fleet.kept_prefixes import KeptByWorkers
+from controller.fleet.probing import Boot, Probing
+from controller.fleet.registry import Registry, WorkerGone
 from controller.leader import Leader
 from controller.leadership import Leadership, Probed, Store
-from controller.events import Finish, LeavingBegan, WorkerHeard
 from controller.link import Link
-from controller.metrics import Metrics
 from controller.metrics_server import serving_metrics
-from controller.probing import Boot, Probing
-from controller.registry import Registry, WorkerGone
 from controller.request_handler import RequestHandler
-from controller.request_machine import RequestMachine
+from controller.requests.events import Finish, LeavingBegan, WorkerHeard
+from controller.requests.machine import RequestMachine
+from controller.requests.metrics import Metrics
 from controller.rollout.conductor import Conductor
 from controller.transfer import give, taken
 from shared import subjects

@@ -4,10 +4,9 @@ import time
 from collections.abc import Sequence
 
 from controller.leader import Leader
-from controller.events import Transferred
-from controller.request import Request
-from controller.takeover import models_told
-from controller.validation import Skills
+from controller.requests.events import Transferred
+from controller.requests.request import Request
+from controller.requests.skills import Skills, models_told
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.errors import BusError, DecodeError

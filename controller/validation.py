@@ -1,16 +1,13 @@
 """What a client sent, validated: a request, or the error that says what is wrong."""
 
-from collections.abc import Mapping
-
-from controller.request import Request
+from controller.requests.request import Request
+from controller.requests.skills import Skills, models_of
 from shared import subjects
 from shared.bus import Message
 from shared.errors import ClusterError, InvalidRequest, RequestError
-from shared.ids import ClientName, ModelId, SkillName, is_name, new_request_id
+from shared.ids import ClientName, is_name, new_request_id
 from shared.messages.request import Claims, default_seed, parse_request
 from shared.messages.stream import Failed, StreamError
-
-Skills = Mapping[SkillName, list[ModelId]]
 
 
 def may_answer(message: Message, client: ClientName, *, strict: bool) -> bool:
@@ -58,31 +55,4 @@ def read_request(message: Message, skills: Skills, *, max_bytes: int, now: float
 
 def rejection(payload: bytes, error: ClusterError) -> Failed:
     """The terminal message of a request that was not accepted."""
-    return Failed(Claims.of(payload).request_id, 0, None, stream_error(error))
-
-
-def stream_error(error: ClusterError) -> StreamError:
-    return StreamError(
-        error.code, error.message, error.param, error.retryable, error.retry_after_ms
-    )
-
-
-def models_of(skill: SkillName, named: str | None, skills: Skills) -> list[ModelId]:
-    """The models that can serve a request, in the order of preference.
-
-    Raises:
-        RequestError: there is no such skill, or it does not have the model.
-    """
-    if skill not in skills:
-        known = ", ".join(sorted(skills))
-        raise RequestError(f"no skill {skill!r}; there are: {known}", code="unknown_skill")
-    models = skills[skill]
-    if named is None:
-        return models
-    if named not in models:
-        raise RequestError(
-            f"model: the skill {skill!r} has no model {named!r}; it has: {', '.join(models)}",
-            code="unknown_model",
-            param="model",
-        )
-    return [ModelId(named)]
+    return Failed(Claims.of(payload).request_id, 0, None, StreamError.from_exception(error))

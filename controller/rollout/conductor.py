@@ -10,8 +10,8 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from controller.fleet.registry import Registry
 from controller.leadership import Leadership
-from controller.registry import Registry
 from controller.rollout.conduct import Order, Progress, began, begin, decide, on_trial
 from controller.rollout.readings import Readings
 from controller.rollout.steps import plan_steps

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from controller.fleet.worker_view import WorkerView
 from controller.routing.forecast import NOTHING, find_kept, foretell
 from controller.routing.need import Links, Need
 from controller.routing.obstacles import (
@@ -21,7 +22,6 @@ from controller.routing.policies import (
     PrefixAware,
     near_ms,
 )
-from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import Tier
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from controller.fleet.worker_view import WorkerView
 from controller.routing.need import Links, Need
-from controller.worker_view import WorkerView
 from shared.messages.events import (
     TYPICAL_ANSWER_TOKENS,
     TYPICAL_BYTES_PER_TOKEN,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from controller.fleet.worker_view import WorkerView
 from controller.routing.need import Need
-from controller.worker_view import WorkerView
 from shared.errors import Unavailable
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import MEMORY_RETRY_AFTER_MS, ModelStatus, WorkerReport, refuses

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from controller.fleet.worker_view import WorkerView
 from controller.routing.forecast import Forecast, Kept
-from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelState, ModelStatus
 

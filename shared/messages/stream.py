@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from shared.errors import DecodeError, StreamFailed, is_retryable
+from shared.errors import ClusterError, DecodeError, StreamFailed, is_retryable
 from shared.ids import RequestId, WorkerId
 from shared.messages.codec import decode_object
 
@@ -67,6 +67,11 @@ class StreamError:
     ) -> "StreamError":
         """An error whose `retryable` is that of its code."""
         return cls(code, message, param, is_retryable(code), retry_after_ms)
+
+    @classmethod
+    def from_exception(cls, error: ClusterError) -> "StreamError":
+        wait_ms = error.retry_after_ms
+        return cls(error.code, error.message, error.param, error.retryable, wait_ms)
 
     def to_exception(self) -> StreamFailed:
         error = StreamFailed(self.message, param=self.param, retry_after_ms=self.retry_after_ms)

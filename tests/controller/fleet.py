@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from controller.worker_view import WorkerView
+from controller.fleet.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import Tier
 

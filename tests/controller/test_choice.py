@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.circuit_breaker import CircuitBreaker
+from controller.fleet.circuit_breaker import CircuitBreaker
+from controller.fleet.worker_view import WorkerView
 from controller.routing import Decision, Need, NoRoute, choose, find_obstacle, policy_named
 from controller.routing.choice import AFFINITY, HOME, MOST_COMPARED, SPREAD, TRIAL
-from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelSpeed, ModelState, ModelStatus, Tier
 from shared.messages.request import PRIORITIES, Requirements

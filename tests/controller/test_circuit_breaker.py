@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller.circuit_breaker import BreakerState, CircuitBreaker
+from controller.fleet.circuit_breaker import BreakerState, CircuitBreaker
 from shared.settings.tree import CircuitBreaker as Limits
 
 LIMITS = Limits(

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.deadlines import Deadlines
+from controller.requests.deadlines import Deadlines
 
 _KEYS = st.integers(0, 5)
 _STEPS = st.lists(

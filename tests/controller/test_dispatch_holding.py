@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.dispatch_holding import BatchTarget, Holding
+from controller.requests.dispatch_holding import BatchTarget, Holding
 from shared.messages.request import PRIORITIES, Priority
 from shared.settings.tree import DispatchSettings
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.fleet.worker_view import WorkerView
 from controller.routing.forecast import NOTHING, Forecast, Kept, find_kept, foretell
 from controller.routing.need import Need
-from controller.worker_view import WorkerView
 from shared.messages.events import ModelSpeed, ModelState, ModelStatus, Tier
 from tests.controller.values import DEMO, view
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.kept_prefixes import KeptByWorkers
-from controller.registry import Registry
+from controller.fleet.kept_prefixes import KeptByWorkers
+from controller.fleet.registry import Registry
 from shared.bus import Bus
 from shared.ids import BootId, WorkerId
 from shared.messages.events import EngineStatus, KeptPrefixes, KVMemoryStatus, WorkerEvent

@@ -3,9 +3,9 @@
 from itertools import product
 from typing import get_args
 
-from controller.lifecycle import STATES, TRANSITIONS, Action, Trigger
-from controller.request import State
-from controller.request_machine import RequestMachine
+from controller.requests.lifecycle import STATES, TRANSITIONS, Action, Trigger
+from controller.requests.machine import RequestMachine
+from controller.requests.request import State
 
 
 def test_each_state_has_an_action_for_each_trigger() -> None:

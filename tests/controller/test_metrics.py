@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.metrics import Metrics, load_deviation
+from controller.fleet.registry import Registry
 from controller.metrics_server import serving_metrics
-from controller.registry import Registry
+from controller.requests.metrics import Metrics, load_deviation
 from shared.bus import Bus
 from shared.errors import SettingsError
 from shared.settings.tree import Metrics as MetricsSettings

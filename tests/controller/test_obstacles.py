@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from controller.circuit_breaker import CircuitBreaker
+from controller.fleet.circuit_breaker import CircuitBreaker
+from controller.fleet.worker_view import WorkerView
 from controller.routing import Need, NoRoute, Obstacle, choose, find_obstacle, policy_named
-from controller.worker_view import WorkerView
 from shared.errors import ERROR_CODES
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import Hardware, MemoryPressure, MemoryStatus, ModelStatus, QueueStatus

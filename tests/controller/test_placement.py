@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.circuit_breaker import CircuitBreaker
-from controller.placement import Outcome, Placement
-from controller.worker_view import WorkerView
+from controller.fleet.circuit_breaker import CircuitBreaker
+from controller.fleet.placement import Outcome, Placement
+from controller.fleet.worker_view import WorkerView
 from shared.settings.tree import CircuitBreaker as Limits
 from tests.controller.values import report
 

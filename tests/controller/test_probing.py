@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
+from controller.fleet.probing import Boot, Probing
+from controller.fleet.registry import Registry
 from controller.link_watch import LinkWatch
-from controller.probing import Boot, Probing
-from controller.registry import Registry
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.changes import Changes

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.circuit_breaker import CircuitBreaker
-from controller.registry import Registry, WorkerGone
+from controller.fleet.circuit_breaker import CircuitBreaker
+from controller.fleet.registry import Registry, WorkerGone
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.events import (
     ControllerEvent,
@@ -266,7 +266,7 @@ def test_without_breakers_no_worker_has_one(limits: Limits | None) -> None:
 
 
 def test_of_too_many_breakers_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.registry._MOST_BREAKERS", 2)
+    monkeypatch.setattr("controller.fleet.registry._MOST_BREAKERS", 2)
     registry = Registry(silence_limit_s=3.0, breakers=Limits())
     for worker in "abc":
         has(registry, worker)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.request_need import need_of
+from controller.requests.request_need import need_of
 from controller.routing import Need
 from shared.ids import ModelId, WorkerId
 from shared.messages.prefixes import prefix_chain

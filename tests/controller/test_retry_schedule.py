@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.retry_schedule import RetrySchedule
+from controller.requests.retry_schedule import RetrySchedule
 from shared.settings.tree import Retry
 
 

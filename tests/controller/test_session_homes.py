@@ -3,8 +3,8 @@
 import pytest
 
 from controller import session_homes
-from controller.kept_prefixes import KeptByWorkers
-from controller.session_homes import SessionHomes
+from controller.fleet.kept_prefixes import KeptByWorkers
+from controller.fleet.session_homes import SessionHomes
 from shared.ids import ClientName, SessionKey, WorkerId
 from tests.controller.values import ADA
 from tests.worker.virtual_time import Clock

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from controller.circuit_breaker import CircuitBreaker
+from controller.fleet.circuit_breaker import CircuitBreaker
+from controller.fleet.worker_view import WorkerView
 from controller.owned_request import OwnedRequest
-from controller.waiting_room import WaitingRoom
-from controller.worker_view import WorkerView
+from controller.requests.waiting_room import WaitingRoom
 from shared.bus import Bus
 from shared.ids import WorkerId
 from shared.messages.events import WorkerEvent

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from controller.requests.waiting_room import WaitingRoom
 from controller.routing import Need, NoRoute, Obstacle
-from controller.waiting_room import WaitingRoom
 from shared.ids import WorkerId
 from shared.messages.request import PRIORITIES, Priority
 from shared.settings.tree import WaitingRoom as Limits

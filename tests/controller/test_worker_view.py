@@ -1,6 +1,6 @@
 """What a controller's books say of a worker between two of its reports."""
 
-from controller.worker_view import WorkerView
+from controller.fleet.worker_view import WorkerView
 from tests.controller.values import models, report, view
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from controller.fleet.worker_view import WorkerView
 from controller.owned_request import OwnedRequest
-from controller.worker_view import WorkerView
 from shared.ids import BootId, ClientName, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.events import ModelState, ModelStatus, WorkerReport
 from shared.messages.request import InferenceRequest

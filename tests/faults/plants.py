@@ -190,7 +190,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "no turns": Plant(
         "order", "turns of a session do not wait", "controller",
-        "controller.session_turns.SessionTurns.wait", _no_turns,
+        "controller.requests.session_turns.SessionTurns.wait", _no_turns,
         beside=Plant(
             "order", "nor at a worker", "worker",
             "worker.session_order.SessionOrder.is_next", _always_next,

@@ -8,12 +8,11 @@ from shared.bus import Message
 from shared.client import Cluster
 from shared.client.assembler import Assembler
 from shared.errors import ClusterError, StreamFailed
-from shared.ids import RequestId
+from shared.ids import ClientName, RequestId
+from shared.messages.dispatch import choice_seed
 from shared.messages.request import InferenceRequest, default_seed
 from shared.messages.stream import Chunk, Done, Failed, Status, StreamMessage
 from shared.messages.stream import decode as decode_stream
-from shared.ids import ClientName
-from shared.messages.dispatch import choice_seed
 from tests.simulation.engine import answer_of
 
 CLIENT = ClientName("local")

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from controller.request import Request
+from controller.requests.request import Request
 from controller.routing.need import Links, Need
 from shared.ids import ModelId, WorkerId
 from shared.messages.prefixes import prefix_links

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from controller.registry import Registry
+from controller.fleet.registry import Registry
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.errors import BusError, DecodeError

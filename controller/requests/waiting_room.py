@@ -3,8 +3,8 @@ state."""
 
 from collections.abc import Callable, Hashable
 
-from controller.metrics import Totals
-from controller.request import Request
+from controller.requests.metrics import Totals
+from controller.requests.request import Request
 from controller.routing import NoRoute
 from shared.messages.request import PRIORITIES, Priority
 from shared.request_queue import RequestQueue

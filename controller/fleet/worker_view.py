@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from controller.circuit_breaker import CircuitBreaker
+from controller.fleet.circuit_breaker import CircuitBreaker
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelStatus, WorkerReport
 from shared.version import PROTOCOL

@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from controller.request import Request, RequestKey
+from controller.requests.request import Request, RequestKey
 from shared.ids import ClientName
 
 KEPT_AFTER_END_S = 30.0

@@ -1,15 +1,15 @@
 """Finds a worker for a request: what it asks for, who is out for it, who of the others is picked."""
 
 import contextlib
-import time
 from collections.abc import Callable, Collection, Hashable
 from copy import deepcopy
 
-from controller.explanation import explained
-from controller.kept_prefixes import KeptByWorkers
-from controller.registry import Registry
-from controller.request import Rejection, Request
-from controller.request_need import need_of
+from controller.fleet.kept_prefixes import KeptByWorkers
+from controller.fleet.registry import Registry
+from controller.fleet.session_homes import SessionHomes
+from controller.requests.explanation import explained
+from controller.requests.request import Rejection, Request
+from controller.requests.request_need import need_of
 from controller.routing import (
     PASSING,
     Decision,
@@ -20,7 +20,6 @@ from controller.routing import (
     find_obstacle,
     policy_named,
 )
-from controller.session_homes import SessionHomes
 from shared.errors import Unavailable
 from shared.ids import ControllerId, WorkerId
 from shared.messages.routes import Route
@@ -50,9 +49,7 @@ class Router:
         self._draw = draw
         self._rules = settings.worker.kv_cache.prompt_rules
         self._policy = policy_named(settings.controller.routing.policy)
-        self.homes = SessionHomes(
-            prefixes, ttl_s=_session_ttl_s(settings.controller.routing), clock=time.monotonic
-        )
+        self.homes = SessionHomes(prefixes, ttl_s=_session_ttl_s(settings.controller.routing))
 
     def configure(self, settings: ClusterSettings) -> None:
         """Go by other settings, from now on."""
@@ -62,9 +59,10 @@ class Router:
         self._rules = settings.worker.kv_cache.prompt_rules
         self.homes.ttl_s = _session_ttl_s(routing)
 
-    def need(self, request: Request) -> Need:
+    def need(self, request: Request, now: float) -> Need:
         """What it asks of a worker."""
-        home = self.homes.home(request.affinity) if request.affinity is not None else None
+        affinity = request.affinity
+        home = self.homes.home(affinity, now) if affinity is not None else None
         if request.need is not None:
             return request.need._replace(home=home)
         hides = request.started or request.contents.reasoning_effort == "none"
@@ -113,7 +111,7 @@ class Router:
 
     def explain(self, request: Request, now: float) -> Route:
         """Where it would go now, and why."""
-        need = self.need(request)
+        need = self.need(request, now)
         try:
             return self.route(request, need, self._choose(need, (), deepcopy(self._policy), now))
         except NoRoute as error:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from controller.circuit_breaker import CircuitBreaker
-from controller.worker_view import WorkerView
+from controller.fleet.circuit_breaker import CircuitBreaker
+from controller.fleet.worker_view import WorkerView
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.events import ControllerEvent, ControllerReport, WorkerEvent, WorkerReport
 from shared.settings.tree import CircuitBreaker as BreakerLimits

@@ -1,10 +1,10 @@
-"""What may happen to the requests of a leader: the events that `controller.request_machine` takes."""
+"""What may happen to the requests of a leader: the events that `controller.requests.machine` takes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from controller.registry import WorkerGone
-from controller.request import Request, RequestKey
+from controller.fleet.registry import WorkerGone
+from controller.requests.request import Request, RequestKey
 from shared.ids import BootId, WorkerId
 from shared.messages.control import Claimed, RequestRef
 from shared.messages.dispatch import Dispatch, DispatchReply

@@ -21,12 +21,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from controller.circuit_breaker import BreakerState
+from controller.fleet.circuit_breaker import BreakerState
+from controller.fleet.registry import Registry
+from controller.fleet.worker_view import WorkerView
 from controller.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
-from controller.registry import Registry
-from controller.request import Request
+from controller.requests.request import Request
 from controller.routing import Decision, Need
-from controller.worker_view import WorkerView
 from shared.ids import ModelId, WorkerId
 
 _DISPATCH_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)

@@ -1,31 +1,30 @@
-"""What becomes of each request, as `controller.lifecycle` has it: events in, instructions out.
+"""What becomes of each request, as `controller.requests.lifecycle` has it: events in, instructions out.
 
 Nothing here waits, looks at a clock or does I/O. Registry, routing, breakers, retry schedule, waiting
-room and dispatch queue are values that it asks. `controller.dispatcher` has the actions on the way to a
-worker, `controller.takeover` those about what workers have already.
+room and dispatch queue are values that it asks. `controller.requests.dispatcher` has the actions on the way to a
+worker, `controller.requests.takeover` those about what workers have already.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from controller import events
-from controller.deadlines import Deadlines
-from controller.dispatch_queue import Answer, DispatchQueue
-from controller.dispatcher import Dispatcher
-from controller.events import Event
-from controller.history import history_needed, joined_history
-from controller.instructions import AnswerQuery, Instruction, Instructions, OrderList
-from controller.kept_prefixes import KeptByWorkers
-from controller.lifecycle import TRANSITIONS, Trigger
-from controller.metrics import Metrics
-from controller.registry import Registry, WorkerGone
-from controller.request import Request, RequestKey
-from controller.request_store import RequestStore
-from controller.router import Router
-from controller.session_turns import SessionTurns
-from controller.takeover import QUIET_S, Takeover
-from controller.validation import stream_error
+from controller.fleet.kept_prefixes import KeptByWorkers
+from controller.fleet.registry import Registry, WorkerGone
+from controller.requests import events
+from controller.requests.deadlines import Deadlines
+from controller.requests.dispatch_queue import Answer, DispatchQueue
+from controller.requests.dispatcher import Dispatcher
+from controller.requests.events import Event
+from controller.requests.history import history_needed, joined_history
+from controller.requests.instructions import AnswerQuery, Instruction, Instructions, OrderList
+from controller.requests.lifecycle import TRANSITIONS, Trigger
+from controller.requests.metrics import Metrics
+from controller.requests.request import Request, RequestKey
+from controller.requests.router import Router
+from controller.requests.session_turns import SessionTurns
+from controller.requests.store import RequestStore
+from controller.requests.takeover import QUIET_S, Takeover
 from shared.errors import RequestError, is_of_the_request
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages import control
@@ -221,8 +220,8 @@ class RequestMachine:
 
     def _fire(self, request: Request, trigger: Trigger, *told: object) -> None:
         """Do what the table says."""
-        action = TRANSITIONS[request.state, trigger]
-        if action != "nothing":
+        action = TRANSITIONS[request.state].get(trigger)
+        if action is not None:
             getattr(self, f"_{action}")(request, *told)
 
     # Published.
@@ -377,7 +376,7 @@ class RequestMachine:
             limit = self._queue.max_bytes // 4
             request.earlier = joined_history(request, messages, too_large, limit)
         except RequestError as error:
-            self._fail(request, stream_error(error))
+            self._fail(request, StreamError.from_exception(error))
         else:
             self._place(request)
 
@@ -533,7 +532,7 @@ class RequestMachine:
         """Its session is at its worker now; what another one knows of it is out of date."""
         if request.affinity is None or request.worker is None:
             return
-        before = self.router.homes.settle(request.affinity, request.worker)
+        before = self.router.homes.settle(request.affinity, request.worker, self._out.now)
         if request.session is not None and before is not None and before != request.worker:
             client, session_id = request.session
             order = control.ForgetSession(

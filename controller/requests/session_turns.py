@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from controller.request import Request
+from controller.requests.request import Request
 from shared.ids import SessionKey
 
 

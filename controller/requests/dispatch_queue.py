@@ -8,11 +8,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controller.deadlines import Deadlines
-from controller.dispatch_holding import PAUSE_S, BatchTarget, Holding
-from controller.instructions import SendDispatches
-from controller.metrics import Totals
-from controller.request import Request
+from controller.requests.deadlines import Deadlines
+from controller.requests.dispatch_holding import PAUSE_S, BatchTarget, Holding
+from controller.requests.instructions import SendDispatches
+from controller.requests.metrics import Totals
+from controller.requests.request import Request
 from controller.routing import PASSING
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import DispatchReply, Refusal, encode_batch

@@ -3,7 +3,7 @@ what becoming of it says of the worker."""
 
 from typing import Literal
 
-from controller.worker_view import WorkerView
+from controller.fleet.worker_view import WorkerView
 
 Outcome = Literal["served", "fault", "other"]
 """The worker did its part, failed by its own fault, or neither can be said."""

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from controller.events import Event
-from controller.request import Request
+from controller.requests.events import Event
+from controller.requests.request import Request
 from shared.ids import ControllerId, WorkerId
 from shared.messages.control import (
     AttachStream,

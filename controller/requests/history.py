@@ -6,7 +6,7 @@ dispatched is the whole conversation: any worker can serve it, and another one c
 
 from collections.abc import Iterable, Sequence
 
-from controller.request import Request
+from controller.requests.request import Request
 from shared.errors import RequestError
 from shared.ids import WorkerId
 from shared.messages.request import Message, turn_bytes

@@ -1,28 +1,24 @@
 """Which worker served a session last, so that its next turn finds there what is kept of it."""
 
 from collections import OrderedDict
-from collections.abc import Callable
 
-from controller.kept_prefixes import KeptByWorkers
+from controller.fleet.kept_prefixes import KeptByWorkers
 from shared.ids import SessionKey, WorkerId
 
 _MOST_HOMES = 100_000
 
 
 class SessionHomes:
-    """Args:
-    kept: tells who knows a session that was served before this controller began.
-    ttl_s: after so long without a turn a session has no home; None where sessions are not sent
-        back to where they were.
-    clock: seconds, monotonic.
+    """
+    Args:
+        kept: tells who knows a session that was served before this controller began.
+        ttl_s: after so long without a turn a session has no home; None where sessions are not sent
+            back to where they were.
     """
 
-    def __init__(
-        self, kept: KeptByWorkers, *, ttl_s: float | None, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, kept: KeptByWorkers, *, ttl_s: float | None) -> None:
         self._kept = kept
         self.ttl_s = ttl_s
-        self._clock = clock
         self._homes: OrderedDict[SessionKey, tuple[WorkerId, float]] = OrderedDict()
 
     def last(self, session: SessionKey) -> WorkerId | None:
@@ -30,7 +26,7 @@ class SessionHomes:
         known = self._homes.get(session)
         return known[0] if known is not None else self._kept.home(session)
 
-    def home(self, session: SessionKey) -> WorkerId | None:
+    def home(self, session: SessionKey, now: float) -> WorkerId | None:
         """Where the next turn of a session is best served."""
         if self.ttl_s is None:
             return None
@@ -38,13 +34,13 @@ class SessionHomes:
         if known is None:
             return self._kept.home(session)
         worker, used_at = known
-        return worker if self._clock() - used_at <= self.ttl_s else None
+        return worker if now - used_at <= self.ttl_s else None
 
-    def settle(self, session: SessionKey, worker: WorkerId) -> WorkerId | None:
+    def settle(self, session: SessionKey, worker: WorkerId, now: float) -> WorkerId | None:
         """A worker answered a turn; returns who served the session before, if this controller
         knows."""
         before = self._homes.get(session)
-        self._homes[session] = worker, self._clock()
+        self._homes[session] = worker, now
         self._homes.move_to_end(session)
         if len(self._homes) > _MOST_HOMES:
             self._homes.popitem(last=False)

@@ -6,18 +6,17 @@ A worker tells the keys of its requests first, then the contents of those that t
 
 from collections.abc import Callable, Sequence
 
-from controller.claims import Claims
-from controller.dispatcher import Fire
-from controller.events import ContentsTold, WorkerClaimed
-from controller.instructions import Instructions
-from controller.kept_prefixes import KeptByWorkers
-from controller.registry import Registry
-from controller.request import Request
-from controller.request_store import RequestStore
-from controller.session_turns import SessionTurns
-from controller.validation import Skills, models_of
-from shared.errors import RequestError
-from shared.ids import BootId, ModelId, WorkerId
+from controller.fleet.kept_prefixes import KeptByWorkers
+from controller.fleet.registry import Registry
+from controller.requests.claims import Claims
+from controller.requests.dispatcher import Fire
+from controller.requests.events import ContentsTold, WorkerClaimed
+from controller.requests.instructions import Instructions
+from controller.requests.request import Request
+from controller.requests.session_turns import SessionTurns
+from controller.requests.skills import Skills, models_told
+from controller.requests.store import RequestStore
+from shared.ids import BootId, WorkerId
 from shared.messages.control import (
     Claimed,
     ClaimedRequest,
@@ -26,7 +25,6 @@ from shared.messages.control import (
     RequestRef,
     TellContents,
 )
-from shared.messages.dispatch import Dispatch
 from shared.messages.events import RequestFailed
 
 QUIET_S = 3.0
@@ -198,15 +196,6 @@ class Takeover:
                 self._fire(request, "contents_lost")
         if event.contents:
             self._ask_contents(event.worker, rest)
-
-
-def models_told(told: Dispatch, skills: Skills) -> list[ModelId]:
-    """Those that may serve a request that somebody else took; the one that did where its skill is no
-    more."""
-    try:
-        return list(models_of(told.skill, told.request.model, skills))
-    except RequestError:
-        return [told.model]
 
 
 def _ref(told: ClaimedRequest) -> RequestRef:

@@ -1,26 +1,25 @@
 """Brings requests to workers: finds one, offers it the request, tries another one after a failure.
 
 A request for which no worker has capacity waits for one. The methods are actions of
-`controller.lifecycle`; what else becomes of a request is said with `fire`.
+`controller.requests.lifecycle`; what else becomes of a request is said with `fire`.
 """
 
 import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from controller.dispatch_queue import Answer, DispatchQueue
-from controller.instructions import Instructions
-from controller.kept_prefixes import KeptByWorkers
-from controller.lifecycle import Trigger
-from controller.metrics import Metrics
-from controller.placement import Placement
-from controller.registry import Registry
-from controller.request import WORKER_FAULTS, Rejection, Request
-from controller.retry_schedule import RetrySchedule
-from controller.router import Router, all_rejected, passes, waiting_kind
+from controller.fleet.kept_prefixes import KeptByWorkers
+from controller.fleet.placement import Placement
+from controller.fleet.registry import Registry
+from controller.requests.dispatch_queue import Answer, DispatchQueue
+from controller.requests.instructions import Instructions
+from controller.requests.lifecycle import Trigger
+from controller.requests.metrics import Metrics
+from controller.requests.request import WORKER_FAULTS, Rejection, Request
+from controller.requests.retry_schedule import RetrySchedule
+from controller.requests.router import Router, all_rejected, passes, waiting_kind
+from controller.requests.waiting_room import WaitingRoom
 from controller.routing import NoRoute
-from controller.validation import stream_error
-from controller.waiting_room import WaitingRoom
 from shared.errors import ERROR_CODES, ClusterError, is_retryable
 from shared.ids import BootId, WorkerId
 from shared.messages.events import TokensEmitted
@@ -87,7 +86,7 @@ class Dispatcher:
 
     def place(self, request: Request) -> None:
         """Offer it to a worker, or have it wait for one."""
-        request.need = need = self.router.need(request)
+        request.need = need = self.router.need(request, self._out.now)
         request.waiting_kind = kind = waiting_kind(request, need)
         error = self.waiting.ahead_of(need.level, kind) or self._try(request)
         if error is not None:
@@ -95,7 +94,7 @@ class Dispatcher:
 
     def place_again(self, request: Request) -> None:
         """Capacity has changed."""
-        request.need = self.router.need(request)
+        request.need = self.router.need(request, self._out.now)
         error = self._try(request)
         if error is None:
             self.waiting.leave(request)
@@ -155,7 +154,7 @@ class Dispatcher:
                 view.turned_away += 1
         why: ClusterError = all_rejected(request) if request.rejected else error
         # Why the last attempt failed says more than that nobody else is there.
-        self._fire(request, "finish_asked", request.last_error or stream_error(why))
+        self._fire(request, "finish_asked", request.last_error or StreamError.from_exception(why))
 
     def look(self) -> None:
         """Workers may have capacity now."""

@@ -4,8 +4,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from controller.answer_progress import AnswerProgress
-from controller.placement import Outcome, Placement
+from controller.fleet.placement import Outcome, Placement
+from controller.requests.answer_progress import AnswerProgress
 from controller.routing import Decision, Need, NoRoute
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
 from shared.messages.codec import encode
@@ -21,7 +21,7 @@ RequestKey = tuple[ClientName, RequestId]
 State = Literal[
     "waiting", "fetching", "queued", "offered", "running", "backing_off", "delegated", "ended"
 ]
-"""See `controller.lifecycle`."""
+"""See `controller.requests.lifecycle`."""
 
 WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})
 """Codes of errors that say that something is wrong with the worker, and not with the request."""

@@ -1,0 +1,1 @@
+"""What workers there are, and what is known of each."""
