@@ -47,7 +47,8 @@ logger = logging.getLogger(__name__)
 _ANSWER_S = 2.0
 _AGAIN_S = 0.1
 _UNSURE_S = 5.0
-"""For so long a leader that was away waits for JetStream; another one that led would be heard by then."""
+"""For so long a leader that was away waits for JetStream; another one that led would be heard by
+then."""
 
 
 class Leader:

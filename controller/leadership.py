@@ -2,8 +2,8 @@
 
 The leader writes its record in JetStream again and again, each time after the sequence before: who
 writes in between has overtaken it. It leads until that happens, or until it hears of a higher term;
-that JetStream does not answer ends nothing. Standbys ask the leader whether it is there, and overwrite
-its record when it is not.
+that JetStream does not answer ends nothing. Standbys ask the leader whether it is there, and
+overwrite its record when it is not.
 """
 
 import asyncio

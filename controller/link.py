@@ -1,4 +1,5 @@
-"""Whether this process hears NATS now: what comes after it stood still, or was cut off, may be old."""
+"""Whether this process hears NATS now: what comes after it stood still, or was cut off, may be
+old."""
 
 import time
 

@@ -1,9 +1,10 @@
-"""Lists of prompts, and more choices than a worker decodes at once: served in parts, each a request of
-its own by whichever worker suits it, and told to the client as one stream.
+"""Lists of prompts, and more choices than a worker decodes at once: served in parts, each a request
+of its own by whichever worker suits it, and told to the client as one stream.
 
 The runner is a client of the leader in whose process it is: it submits single requests, which are
-routed, retried and ended like all others, and their streams come to an inbox of its own. Ids of parts
-are derived from the request, so that one that is published again finds its parts where they are.
+routed, retried and ended like all others, and their streams come to an inbox of its own. Ids of
+parts are derived from the request, so that one that is published again finds its parts where they
+are.
 """
 
 import hashlib
@@ -50,7 +51,8 @@ from shared.stream_log import MAX_BYTES, StreamLog
 logger = logging.getLogger(__name__)
 
 MOST_SEEKING = 16
-"""So many parts of a list look for a worker at a time, so that a list does not fill the waiting room."""
+"""So many parts of a list look for a worker at a time, so that a list does not fill the waiting
+room."""
 
 TICK_S = 0.25
 _COUNT_CAPACITY_S = 1.0
@@ -144,11 +146,11 @@ class ListRunner:
     Args:
         submit: have the leader take an event in.
         find: what the leader knows of a request.
-        capacity: batch slots of the workers that could serve a request, and how many one of them has
-            at most.
+        capacity: batch slots of the workers that could serve a request, and how many one of them
+            has at most.
         put: publish to a subject, with a reply subject.
-        inbox: of the runner; streams come to `<inbox>.parts`, and `<inbox>.probe.<inbox of a client>`
-            is where it hears that nobody listens there.
+        inbox: of the runner; streams come to `<inbox>.parts`, and `<inbox>.probe.<inbox of a
+            client>` is where it hears that nobody listens there.
         connections: how often a connection was made.
     """
 
@@ -546,8 +548,8 @@ def first_part(whole: Request, now: float) -> Request:
 
 
 def _request_of(whole: Request, part: _Part, inbox: str, now: float) -> Request:
-    """The request for one part. Its answers are those that the whole would get from one worker. It is
-    no turn of a session: parts do not wait for one another."""
+    """The request for one part. Its answers are those that the whole would get from one worker. It
+    is no turn of a session: parts do not wait for one another."""
     body = whole.contents
     alone: dict[str, Any] = {
         "n": part.choices, "stream": True, "multiplex": True,

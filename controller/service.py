@@ -263,7 +263,7 @@ class Controller:
         seen: object = None
         while True:
             leadership = self._leadership
-            await leadership.changes.wait_until(lambda: self._standing != seen)
+            await leadership.changes.wait_until(lambda seen=seen: self._standing != seen)
             seen = self._standing
             if self._leader is not None and (
                 not leadership.leads or self._leader.machine.term != leadership.term

@@ -19,8 +19,8 @@ async def find_reassigned(
 ) -> list[ActiveRequest]:
     """Those that ended, or that another attempt serves.
 
-    Where no controller answers, or none knows, a request stays this worker's: its client may still be
-    there.
+    Where no controller answers, or none knows, a request stays this worker's: its client may still
+    be there.
     """
     asked = list(requests)
     async with asyncio.TaskGroup() as tasks:

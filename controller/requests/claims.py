@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from shared.ids import WorkerId
 
 _ANSWER_S = 1.0
-"""Requests without a session begin so long after the leader began to lead, whoever has not answered."""
+"""Requests without a session begin so long after the leader began to lead, whoever has not
+answered."""
 _ASK_AGAIN_S = 1.0
 
 

@@ -1,7 +1,7 @@
 """When something is due, for many keys. Plain data; seconds of any monotonic clock.
 
-Only the earliest time that a key was given counts. Who is due looks at what is really to be done, and
-says when to come again: that is cheaper than to move a time at each event.
+Only the earliest time that a key was given counts. Who is due looks at what is really to be done,
+and says when to come again: that is cheaper than to move a time at each event.
 """
 
 import heapq

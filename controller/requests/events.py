@@ -1,4 +1,5 @@
-"""What may happen to the requests of a leader: the events that `controller.requests.machine` takes."""
+"""What may happen to the requests of a leader: the events that `controller.requests.machine`
+takes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,5 @@
-"""What the machine has the leader do: instructions, and the list in which an event collects them."""
+"""What the machine has the leader do: instructions, and the list in which an event collects
+them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

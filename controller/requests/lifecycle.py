@@ -7,7 +7,8 @@
 
 A request is in one state; what happens to it is one trigger; `TRANSITIONS` says which action of
 `controller.requests.machine` follows. Events come in and instructions go out, as values: the
-machine waits for nothing, has no clock and does no I/O. (The same shape: dask's `worker_state_machine`.)
+machine waits for nothing, has no clock and does no I/O. (The same shape: dask's
+`worker_state_machine`.)
 """
 
 from collections.abc import Mapping
@@ -29,8 +30,9 @@ STATES: Mapping[State, str] = {
 
 Trigger = Literal[
     "may_begin", "history_told", "capacity_changed", "pause_over", "offer_accepted",
-    "offer_rejected", "tokens_emitted", "finished", "failed", "returned", "worker_gone", "contents_told",
-    "contents_lost", "list_ended", "published_again", "cancel_asked", "finish_asked",
+    "offer_rejected", "tokens_emitted", "finished", "failed", "returned", "worker_gone",
+    "contents_told", "contents_lost", "list_ended", "published_again", "cancel_asked",
+    "finish_asked",
 ]  # fmt: skip
 
 Action = Literal[

@@ -1,8 +1,10 @@
-"""What becomes of each request, as `controller.requests.lifecycle` has it: events in, instructions out.
+"""What becomes of each request, as `controller.requests.lifecycle` has it: events in, instructions
+out.
 
-Nothing here waits, looks at a clock or does I/O. Registry, routing, breakers, retry schedule, waiting
-room and dispatch queue are values that it asks. `controller.requests.dispatcher` has the actions on the way to a
-worker, `controller.requests.takeover` those about what workers have already.
+Nothing here waits, looks at a clock or does I/O. Registry, routing, breakers, retry schedule,
+waiting room and dispatch queue are values that it asks. `controller.requests.dispatcher` has the
+actions on the way to a worker, `controller.requests.takeover` those about what workers have
+already.
 """
 
 import math

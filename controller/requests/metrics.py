@@ -1,8 +1,9 @@
 """What a controller counts, for Prometheus.
 
 Labels hold names that the cluster or its operator gave, never what a caller made up: else a
-hostile one could fill the memory with time series. What is counted for each request is kept in plain
-numbers and put into metrics when somebody looks: the library's own counters take a microsecond each.
+hostile one could fill the memory with time series. What is counted for each request is kept in
+plain numbers and put into metrics when somebody looks: the library's own counters take a
+microsecond each.
 """
 
 import statistics

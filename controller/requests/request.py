@@ -1,4 +1,5 @@
-"""One request of a client, as the leader knows it: from its arrival to half a minute after its end."""
+"""One request of a client, as the leader knows it: from its arrival to half a minute after its
+end."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -62,7 +63,8 @@ class Request:
         need: what it asks of a worker; None until that is asked first.
         decision: how the worker was chosen that it was offered to last.
         no_route: why it waits for a worker.
-        waiting_kind: who is alike finds a worker where this one does; None where that cannot be said.
+        waiting_kind: who is alike finds a worker where this one does; None where that cannot be
+        said.
         waits_since: when the search first found none.
         tried: workers whose attempt failed; others come first.
         failures: attempts that failed after a worker accepted them.

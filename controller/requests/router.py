@@ -1,4 +1,5 @@
-"""Finds a worker for a request: what it asks for, who is out for it, who of the others is picked."""
+"""Finds a worker for a request: what it asks for, who is out for it, who of the others is
+picked."""
 
 import contextlib
 from collections.abc import Callable, Collection, Hashable
@@ -143,8 +144,8 @@ class Router:
 
 
 def passes(rejection: Rejection) -> bool:
-    """Whether the worker may get over it: also one that says when to come again; and one that is not
-    there, or does not answer: it may be started again."""
+    """Whether the worker may get over it: also one that says when to come again; and one that is
+    not there, or does not answer: it may be started again."""
     refusal = rejection.refusal
     return refusal.retry_after_ms is not None or refusal.code in (
         *PASSING, "worker_lost", "not_claimed"

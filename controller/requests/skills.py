@@ -31,8 +31,8 @@ def models_of(skill: SkillName, named: str | None, skills: Skills) -> list[Model
 
 
 def models_told(told: Dispatch, skills: Skills) -> list[ModelId]:
-    """Those that may serve a request that somebody else took; the one that did where its skill is no
-    more."""
+    """Those that may serve a request that somebody else took; the one that did where its skill is
+    no more."""
     try:
         return list(models_of(told.skill, told.request.model, skills))
     except RequestError:

@@ -1,7 +1,8 @@
 """What workers have of requests, told to the leader that claims them: when its term begins, when a
 worker comes, and when something may have been missed.
 
-A worker tells the keys of its requests first, then the contents of those that the leader does not know.
+A worker tells the keys of its requests first, then the contents of those that the leader does not
+know.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +29,8 @@ from shared.messages.control import (
 from shared.messages.events import RequestFailed
 
 QUIET_S = 3.0
-"""A stream that runs has tokens more often than that, but for a long prefill: something that its worker
-told was perhaps missed."""
+"""A stream that runs has tokens more often than that, but for a long prefill: something that its
+worker told was perhaps missed."""
 
 
 class Takeover:

@@ -66,8 +66,8 @@ class ResendState(Internal):
 
 
 class LeaderOrder(Internal):
-    """What the leader orders with its `term`, which fences: a worker refuses a lower one than that of
-    the leader that claimed it. Orders of operators carry none."""
+    """What the leader orders with its `term`, which fences: a worker refuses a lower one than that
+    of the leader that claimed it. Orders of operators carry none."""
 
     term: Count | None = None
 
@@ -155,8 +155,8 @@ class SettingChange(Part):
 
 
 class ClaimWorker(LeaderOrder):
-    """From now on the worker takes work of this leader only, and tells it of all requests; the reply
-    says which there are. Also for a leader that may have missed what it was told."""
+    """From now on the worker takes work of this leader only, and tells it of all requests; the
+    reply says which there are. Also for a leader that may have missed what it was told."""
 
     verb: Literal["claim"] = "claim"
     controller: ControllerId
@@ -331,11 +331,10 @@ class SessionStatus(Part):
 class ControlReply(Internal):
     """What became of an order, by this boot; `claimed` answers `ClaimWorker`, `contents`
     `TellContents`: each dispatch as it came, but `inboxes` are those that listen now, `elapsed_ms`
-    counts until now, and `resume` is what was emitted; `models` answers orders about models: all, or
-    the one concerned;
-    `sessions` those about sessions, `said` `TellSession`: all messages, or None where they are
-    not known; `kept` `TellKept`; `effect` and `changes` `ConfigureWorker`: None where nothing is
-    to be done."""
+    counts until now, and `resume` is what was emitted; `models` answers orders about models: all,
+    or the one concerned; `sessions` those about sessions, `said` `TellSession`: all messages, or
+    None where they are not known; `kept` `TellKept`; `effect` and `changes` `ConfigureWorker`: None
+    where nothing is to be done."""
 
     worker: WorkerId
     boot_id: BootId | None = None

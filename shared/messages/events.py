@@ -418,7 +418,8 @@ class LeaseRecord(Internal):
 
     Attributes:
         term: higher by one than that of any leader before. Every order of a leader carries it, and
-            attempts of term t are counted from 1000 * (t - 1) + 1, so that no number is given twice.
+            attempts of term t are counted from 1000 * (t - 1) + 1, so that no number is given
+            twice.
         released: it leads no more; anybody may follow at once.
     """
 

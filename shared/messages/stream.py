@@ -21,9 +21,9 @@ KEEP_ALIVE_S = 1.5
 something at least every 2 s."""
 
 QUEUED_REASONS = ("dispatching", "earlier_turn", "history", "leader_change", "retry")
-"""Why no worker has a request yet: one was asked a moment ago, an earlier turn of its session has not
-ended, what was said before is being asked for, who leads now asks the workers what they have, the next
-attempt comes after a pause."""
+"""Why no worker has a request yet: one was asked a moment ago, an earlier turn of its session has
+not ended, what was said before is being asked for, who leads now asks the workers what they have,
+the next attempt comes after a pause."""
 
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls", "error"]
 

@@ -226,9 +226,8 @@ class SimulatedCluster:
         ]
         if len(self._leaders) != 1:
             wrong.append(f"{len(self._leaders)} controllers lead")
-        for worker in self.workers.values():
-            if worker.alive and worker.requests:
-                wrong.append(f"{worker.id} has requests")
+        workers = self.workers.values()
+        wrong += [f"{one.id} has requests" for one in workers if one.alive and one.requests]
         for name, controller in self.controllers.items():
             leader = controller._leader
             if not self._is_gone(name) and leader is not None:

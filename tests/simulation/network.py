@@ -1,8 +1,8 @@
 """A cluster of NATS servers in memory.
 
-What one connection sends to another arrives in the order in which it was sent, once at most; nothing is
-known of the order of what others send. Links are slow, connections are cut, servers die: then what is
-on its way is lost.
+What one connection sends to another arrives in the order in which it was sent, once at most;
+nothing is known of the order of what others send. Links are slow, connections are cut, servers die:
+then what is on its way is lost.
 """
 
 import asyncio
@@ -127,9 +127,8 @@ class Network:
         reachable = [r for r in self._exact.get(subject, ()) if r.reachable]
         end = subject.rfind(".")
         while end > 0:
-            for receiver in self._wild.get(subject[:end], ()):
-                if receiver.reachable and matches(receiver.subject, subject):
-                    reachable.append(receiver)
+            wild = self._wild.get(subject[:end], ())
+            reachable += [r for r in wild if r.reachable and matches(r.subject, subject)]
             end = subject.rfind(".", 0, end)
         if not any(r.queue for r in reachable):
             return reachable

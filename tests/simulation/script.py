@@ -21,8 +21,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A client publishes a request, maybe not for the first time: with the client library, or plainly,
-    maybe where it listens already."""
+    """A client publishes a request, maybe not for the first time: with the client library, or
+    plainly, maybe where it listens already."""
 
     request: int
     plainly: bool = False
