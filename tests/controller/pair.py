@@ -4,7 +4,6 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable
 
-from controller.ownership import rank_owners
 from controller.service import Controller
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
@@ -105,18 +104,3 @@ async def stop_listening(bus: Bus, name: ControllerId) -> None:
 
 async def _say_nothing(_: Message) -> None:
     pass
-
-
-def ids_owned_by(*ranks: ControllerId, count: int) -> list[str]:
-    """Ids of requests of the client `local` for which exactly that is the order of owners."""
-    names = (f"r-{number}" for number in range(1000))
-    found = [name for name in names if rank_owners(f"local/request/{name}", ranks) == list(ranks)]
-    assert len(found) >= count
-    return found[:count]
-
-
-def sessions_of(owner: str, count: int) -> list[str]:
-    """Ids of sessions of the client `local` of which that one of the pair is the owner."""
-    names = (f"s-{number}" for number in range(1000))
-    ranks = {name: rank_owners(f"local/session/{name}", (FIRST, SECOND))[0] for name in names}
-    return [name for name, first in ranks.items() if first == owner][:count]

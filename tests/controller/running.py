@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from controller.requests.machine import RequestMachine
 from controller.service import Controller
 from shared import subjects
 from shared.bus import Bus, Message
@@ -76,13 +77,23 @@ class Running:
         self.controller = controller
         self.task = task
 
+    @property
+    def machine(self) -> RequestMachine:
+        """Of this controller, which leads."""
+        leader = self.controller._leader
+        assert leader is not None
+        return leader.machine
+
     async def worker(self, name: str, **fields: Any) -> SimulatedWorker:
-        """A simulated worker that the controller knows."""
+        """A simulated worker that the controller has claimed."""
         worker = SimulatedWorker(self.bus, name, **fields)
-        expected = self.controller.report().workers + 1
         await worker.join()
-        await self.until(lambda: self.controller.report().workers == expected)
+        await self.until(lambda: self.claimed(worker))
         return worker
+
+    def claimed(self, worker: SimulatedWorker) -> bool:
+        view = self.controller._registry.worker(worker.id)
+        return view is not None and view.claimed and view.report.boot_id == worker.boot
 
     async def ask(self, *, subject: str = "mlx.infer.local.chat", **body: Any) -> Inbox:
         """Publish a request, with an inbox of its own for the answer: one of that client."""
@@ -165,7 +176,7 @@ async def running_controller(
     task = asyncio.create_task(controller.run(stop))
     running = Running(bus, controller, task, stop)
     try:
-        await running.until(lambda: controller.state == "ready")
+        await running.until(lambda: controller.state == "ready" and controller._leader is not None)
         await own.flush()
         yield running
     finally:
@@ -184,17 +195,6 @@ def accepted(message: StreamMessage) -> Status:
 def failed(message: StreamMessage) -> Failed:
     assert isinstance(message, Failed)
     return message
-
-
-async def forward(
-    cluster: Running, reply: str, elapsed_ms: float = 50.0, hops: int = 1, **body: Any
-) -> None:
-    message = {
-        "client": "local", "skill": "chat", "reply": reply, "elapsed_ms": elapsed_ms, "hops": hops,
-        "request": {"prompt": "x", **body},
-    }  # fmt: skip
-    subject = f"mlx.controller.{CONTROLLER}.infer"
-    await cluster.bus.publish(subject, json.dumps(message).encode())
 
 
 async def running_state(cluster: Running, request_id: str) -> str:

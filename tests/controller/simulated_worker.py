@@ -1,28 +1,28 @@
 """A simulated worker: it speaks the wire protocol of a worker, and generates nothing."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
-from shared.ids import BootId, ControllerId, RequestId, WorkerId
+from shared.ids import BootId, RequestId, WorkerId
 from shared.messages.codec import decode, encode
 from shared.messages.control import (
-    AdoptedRequest,
-    AdoptRequest,
     AttachStream,
     CancelRequest,
+    Claimed,
+    ClaimedRequest,
+    ClaimWorker,
     ControlReply,
     ForgetSession,
-    RunningRequest,
+    TellContents,
     TellSession,
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import (
     EventType,
     KeptPrefixes,
-    RequestAdopted,
     RequestEvent,
     RequestEvents,
     RequestFailed,
@@ -35,6 +35,7 @@ from shared.messages.stream import (
     Chunk,
     Done,
     Failed,
+    Status,
     StreamError,
     StreamMessage,
     Timings,
@@ -55,10 +56,9 @@ class SimulatedWorker:
         results: makes the results of a reply, for workers that answer nonsense.
         kept: what it answers to who asks for all that it keeps.
         said: what it answers to who asks for a session; None: that it does not know it.
-        tells_all: what it `held` is all that it has: it says of which boot.
-        held: what it tells of requests that others own, by their id, with who does.
-        before_adopted: awaited before it answers that it does no longer.
-        keeps: whether it has the streams to which inboxes shall be attached; None: no answer.
+        claims: whether it answers who claims it.
+        held: what it tells of its requests to who claims it; `contents` of them to who asks.
+        term: of the leader that claimed it last.
     """
 
     def __init__(self, bus: Bus, name: str, *, boot: str = "b1", **fields: Any) -> None:
@@ -66,12 +66,11 @@ class SimulatedWorker:
         self.boot = BootId(boot)
         self.answer: Callable[[Dispatch], Answer] = lambda dispatch: "accept"
         self.results: Callable[[list[DispatchResult]], Sequence[DispatchResult]] = list
-        self.keeps: bool | None = True
         self.kept: KeptPrefixes | None = None
-        self.tells_all = False
-        self.held: dict[RequestId, tuple[AdoptedRequest, ControllerId]] = {}
-        self.before_adopted: Callable[[AdoptRequest], Awaitable[None]] | None = None
-        self._adopted: asyncio.Queue[AdoptRequest] = asyncio.Queue()
+        self.claims = True
+        self.held: list[ClaimedRequest] = []
+        self.contents: dict[RequestId, Dispatch] = {}
+        self.term = 0
         self._given_back: set[tuple[RequestId, int]] = set()
         self._asked = asyncio.Event()
         self.said: list[dict[str, str]] | None = None
@@ -95,8 +94,8 @@ class SimulatedWorker:
                 (subjects.worker_control(self.id, "session"), self._on_session),
                 (subjects.worker_control(self.id, "forget"), self._on_forget),
                 (subjects.worker_control(self.id, "kept"), self._on_asked),
-                (subjects.worker_control(self.id, "requests"), self._on_list),
-                (subjects.worker_control(self.id, "adopt"), self._on_adopt),
+                (subjects.worker_control(self.id, "claim"), self._on_claim),
+                (subjects.worker_control(self.id, "contents"), self._on_contents),
                 (f"mlx.worker.{self.id}.*.alive", self._on_probe),
             )
         ]
@@ -108,7 +107,7 @@ class SimulatedWorker:
             await subscription.unsubscribe()
 
     async def say(self, kind: EventType, **fields: Any) -> None:
-        state = report(self.id, boot=self.boot, **{**self._fields, **fields})
+        state = report(self.id, boot=self.boot, term=self.term, **{**self._fields, **fields})
         event = WorkerEvent(type=kind, worker=state)
         await self._bus.publish(subjects.worker_event(self.id), encode(event))
 
@@ -120,9 +119,6 @@ class SimulatedWorker:
 
     async def next_attached(self) -> AttachStream:
         return await asyncio.wait_for(self._attached.get(), WAIT_S)
-
-    async def next_adopted(self) -> AdoptRequest:
-        return await asyncio.wait_for(self._adopted.get(), WAIT_S)
 
     async def next_forgotten(self) -> ForgetSession:
         return await asyncio.wait_for(self._forgotten.get(), WAIT_S)
@@ -140,6 +136,7 @@ class SimulatedWorker:
     async def acknowledge_late(self, dispatch: Dispatch) -> None:
         """Accept what was met with silence."""
         result = DispatchResult(**_origin(dispatch))
+        await self._say_accepted(dispatch)
         await self._reply(self._unanswered.pop(dispatch.request_id), [result])
 
     async def emit(
@@ -251,43 +248,31 @@ class SimulatedWorker:
                 return
             refusal = answer if isinstance(answer, Refusal) else None
             results.append(DispatchResult(**_origin(dispatch), refusal=refusal))
+            if refusal is None:
+                await self._say_accepted(dispatch)
         await self._reply(message.reply, self.results(results))
+
+    async def _say_accepted(self, dispatch: Dispatch) -> None:
+        if dispatch.request.stream and not dispatch.retries and dispatch.resume is None:
+            origin = dispatch.request_id, dispatch.attempt, self.id
+            await self.send(dispatch, Status(*origin, "accepted", seed=dispatch.seed))
 
     async def _reply(self, subject: str, results: Sequence[DispatchResult]) -> None:
         reply = DispatchReply(worker=self.id, boot_id=self.boot, results=list(results))
         await self._bus.publish(subject, encode(reply))
 
-    async def _on_list(self, message: Message) -> None:
-        running = [
-            RunningRequest(
-                request_id=id,
-                client=adopted.dispatch.client,
-                owner=owner,
-                attempt=adopted.dispatch.attempt,
-                model=adopted.dispatch.model,
-                tokens=0,
-                session_id=adopted.dispatch.request.session_id,
-                given_back=adopted.failure is not None,
-            )
-            for id, (adopted, owner) in self.held.items()
-        ]
-        boot_id = self.boot if self.tells_all else None
-        reply = ControlReply(worker=self.id, boot_id=boot_id, ok=True, requests=running)
-        await self._bus.publish(message.reply, encode(reply))
+    async def _on_claim(self, message: Message) -> None:
+        order = decode(ClaimWorker, message.payload)
+        if self.claims:
+            self.term = order.term or 0
+            claimed = Claimed(term=self.term, requests=self.held)
+            reply = ControlReply(worker=self.id, boot_id=self.boot, ok=True, claimed=claimed)
+            await self._bus.publish(message.reply, encode(reply))
 
-    async def _on_adopt(self, message: Message) -> None:
-        order = decode(AdoptRequest, message.payload)
-        adopted, before = self.held.pop(order.request_id)
-        if self.before_adopted is not None:
-            await self.before_adopted(order)
-        self._adopted.put_nowait(order)
-        if before != order.owner:
-            attempt = adopted.dispatch.attempt
-            event = RequestAdopted(
-                request_id=order.request_id, client=order.client, attempt=attempt, owner=order.owner
-            )
-            await self._tell(before, event)
-        reply = ControlReply(worker=self.id, ok=True, adopted=adopted)
+    async def _on_contents(self, message: Message) -> None:
+        asked = decode(TellContents, message.payload).requests
+        told = [self.contents[each.request_id] for each in asked if each.request_id in self.contents]
+        reply = ControlReply(worker=self.id, boot_id=self.boot, ok=True, contents=told)
         await self._bus.publish(message.reply, encode(reply))
 
     async def _on_probe(self, message: Message) -> None:
@@ -295,11 +280,6 @@ class SimulatedWorker:
 
     async def _on_attach(self, message: Message) -> None:
         self._attached.put_nowait(decode(AttachStream, message.payload))
-        if self.keeps is None:
-            return
-        code = None if self.keeps else "unknown_request"
-        reply = ControlReply(worker=self.id, ok=self.keeps, code=code)
-        await self._bus.publish(message.reply, encode(reply))
 
     async def _on_session(self, message: Message) -> None:
         decode(TellSession, message.payload)

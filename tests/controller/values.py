@@ -1,9 +1,9 @@
-"""Values for tests: worker reports and owned requests with short names."""
+"""Values for tests: worker reports and requests with short names."""
 
 from typing import Any
 
 from controller.fleet.worker_view import WorkerView
-from controller.owned_request import OwnedRequest
+from controller.requests.request import Request
 from shared.ids import BootId, ClientName, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.events import ModelState, ModelStatus, WorkerReport
 from shared.messages.request import InferenceRequest
@@ -43,13 +43,16 @@ def able(*abilities: str) -> list[ModelStatus]:
     return [ModelStatus(id=DEMO, state="warm", abilities=list(abilities))]
 
 
-def owned(request_id: str = "r", **fields: Any) -> OwnedRequest:
-    return OwnedRequest(
+def request(request_id: str = "r", *, now: float = 0.0, **fields: Any) -> Request:
+    """As Ada asks it."""
+    body = InferenceRequest(**{"prompt": "x", **fields})
+    return Request.arrived(
+        ADA,
+        CHAT,
+        ["_INBOX.x"],
+        body,
+        [DEMO],
         request_id=RequestId(request_id),
-        client=ADA,
-        skill=CHAT,
-        inboxes=["_INBOX.x"],
-        request=InferenceRequest(**{"prompt": "x", **fields}),
-        models=[DEMO],
         seed=5,
+        now=now,
     )
