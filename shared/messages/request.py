@@ -358,10 +358,23 @@ class InferenceRequest(Tools):
     def fingerprint(self) -> str:
         """A hash of the body without its id, and without what came of the answer already: the same
         id with another fingerprint conflicts."""
-        body = self.__pydantic_serializer__.to_json(
-            self, exclude={"request_id", "resume"}, exclude_defaults=True
-        )
+        if not any(getattr(self, name) for name in _WITH_KEYS):  # as most are; much cheaper
+            exclude = {"request_id", "resume"}
+            body = self.__pydantic_serializer__.to_json(self, exclude=exclude, exclude_defaults=True)
+            return hashlib.sha256(body).hexdigest()
+        fields = self.model_dump(exclude={"request_id", "resume"}, exclude_defaults=True)
+        try:
+            body = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+        except orjson.JSONEncodeError:  # a number of more than 64 bits
+            body = json.dumps(fields, sort_keys=True).encode()
         return hashlib.sha256(body).hexdigest()
+
+
+_WITH_KEYS = (
+    "logit_bias", "tools", "response_format", "structured_outputs", "chat_template_kwargs",
+    "requires",
+)  # fmt: skip
+"""Fields of a request whose keys its client may write in any order."""
 
 
 class Said(Protocol):
