@@ -17,7 +17,7 @@ DEMO_QUESTION := What is the capital of France?
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test test-all test-agents check format docs bench lock clean
+.PHONY: help setup demo chaos simulate test test-all test-agents check format docs bench lock clean
 
 help: ## show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ demo: setup ## a real model's answer, streamed through NATS, a controller and a 
 
 chaos: setup ## a cluster under load and random faults, judged: SECONDS=1800 SEED=1 (docs/chaos.md)
 	@$(BIN)/python -m tests.faults --seconds $(or $(SECONDS),120) --seed $(or $(SEED),1)
+
+simulate: $(STAMP)/python ## random scripts against a simulated cluster of the real code: SCRIPTS=10000 SEED=7 (docs/simulation.md)
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation --scripts $(or $(SCRIPTS),10000) $(if $(SEED),--seed $(SEED))
 
 test: setup $(STAMP)/node $(STAMP)/programs check ## all checks, and the tests that decide whether a change may land
 	@$(BIN)/python -m pytest $(PARALLEL)

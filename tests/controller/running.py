@@ -10,11 +10,13 @@ from controller.requests.machine import RequestMachine
 from controller.service import Controller
 from shared import subjects
 from shared.bus import Bus, Message
-from shared.ids import ControllerId
+from shared.ids import LOCAL_CLIENT, ControllerId, ModelId, RequestId, SkillName
 from shared.logs import LogStore
-from shared.messages.codec import decode
+from shared.messages.codec import decode, encode
 from shared.messages.control import RequestState
-from shared.messages.stream import Failed, Status, StreamMessage
+from shared.messages.dispatch import Dispatch, Transfer, TransferReply
+from shared.messages.request import InferenceRequest
+from shared.messages.stream import Done, Failed, Status, StreamMessage
 from shared.messages.stream import decode as decode_stream
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
@@ -54,12 +56,29 @@ class Inbox:
     async def next(self, limit_s: float = WAIT_S) -> StreamMessage:
         return await asyncio.wait_for(self._messages.get(), limit_s)
 
-    async def end(self) -> Failed:
-        """The next message but those that say on a busy machine that the request lives."""
+    async def accepted(self) -> Status:
+        """What its worker says first, after what the leader may say while none has it."""
+        message = await self.next()
+        while isinstance(message, Status) and message.status == "queued":
+            message = await self.next()
+        return accepted(message)
+
+    async def last(self) -> StreamMessage:
+        """The next message but those that say how the request stands."""
         message = await self.next()
         while isinstance(message, Status):
             message = await self.next()
-        return failed(message)
+        return message
+
+    async def done(self) -> Done:
+        """The next message, likewise: the good end."""
+        message = await self.last()
+        assert isinstance(message, Done), message
+        return message
+
+    async def end(self) -> Failed:
+        """The next message, likewise: the bad end."""
+        return failed(await self.last())
 
     def rest(self) -> list[StreamMessage]:
         """What is there without waiting."""
@@ -78,22 +97,52 @@ class Running:
         self.task = task
 
     @property
+    def leads(self) -> bool:
+        return self.controller.report().leader
+
+    @property
+    def serves(self) -> bool:
+        """It leads, and takes requests."""
+        return self.controller._handler._leader is not None
+
+    @property
+    def follows(self) -> bool:
+        """It stands by, and knows who leads."""
+        known = self.controller._registry.controllers
+        return not self.leads and any(one.leader and one.id != self.controller.id for one in known)
+
+    @property
     def machine(self) -> RequestMachine:
         """Of this controller, which leads."""
         leader = self.controller._leader
         assert leader is not None
         return leader.machine
 
-    async def worker(self, name: str, **fields: Any) -> SimulatedWorker:
+    @property
+    def first_attempt(self) -> int:
+        """The number of a request's first dispatch in this term; what the leader itself says before
+        has one less."""
+        return 1000 * (self.machine.term - 1) + 1
+
+    async def worker(self, name: str, *, boot: str = "b1", **fields: Any) -> SimulatedWorker:
         """A simulated worker that the controller has claimed."""
-        worker = SimulatedWorker(self.bus, name, **fields)
+        worker = SimulatedWorker(self.bus, name, boot=boot, **fields)
         await worker.join()
         await self.until(lambda: self.claimed(worker))
         return worker
 
+    def knows(self, worker: SimulatedWorker) -> bool:
+        """Whether it has heard of that boot of a worker."""
+        return self.controller._registry.is_here(worker.id, worker.boot)
+
     def claimed(self, worker: SimulatedWorker) -> bool:
         view = self.controller._registry.worker(worker.id)
         return view is not None and view.claimed and view.report.boot_id == worker.boot
+
+    def hears(self, other: ControllerId) -> bool:
+        """Whether it has heard of another controller that is ready."""
+        known = self.controller._registry.controllers
+        return any(one.id == other and one.state == "ready" for one in known)
 
     async def ask(self, *, subject: str = "mlx.infer.local.chat", **body: Any) -> Inbox:
         """Publish a request, with an inbox of its own for the answer: one of that client."""
@@ -105,9 +154,9 @@ class Running:
         return inbox
 
     async def begin(self, **body: Any) -> Inbox:
-        """Publish a request, as `ask` does; return once it is accepted."""
+        """Publish a request, as `ask` does; return once a worker has accepted it."""
         inbox = await self.ask(**body)
-        accepted(await inbox.next())
+        await inbox.accepted()
         return inbox
 
     async def send(
@@ -115,6 +164,26 @@ class Running:
     ) -> None:
         payload = json.dumps({"prompt": "x", **body}).encode()
         await self.bus.publish(subject, payload, reply=inbox.subject)
+
+    async def transfer(self, *, elapsed_ms: float, **body: Any) -> Inbox:
+        """Give it a request that has come so long ago to a leader that is gone; no worker had it."""
+        inbox = await Inbox(self.bus, self.bus.new_inbox()).open()
+        dispatch = Dispatch(
+            request_id=RequestId("r"),
+            client=LOCAL_CLIENT,
+            skill=SkillName("chat"),
+            model=ModelId("demo"),
+            attempt=0,
+            inboxes=[inbox.subject],
+            seed=5,
+            elapsed_ms=elapsed_ms,
+            request=InferenceRequest(**{"prompt": "x", **body}),
+        )
+        transfer = Transfer(controller=ControllerId("c-0"), term=0, requests=[dispatch])
+        subject = subjects.controller_transfer(self.controller.id)
+        answer = await self.bus.request(subject, encode(transfer), timeout_s=WAIT_S)
+        assert decode(TransferReply, answer.payload).taken
+        return inbox
 
     async def query(self, verb: str, request_id: str) -> RequestState:
         payload = json.dumps({"request_id": request_id}).encode()
@@ -129,6 +198,24 @@ class Running:
                 if self.task.done():
                     self.task.result()  # it failed: say how
                 await asyncio.sleep(0.005)
+
+    async def leave(self) -> None:
+        """End it in good order."""
+        self.stop.request()
+        await self.ended()
+
+    async def die(self) -> None:
+        """As if its process were killed: without a word, its connection ends."""
+        self.task.cancel()
+        await asyncio.wait([self.task], timeout=WAIT_S)
+        await self.controller._bus.close()
+
+    async def ended(self) -> None:
+        """Return when it has ended; if it failed, say how."""
+        await asyncio.wait([self.task], timeout=WAIT_S)
+        assert self.task.done(), "it goes on"
+        if not self.task.cancelled():
+            self.task.result()
 
     async def settle(self) -> None:
         """Return when the controller has handled what was published before on our connection,
@@ -149,7 +236,7 @@ async def running_controller(
     most_per_client: int = 1000,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Running]:
-    """Run a controller on a connection of its own; end it in haste.
+    """Run a controller on a connection of its own, which leads or knows who does; end it in haste.
 
     Args:
         models: of the skill, the best first.
@@ -176,13 +263,13 @@ async def running_controller(
     task = asyncio.create_task(controller.run(stop))
     running = Running(bus, controller, task, stop)
     try:
-        await running.until(lambda: controller.state == "ready" and controller._leader is not None)
+        await running.until(lambda: running.serves or running.follows)
         await own.flush()
         yield running
     finally:
         stop.request(in_haste=True)
         try:
-            await asyncio.wait_for(task, WAIT_S)
+            await running.ended()
         finally:
             await own.close()
 

@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
-from shared.ids import BootId, RequestId, WorkerId
+from shared.errors import RequestError
+from shared.ids import RequestId
 from shared.messages.codec import decode, encode
 from shared.messages.control import (
     AttachStream,
     CancelRequest,
     Claimed,
-    ClaimedRequest,
     ClaimWorker,
     ControlReply,
     ForgetSession,
@@ -20,36 +20,18 @@ from shared.messages.control import (
     TellSession,
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
-from shared.messages.events import (
-    EventType,
-    KeptPrefixes,
-    RequestEvent,
-    RequestEvents,
-    RequestFailed,
-    RequestFinished,
-    TokensEmitted,
-    WorkerEvent,
-)
-from shared.messages.stream import (
-    ChoiceOutput,
-    Chunk,
-    Done,
-    Failed,
-    Status,
-    StreamError,
-    StreamMessage,
-    Timings,
-    Usage,
-)
-from shared.messages.stream import encode as encode_stream
+from shared.messages.events import EventType, KeptPrefixes, WorkerEvent
+from shared.messages.stream import Status
+from tests.controller.simulated_streams import SimulatedStreams, origin_of
 from tests.controller.values import report
 
 Answer = Literal["accept", "silence"] | Refusal
 WAIT_S = 10
 
 
-class SimulatedWorker:
-    """Answers each dispatch as `answer` says, and keeps what it is told.
+class SimulatedWorker(SimulatedStreams):
+    """Answers each dispatch of the leader that claimed it as `answer` says, and keeps what it is
+    told.
 
     Attributes:
         answer: what becomes of a dispatch; may be changed at any time.
@@ -57,24 +39,16 @@ class SimulatedWorker:
         kept: what it answers to who asks for all that it keeps.
         said: what it answers to who asks for a session; None: that it does not know it.
         claims: whether it answers who claims it.
-        held: what it tells of its requests to who claims it; `contents` of them to who asks.
-        term: of the leader that claimed it last.
     """
 
     def __init__(self, bus: Bus, name: str, *, boot: str = "b1", **fields: Any) -> None:
-        self.id = WorkerId(name)
-        self.boot = BootId(boot)
+        super().__init__(bus, name, boot)
         self.answer: Callable[[Dispatch], Answer] = lambda dispatch: "accept"
         self.results: Callable[[list[DispatchResult]], Sequence[DispatchResult]] = list
         self.kept: KeptPrefixes | None = None
-        self.claims = True
-        self.held: list[ClaimedRequest] = []
-        self.contents: dict[RequestId, Dispatch] = {}
-        self.term = 0
-        self._given_back: set[tuple[RequestId, int]] = set()
-        self._asked = asyncio.Event()
         self.said: list[dict[str, str]] | None = None
-        self._bus = bus
+        self.claims = True
+        self._asked = asyncio.Event()
         self._fields = fields
         self._dispatches: asyncio.Queue[Dispatch] = asyncio.Queue()
         self._cancels: asyncio.Queue[CancelRequest] = asyncio.Queue()
@@ -107,7 +81,7 @@ class SimulatedWorker:
             await subscription.unsubscribe()
 
     async def say(self, kind: EventType, **fields: Any) -> None:
-        state = report(self.id, boot=self.boot, term=self.term, **{**self._fields, **fields})
+        state = report(self.id, boot=self.boot, term=self.claim.term, **{**self._fields, **fields})
         event = WorkerEvent(type=kind, worker=state)
         await self._bus.publish(subjects.worker_event(self.id), encode(event))
 
@@ -135,124 +109,34 @@ class SimulatedWorker:
 
     async def acknowledge_late(self, dispatch: Dispatch) -> None:
         """Accept what was met with silence."""
-        result = DispatchResult(**_origin(dispatch))
-        await self._say_accepted(dispatch)
+        result = DispatchResult(**origin_of(dispatch))
+        await self._accept(dispatch)
         await self._reply(self._unanswered.pop(dispatch.request_id), [result])
-
-    async def emit(
-        self,
-        dispatch: Dispatch,
-        owner: str,
-        index: int,
-        *token_ids: int,
-        choice: int = 0,
-        text_sent: int = 0,
-        **fields: Any,
-    ) -> None:
-        event = TokensEmitted(
-            **_origin(dispatch), choice=choice, index=index, token_ids=list(token_ids),
-            text_sent=text_sent, **fields,
-        )  # fmt: skip
-        await self._tell(owner, event)
-
-    async def finish(self, dispatch: Dispatch, owner: str) -> None:
-        """Tell the owner first, then the client: so a controller never knows less."""
-        await self._tell(owner, RequestFinished(**_origin(dispatch)))
-        output = ChoiceOutput(0, 0, [1], "one", finish_reason="stop")
-        done = Done(
-            dispatch.request_id, dispatch.attempt, self.id,
-            Usage(1, 0, 1), Timings(0, 0, 0, 0), (output,),
-        )  # fmt: skip
-        await self._bus.publish(dispatch.inboxes[0], encode_stream(done))
-
-    async def speak(
-        self, dispatch: Dispatch, owner: str, index: int, *token_ids: int, **fields: Any
-    ) -> None:
-        """New tokens of a choice, the first one by default, to the owner and then to the client."""
-        output = spoken(index, *token_ids, **fields)
-        event = TokensEmitted(
-            **_origin(dispatch), choice=output.choice, index=index, token_ids=list(token_ids),
-            text_sent=0,
-        )  # fmt: skip
-        await self._tell(owner, event)
-        await self.send(dispatch, Chunk(dispatch.request_id, dispatch.attempt, self.id, output))
-
-    async def end(
-        self,
-        dispatch: Dispatch,
-        owner: str,
-        *outputs: ChoiceOutput,
-        usage: Usage,
-    ) -> None:
-        """The good end of a stream, with its last outputs."""
-        await self._tell(owner, RequestFinished(**_origin(dispatch)))
-        origin = dispatch.request_id, dispatch.attempt, self.id
-        await self.send(dispatch, Done(*origin, usage, Timings(1, 2, 3, 4), outputs))
-
-    async def finish_unheard(self, dispatch: Dispatch, owner: str) -> None:
-        """The owner is told of the end; what the client is told gets lost."""
-        await self._tell(owner, RequestFinished(**_origin(dispatch)))
-
-    async def answer_all(self, dispatch: Dispatch, owner: str, *token_ids: int) -> None:
-        """The same whole answer in each choice."""
-        n = dispatch.request.n
-        for choice in range(n - 1):
-            await self.speak(dispatch, owner, 0, *token_ids, choice=choice, finish_reason="stop")
-        last = spoken(0, *token_ids, choice=n - 1, finish_reason="stop")
-        await self.end(dispatch, owner, last, usage=Usage(5, 1, n * len(token_ids)))
-
-    async def send(self, dispatch: Dispatch, message: StreamMessage) -> None:
-        """Tell the client."""
-        for inbox in dispatch.inboxes:
-            await self._bus.publish(inbox, encode_stream(message, multiplex=True))
-
-    async def fail_openly(self, dispatch: Dispatch, owner: str, error: StreamError) -> None:
-        """A bad end of which the client is told too."""
-        event = RequestFailed(**_origin(dispatch), code=error.code, message=error.message)
-        await self._tell(owner, event)
-        origin = dispatch.request_id, dispatch.attempt, self.id
-        await self.send(dispatch, Failed(*origin, error))
-
-    async def fail(
-        self,
-        dispatch: Dispatch,
-        owner: str,
-        *,
-        terminal_sent: bool,
-        code: str = "engine_crashed",
-        suspect: bool = False,
-    ) -> None:
-        event = RequestFailed(
-            **_origin(dispatch),
-            code=code,
-            message="the engine ended",
-            terminal_sent=terminal_sent,
-            suspect=suspect,
-        )
-        if not terminal_sent:
-            self._given_back.add((dispatch.request_id, dispatch.attempt))
-        await self._tell(owner, event)
-
-    async def _tell(self, owner: str, event: RequestEvent) -> None:
-        batch = RequestEvents(worker=self.id, boot_id=self.boot, events=[event])
-        await self._bus.publish(f"mlx.event.request.{owner}", encode(batch))
 
     async def _on_dispatch(self, message: Message) -> None:
         batch = decode(DispatchBatch, message.payload)
         results = []
         for dispatch in batch.dispatches:
             self._dispatches.put_nowait(dispatch)
-            answer = self.answer(dispatch)
+            answer = self._refusal(batch) or self.answer(dispatch)
             if answer == "silence":
                 self._unanswered[dispatch.request_id] = message.reply
                 return
             refusal = answer if isinstance(answer, Refusal) else None
-            results.append(DispatchResult(**_origin(dispatch), refusal=refusal))
+            results.append(DispatchResult(**origin_of(dispatch), refusal=refusal))
             if refusal is None:
-                await self._say_accepted(dispatch)
+                await self._accept(dispatch)
         await self._reply(message.reply, self.results(results))
 
-    async def _say_accepted(self, dispatch: Dispatch) -> None:
+    def _refusal(self, batch: DispatchBatch) -> Refusal | None:
+        try:
+            self.claim.check_work(batch.term)
+        except RequestError as error:
+            return Refusal(code=error.code, message=error.message)
+        return None
+
+    async def _accept(self, dispatch: Dispatch) -> None:
+        self.requests.accept(dispatch)
         if dispatch.request.stream and not dispatch.retries and dispatch.resume is None:
             origin = dispatch.request_id, dispatch.attempt, self.id
             await self.send(dispatch, Status(*origin, "accepted", seed=dispatch.seed))
@@ -263,23 +147,29 @@ class SimulatedWorker:
 
     async def _on_claim(self, message: Message) -> None:
         order = decode(ClaimWorker, message.payload)
-        if self.claims:
-            self.term = order.term or 0
-            claimed = Claimed(term=self.term, requests=self.held)
+        if not self.claims:
+            return
+        try:
+            again = self.claim.take(order.term or 0, order.controller)
+        except RequestError as error:
+            reply = ControlReply(worker=self.id, ok=False, code=error.code, message=error.message)
+        else:
+            claimed = Claimed(term=self.claim.term, requests=self.requests.claimed(again=again))
             reply = ControlReply(worker=self.id, boot_id=self.boot, ok=True, claimed=claimed)
-            await self._bus.publish(message.reply, encode(reply))
+        await self._bus.publish(message.reply, encode(reply))
 
     async def _on_contents(self, message: Message) -> None:
         asked = decode(TellContents, message.payload).requests
-        told = [self.contents[each.request_id] for each in asked if each.request_id in self.contents]
-        reply = ControlReply(worker=self.id, boot_id=self.boot, ok=True, contents=told)
+        reply = ControlReply(worker=self.id, ok=True, contents=self.requests.contents(asked))
         await self._bus.publish(message.reply, encode(reply))
 
     async def _on_probe(self, message: Message) -> None:
         await self._bus.publish(message.reply, b"")
 
     async def _on_attach(self, message: Message) -> None:
-        self._attached.put_nowait(decode(AttachStream, message.payload))
+        order = decode(AttachStream, message.payload)
+        self.requests.listen(order.client, order.request_id, order.inbox)
+        self._attached.put_nowait(order)
 
     async def _on_session(self, message: Message) -> None:
         decode(TellSession, message.payload)
@@ -306,16 +196,11 @@ class SimulatedWorker:
     async def _on_cancel(self, message: Message) -> None:
         """One of what was given back says that it has come back, and cancels nothing."""
         order = decode(CancelRequest, message.payload)
-        if order.silent and (order.request_id, order.attempt) in self._given_back:
-            self._given_back.remove((order.request_id, order.attempt))
-        else:
+        is_dropped = order.silent and self.requests.forget(
+            order.client, order.request_id, order.attempt
+        )
+        if not is_dropped:
             self._cancels.put_nowait(order)
-
-
-def spoken(index: int, *token_ids: int, choice: int = 0, **fields: Any) -> ChoiceOutput:
-    """Tokens and their text."""
-    text = "".join(f"<{token}>" for token in token_ids)
-    return ChoiceOutput(choice, index, list(token_ids), text, **fields)
 
 
 def refuse(code: str, retry_after_ms: int | None = None) -> Callable[[Dispatch], Answer]:
@@ -325,11 +210,3 @@ def refuse(code: str, retry_after_ms: int | None = None) -> Callable[[Dispatch],
 
 def keep_silent(dispatch: Dispatch) -> Answer:
     return "silence"
-
-
-def _origin(dispatch: Dispatch) -> dict[str, Any]:
-    return {
-        "request_id": dispatch.request_id,
-        "client": dispatch.client,
-        "attempt": dispatch.attempt,
-    }

@@ -1,21 +1,18 @@
 """Attempts that end badly: each request still ends exactly once."""
 
+import asyncio
 import time
 
 import pytest
 
 from shared.bus import Bus
+from shared.ids import LOCAL_CLIENT, RequestId
+from shared.messages.stream import Failed
 from shared.settings.tree import Nats
-from tests.controller.running import (
-    CONTROLLER,
-    Running,
-    accepted,
-    failed,
-    forward,
-    running_controller,
-    running_state,
-)
+from tests.access.roles import as_tester
+from tests.controller.running import Running, running_controller, running_state
 from tests.controller.simulated_worker import keep_silent, refuse
+from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +24,7 @@ async def test_a_silent_worker_ends_its_request_as_lost_exactly_once(
     async with running_controller(nats_settings, bus, failover=failover) as cluster:
         worker = await cluster.worker("w1")
         inbox = await cluster.begin(request_id="r")
-        await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 1)
+        await worker.emit(await worker.next_dispatch(), 0, 1)
         end = await inbox.end()
         assert (end.error.code, end.error.retryable) == ("worker_lost", True)
         assert "w1" in end.error.message and "nothing was heard" in end.error.message
@@ -47,7 +44,7 @@ async def test_a_worker_that_leaves_ends_its_requests_at_once_where_nobody_else_
     inbox = await cluster.begin(request_id="r")
     dispatch = await worker.next_dispatch()
     if started:
-        await worker.emit(dispatch, CONTROLLER, 0, 1)
+        await worker.emit(dispatch, 0, 1)
     assert (await running_state(cluster, "r")) == "running"
     await worker.say("left")
     assert (await inbox.end()).error.code == "worker_lost"
@@ -58,7 +55,7 @@ async def test_a_worker_that_leaves_ends_its_requests_at_once_where_nobody_else_
 async def test_an_attempt_that_failed_and_told_the_client_is_only_noted(cluster: Running) -> None:
     worker = await cluster.worker("w1")
     inbox = await cluster.begin(request_id="r")
-    await worker.fail(await worker.next_dispatch(), CONTROLLER, terminal_sent=True)
+    await worker.fail(await worker.next_dispatch(), terminal_sent=True)
     await cluster.until(lambda: cluster.controller.report().failed_requests == 1)
     await cluster.settle()
     assert inbox.rest() == []
@@ -73,16 +70,16 @@ async def test_what_was_not_started_is_tried_so_often_and_no_more(
         workers = [await cluster.worker(f"w{number}") for number in range(3)]
         inbox = await cluster.begin(request_id="r")
         tried: list[str] = []
-        for attempt in range(max_attempts):
+        for number in range(max_attempts):
             await cluster.until(lambda: any(worker.unread[0] for worker in workers))
             (worker,) = [worker for worker in workers if worker.unread[0]]
             tried.append(worker.id)
             dispatch = await worker.next_dispatch()
-            assert dispatch.attempt == attempt
-            await worker.fail(dispatch, CONTROLLER, terminal_sent=False)
+            assert dispatch.attempt == cluster.first_attempt + number
+            await worker.fail(dispatch, terminal_sent=False)
         assert len(set(tried[:3])) == min(3, max_attempts), "each once before one again"
-        end = failed(await inbox.next())
-        assert (end.error.code, end.attempt) == ("engine_crashed", max_attempts - 1)
+        end = await inbox.end()
+        assert (end.error.code, end.attempt) == ("engine_crashed", dispatch.attempt)
         await cluster.settle()
         assert inbox.rest() == [] and not any(worker.unread[0] for worker in workers)
 
@@ -91,12 +88,9 @@ async def test_long_after_its_deadline_a_request_ends_and_the_worker_drops_it(
     cluster: Running,
 ) -> None:
     worker = await cluster.worker("w1")
-    inbox = await cluster.ask(temperature=9)
-    failed(await inbox.next())
-    await forward(cluster, inbox.subject, elapsed_ms=5_000, request_id="r", timeout_ms=400)
-    accepted(await inbox.next())
+    inbox = await cluster.transfer(elapsed_ms=5_000, timeout_ms=400)
     await worker.next_dispatch()
-    end = failed(await inbox.next())
+    end = await inbox.end()
     assert (end.error.code, end.error.retryable) == ("deadline_exceeded", True)
     assert "400" in end.error.message
     assert (await worker.next_cancel()).silent
@@ -112,25 +106,33 @@ async def test_a_strange_reply_of_a_worker_fails_its_request_and_not_the_control
             worker.results = lambda results: []
         else:
             worker.answer = refuse("too_hot_to_think")
-        inbox = await cluster.begin(request_id="r")
+        inbox = await cluster.ask(request_id="r")
         await cluster.until(lambda: cluster.controller.report().failed_requests == 1)
         await inbox.end()
 
 
-async def test_a_deadline_that_passes_without_a_connection_is_survived(cluster: Running) -> None:
-    worker = await cluster.worker("w1")
-    await cluster.begin(request_id="r", timeout_ms=60_000)
-    await worker.next_dispatch()
-    assert await running_state(cluster, "r") == "running"
-    requests = cluster.controller._requests
-    [request] = requests._ledger.active
-    await cluster.controller._bus.close()
-    request.elapsed_before_ms = 120_000
-    await requests.tick(time.monotonic())
-    assert requests.active == 0
+async def test_a_deadline_that_passes_without_a_connection_ends_the_request_when_it_is_back(
+    server: NatsProcess, own_bus: Bus
+) -> None:
+    room = {"max_wait_ms": 60_000}
+    async with running_controller(as_tester(server.url), own_bus, waiting_room=room) as cluster:
+        await cluster.worker("w1", active_requests=8, queued_requests=10)
+        asked = {"request_id": "r", "timeout_ms": 1500}
+        await cluster.ask(**asked)
+        await cluster.until(lambda: cluster.machine.waiting == 1)
+        request = cluster.machine.find((LOCAL_CLIENT, RequestId("r")))
+        assert request is not None
+        server.kill()
+        await cluster.until(lambda: time.monotonic() > request.deadline + 0.1)
+        assert not request.ended, "another one may lead meanwhile"
+        await asyncio.to_thread(server.start)
+        await cluster.until(lambda: request.ended)
+        await own_bus.wait_connected()
+        again = await cluster.ask(**asked)  # the first end may have come before we were back
+        assert (await again.end()).error.code == "deadline_exceeded"
 
 
-async def test_refusals_are_no_failed_attempts(nats_settings: Nats, bus: Bus) -> None:
+async def test_rejections_are_no_failed_attempts(nats_settings: Nats, bus: Bus) -> None:
     async with running_controller(nats_settings, bus, retry={"max_attempts": 2}) as cluster:
         full = [await cluster.worker(f"w{number}") for number in range(3)]
         for worker in full:
@@ -138,8 +140,9 @@ async def test_refusals_are_no_failed_attempts(nats_settings: Nats, bus: Bus) ->
         last = await cluster.worker("w9", active_requests=5)
         await cluster.begin(request_id="r")
         first_try = await last.next_dispatch()
-        await last.fail(first_try, CONTROLLER, terminal_sent=False)
-        assert (await last.next_dispatch()).attempt > first_try.attempt == 3
+        assert first_try.attempt == cluster.first_attempt + 3
+        await last.fail(first_try, terminal_sent=False)
+        assert (await last.next_dispatch()).attempt > first_try.attempt
 
 
 async def test_what_is_given_back_before_its_ack_is_dispatched_once_more_and_no_oftener(
@@ -148,12 +151,14 @@ async def test_what_is_given_back_before_its_ack_is_dispatched_once_more_and_no_
     first = await cluster.worker("w1")
     second = await cluster.worker("w2", active_requests=5)
     first.answer = keep_silent
-    await cluster.begin(request_id="r")
+    inbox = await cluster.ask(request_id="r")
     dispatch = await first.next_dispatch()
-    await first.fail(dispatch, CONTROLLER, terminal_sent=False)
+    await first.fail(dispatch, terminal_sent=False)
     await first.acknowledge_late(dispatch)
-    assert (await second.next_dispatch()).attempt == 1
+    again = await second.next_dispatch()
+    assert again.attempt == cluster.first_attempt + 1
     await cluster.settle()
     assert second.unread[0] == first.unread[0] == 0
     state = await cluster.query("status", "r")
-    assert (state.state, state.worker, state.attempt) == ("running", "w2", 1)
+    assert (state.state, state.worker, state.attempt) == ("running", "w2", again.attempt)
+    assert not [message for message in inbox.rest() if isinstance(message, Failed)]

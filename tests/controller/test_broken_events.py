@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from shared.messages.codec import decode
-from shared.messages.health import ClusterHealth
-from tests.controller.running import Running
+from shared.messages.health import ClusterHealth, Leader
+from tests.controller.running import CONTROLLER, Running
 from tests.controller.simulated_worker import WAIT_S
 
 pytestmark = pytest.mark.anyio
@@ -32,12 +32,16 @@ _NOT_A_NUMBER = float("nan")
         ("worker", {"id": "x\r\nPUB mlx.infer.local.chat 2\r\n{}"}),
         ("worker", {"boot_id": "two words"}),
         ("controller", {"id": ">"}),
+        ("worker", {"term": -1}),
+        ("worker", {"term": _NOT_A_NUMBER}),
+        ("controller", {"term": 10**400}),
     ],
     ids=lambda value: str(value)[:40],
 )
 async def test_an_event_with_impossible_values_is_not_believed(
     cluster: Running, who: str, fields: dict[str, Any]
 ) -> None:
+    term = cluster.machine.term
     of_kind = _WORKER if who == "worker" else _CONTROLLER
     event = json.dumps({"type": "heartbeat", who: {**of_kind, **fields}}).encode()
     await cluster.bus.publish(f"mlx.event.{who}.stranger", event)
@@ -46,3 +50,4 @@ async def test_an_event_with_impossible_values_is_not_believed(
     health = decode(ClusterHealth, answer.payload)
     assert health.workers == []
     assert [controller.id for controller in health.controllers] == ["c-1"]
+    assert health.leader == Leader(id=CONTROLLER, term=term)

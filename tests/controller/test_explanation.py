@@ -79,7 +79,7 @@ async def test_what_a_worker_has_just_computed_is_expected_to_be_kept(cluster: R
     other = {"role": "user", "content": "And of Italy?"}
     (before,) = (await explained(cluster, messages=[SYSTEM, other])).candidates
     assert before.kept == 0
-    await worker.emit(dispatch, CONTROLLER, 0, 5)
+    await worker.emit(dispatch, 0, 5)
     await cluster.settle()
     (after,) = (await explained(cluster, messages=[SYSTEM, other])).candidates
     assert 0.9 < after.kept < 1 and after.tier == "memory"
@@ -120,7 +120,7 @@ async def test_who_asks_for_it_gets_the_route_with_the_end(cluster: Running) -> 
     inbox = await cluster.begin(request_id="r", debug=True)
     dispatch = await worker.next_dispatch()
     assert dispatch.route is not None and dispatch.route.worker == "w1"
-    await worker.finish(dispatch, CONTROLLER)
+    await worker.finish(dispatch)
     assert isinstance(await inbox.next(), Done)
     await cluster.ask(request_id="s")
     assert (await worker.next_dispatch()).route is None

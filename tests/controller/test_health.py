@@ -4,11 +4,20 @@ import json
 
 import pytest
 
+from shared.bus import Bus
 from shared.messages.codec import decode
-from shared.messages.health import ClusterHealth, ControllerHealth
+from shared.messages.health import ClusterHealth, ControllerHealth, Leader
+from shared.settings.tree import Nats
+from shared.version import PROTOCOL
+from tests.controller.pair import FIRST, SECOND, running_pair
 from tests.controller.running import CONTROLLER, Running
 
 pytestmark = pytest.mark.anyio
+
+
+async def cluster_health(bus: Bus) -> ClusterHealth:
+    answer = await bus.request("mlx.health.cluster", b"", timeout_s=10)
+    return decode(ClusterHealth, answer.payload)
 
 
 async def test_health_is_answered_on_its_subjects(cluster: Running) -> None:
@@ -17,11 +26,12 @@ async def test_health_is_answered_on_its_subjects(cluster: Running) -> None:
     for subject in ("mlx.health.controller", f"mlx.health.controller.{CONTROLLER}"):
         answer = await cluster.bus.request(subject, b"", timeout_s=10)
         health = decode(ControllerHealth, answer.payload)
-        assert (health.live, health.ready, health.protocol) == (True, True, 1)
+        assert (health.live, health.ready, health.protocol) == (True, True, PROTOCOL)
         assert (health.controller.id, health.controller.workers) == (CONTROLLER, 2)
-    answer = await cluster.bus.request("mlx.health.cluster", b"", timeout_s=10)
-    state = decode(ClusterHealth, answer.payload)
+        assert (health.controller.leader, health.controller.leader_problem) == (True, None)
+    state = await cluster_health(cluster.bus)
     assert (state.status, state.skills) == ("degraded", {"chat": ["demo"]})
+    assert state.leader == Leader(id=CONTROLLER, term=cluster.machine.term)
     assert [(worker.id, worker.state) for worker in state.workers] == [
         ("w1", "ready"), ("w2", "warming"),
     ]  # fmt: skip
@@ -32,8 +42,7 @@ async def test_the_cluster_is_unavailable_without_and_ready_with_its_workers(
     cluster: Running,
 ) -> None:
     async def status() -> str:
-        answer = await cluster.bus.request("mlx.health.cluster", b"", timeout_s=10)
-        return str(json.loads(answer.payload)["status"])
+        return (await cluster_health(cluster.bus)).status
 
     assert await status() == "unavailable"
     worker = await cluster.worker("w1")
@@ -43,12 +52,25 @@ async def test_the_cluster_is_unavailable_without_and_ready_with_its_workers(
     assert await status() == "unavailable"
 
 
+async def test_every_controller_tells_its_own_health_and_the_leader_that_of_the_cluster(
+    nats_settings: Nats, bus: Bus
+) -> None:
+    async with running_pair(nats_settings, bus):
+        answers = await bus.request_many("mlx.health.controller", b"", wait_s=0.5)
+        told = [decode(ControllerHealth, answer.payload).controller for answer in answers]
+        assert {one.id: one.leader for one in told} == {FIRST: True, SECOND: False}
+        (answer,) = await bus.request_many("mlx.health.cluster", b"", wait_s=0.5)
+        health = decode(ClusterHealth, answer.payload)
+        assert health.leader is not None and health.leader.id == FIRST
+        assert {one.id: one.leader for one in health.controllers} == {FIRST: True, SECOND: False}
+
+
 async def test_nats_micro_finds_the_controller(cluster: Running) -> None:
     answer = await cluster.bus.request("$SRV.INFO.mlx-controller", b"", timeout_s=10)
     info = json.loads(answer.payload)
     assert info["metadata"]["id"] == CONTROLLER
     assert {endpoint["subject"] for endpoint in info["endpoints"]} == {
-        "mlx.health.controller", f"mlx.health.controller.{CONTROLLER}", "mlx.health.cluster",
+        "mlx.health.controller", f"mlx.health.controller.{CONTROLLER}",
     }  # fmt: skip
     stats = await cluster.bus.request("$SRV.STATS.mlx-controller", b"", timeout_s=10)
-    assert len(json.loads(stats.payload)["endpoints"]) == 3
+    assert len(json.loads(stats.payload)["endpoints"]) == 2

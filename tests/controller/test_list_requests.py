@@ -109,13 +109,13 @@ async def test_no_more_prompts_are_with_workers_than_their_batches_have_places(
     first, second, third = [await worker.next_dispatch() for _ in range(3)]
     await cluster.settle()
     assert worker.unread[0] == 0
-    await worker.answer_all(second, CONTROLLER, 1)
+    await worker.answer_all(second, 1)
     fourth = await worker.next_dispatch()
     assert fourth.request.prompt == "prompt 3"
     await cluster.settle()
     assert worker.unread[0] == 0
     for dispatch in (first, third, fourth):
-        await worker.answer_all(dispatch, CONTROLLER, 1)
+        await worker.answer_all(dispatch, 1)
     assert (await worker.next_dispatch()).request.prompt == "prompt 4"
 
 
@@ -126,13 +126,13 @@ async def test_chunks_of_all_workers_come_as_one_stream(cluster: Running) -> Non
     stream, ((one, first), (other, second)) = await both(cluster, n=2)
     for index in range(3):
         for choice in range(2):
-            await one.speak(first, CONTROLLER, index, 10 * choice + index, choice=choice)
-            await other.speak(second, CONTROLLER, index, 20 + 10 * choice + index, choice=choice)
+            await one.speak(first, index, 10 * choice + index, choice=choice)
+            await other.speak(second, index, 20 + 10 * choice + index, choice=choice)
     await stream.has_tokens(12)
     for worker, dispatch in ((one, first), (other, second)):
-        await worker.speak(dispatch, CONTROLLER, 3, choice=1, finish_reason="length")
+        await worker.speak(dispatch, 3, choice=1, finish_reason="length")
         last = spoken(3, finish_reason="stop")
-        await worker.end(dispatch, CONTROLLER, last, usage=Usage(5, 1, 6))
+        await worker.end(dispatch, last, usage=Usage(5, 1, 6))
     end = await stream.done()
     expected = {choice: [10 * choice + index for index in range(3)] for choice in range(4)}
     assert stream.tokens == expected
@@ -144,14 +144,14 @@ async def test_chunks_of_all_workers_come_as_one_stream(cluster: Running) -> Non
 
 async def test_a_list_is_one_request_for_who_asks_and_who_counts(cluster: Running) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
-    await one.speak(first, CONTROLLER, 0, 1, 2)
+    await one.speak(first, 0, 1, 2)
     await stream.has_tokens(2)
     state = await cluster.query("status", "r")
     assert (state.state, state.worker, state.tokens) == ("running", None, 2)
     report = cluster.controller.report()
     assert (report.active_requests, report.accepted_requests) == (1, 1)
-    await one.end(first, CONTROLLER, spoken(2, finish_reason="stop"), usage=Usage(5, 1, 2))
-    await other.answer_all(second, CONTROLLER, 9)
+    await one.end(first, spoken(2, finish_reason="stop"), usage=Usage(5, 1, 2))
+    await other.answer_all(second, 9)
     await stream.done()
     assert (await cluster.query("status", "r")).state == "finished"
     report = cluster.controller.report()
@@ -161,7 +161,7 @@ async def test_a_list_is_one_request_for_who_asks_and_who_counts(cluster: Runnin
 async def test_a_stream_without_tokens_says_again_and_again_how_it_stands(cluster: Running) -> None:
     assert KEEP_ALIVE_S < 2, "docs/wire.md promises that"
     stream, ((one, first), _) = await both(cluster)
-    await one.speak(first, CONTROLLER, 0, 1)
+    await one.speak(first, 0, 1)
     await stream.has_tokens(1)
     for _ in range(2):
         assert await stream.inbox.next(3 * KEEP_ALIVE_S) == Status(ID, 0, None, "running")
@@ -170,8 +170,8 @@ async def test_a_stream_without_tokens_says_again_and_again_how_it_stands(cluste
 async def test_without_streaming_one_message_has_all_choices_whole(cluster: Running) -> None:
     stream, ((one, first), (other, second)) = await both(cluster, stream=False, n=2)
     assert first.request.stream
-    await other.answer_all(second, CONTROLLER, 7, 8)
-    await one.answer_all(first, CONTROLLER, 5)
+    await other.answer_all(second, 7, 8)
+    await one.answer_all(first, 5)
     end = await stream.done()
     assert [output.choice for output in end.outputs] == [0, 1, 2, 3]
     assert [output.token_ids for output in end.outputs] == [[5], [5], [7, 8], [7, 8]]
@@ -189,7 +189,7 @@ async def test_an_answer_that_fits_into_no_message_is_an_error(cluster: Running)
             output = ChoiceOutput(0, index, [1], "x" * size)
             await worker.send(dispatch, Chunk(dispatch.request_id, 0, worker.id, output))
         last = spoken(2, finish_reason="stop")
-        await worker.end(dispatch, CONTROLLER, last, usage=Usage(5, 1, 2))
+        await worker.end(dispatch, last, usage=Usage(5, 1, 2))
     assert (await stream.failed()).error.code == "answer_too_large"
 
 
@@ -198,14 +198,14 @@ async def test_an_answer_that_fits_into_no_message_is_an_error(cluster: Running)
 
 async def test_a_prompt_that_fails_does_so_alone(cluster: Running) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
-    await one.speak(first, CONTROLLER, 0, 1, 2)
+    await one.speak(first, 0, 1, 2)
     await stream.has_tokens(2)
     error = StreamError.of("request_failed", "the engine could not", "prompt")
-    await one.fail_openly(first, CONTROLLER, error)
+    await one.fail_openly(first, error)
     await stream.has_ended(0)
-    await other.speak(second, CONTROLLER, 0, 7)
+    await other.speak(second, 0, 7)
     await stream.has_tokens(3)
-    await other.end(second, CONTROLLER, spoken(1, finish_reason="stop"), usage=Usage(5, 1, 1))
+    await other.end(second, spoken(1, finish_reason="stop"), usage=Usage(5, 1, 1))
     end = await stream.done()
     assert stream.reasons == {0: "error", 1: "stop"}
     assert stream.tokens == {0: [1, 2], 1: [7]}
@@ -222,7 +222,7 @@ async def test_what_is_wrong_with_the_request_ends_all_of_it_and_what_was_done_f
 ) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
     error = StreamError.of("invalid_request", "prompt: token id 9 is outside", "prompt")
-    await other.fail_openly(second, CONTROLLER, error)
+    await other.fail_openly(second, error)
     end = await stream.failed()
     assert (end.error.code, end.error.param) == ("invalid_request", "prompt")
     assert end.error.message == "prompt.1: token id 9 is outside"
@@ -233,17 +233,17 @@ async def test_what_is_wrong_with_the_request_ends_all_of_it_and_what_was_done_f
 
 async def test_a_prompt_whose_worker_dies_later_goes_on_at_another(cluster: Running) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
-    await one.speak(first, CONTROLLER, 0, 1, 2)
+    await one.speak(first, 0, 1, 2)
     await stream.has_tokens(2)
     await cluster.settle()
     await one.say("left")
     again = await other.next_dispatch()
     assert (again.request_id, again.attempt) == (first.request_id, 1)
     assert again.resume is not None and again.resume.token_ids == {0: [1, 2]}
-    await other.answer_all(second, CONTROLLER, 7)
-    await other.speak(again, CONTROLLER, 1, 2)  # the last one that is known comes again
+    await other.answer_all(second, 7)
+    await other.speak(again, 1, 2)  # the last one that is known comes again
     last = spoken(2, 3, finish_reason="stop")
-    await other.end(again, CONTROLLER, last, usage=Usage(5, 1, 3))
+    await other.end(again, last, usage=Usage(5, 1, 3))
     await stream.done()
     assert stream.tokens == {0: [1, 2, 3], 1: [7]}
 
@@ -252,17 +252,17 @@ async def test_a_prompt_whose_worker_lost_sight_of_us_is_asked_again_unless_it_h
     cluster: Running,
 ) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
-    await other.speak(second, CONTROLLER, 0, 7)
+    await other.speak(second, 0, 7)
     await stream.has_tokens(1)
     gone = StreamError.of("client_gone", "nobody listened")
-    await one.fail_openly(first, CONTROLLER, gone)
-    await other.fail_openly(second, CONTROLLER, gone)
+    await one.fail_openly(first, gone)
+    await other.fail_openly(second, gone)
     await stream.has_ended(1)
     assert stream.errors[1].code == "stream_broken"
     ((worker, again),) = await dispatched(cluster, one, other, count=1)
     assert again.request_id != first.request_id
     assert (again.request.prompt, again.seed) == ("prompt 0", first.seed)
-    await worker.answer_all(again, CONTROLLER, 1)
+    await worker.answer_all(again, 1)
     await stream.done()
     assert stream.tokens == {0: [1], 1: [7]}
 
@@ -294,11 +294,11 @@ async def test_prompts_that_find_no_room_wait_where_others_did(cluster: Running)
         await worker.next_dispatch()
     await cluster.settle()
     worker.answer = lambda dispatch: "accept"
-    await worker.answer_all(first, CONTROLLER, 1)
+    await worker.answer_all(first, 1)
     for number in (1, 2):
         dispatch = await worker.next_dispatch()
         assert dispatch.request.prompt == f"prompt {number}"
-        await worker.answer_all(dispatch, CONTROLLER, 1)
+        await worker.answer_all(dispatch, 1)
     await stream.done()
     assert set(stream.reasons.values()) == {"stop"}
 
@@ -326,16 +326,16 @@ async def test_a_cancel_ends_all_prompts_and_keeps_what_is_there(cluster: Runnin
     worker = await cluster.worker("w1", max_batch_size=2)
     stream = await heard(cluster, 4)
     first, second = await worker.next_dispatch(), await worker.next_dispatch()
-    await worker.answer_all(first, CONTROLLER, 1)
+    await worker.answer_all(first, 1)
     third = await worker.next_dispatch()
-    await worker.speak(second, CONTROLLER, 0, 5)
+    await worker.speak(second, 0, 5)
     await stream.has_tokens(2)
     await cluster.query("cancel", "r")
     cancels = {(await worker.next_cancel()).request_id for _ in range(2)}
     assert cancels == {second.request_id, third.request_id}
     for dispatch, tokens in ((second, 1), (third, 0)):
         last = spoken(tokens, finish_reason="cancelled")
-        await worker.end(dispatch, CONTROLLER, last, usage=Usage(5, 1, tokens))
+        await worker.end(dispatch, last, usage=Usage(5, 1, tokens))
     end = await stream.done()
     assert stream.reasons == {0: "stop", 1: "cancelled", 2: "cancelled", 3: "cancelled"}
     assert (stream.tokens[1], end.usage.completion_tokens) == ([5], 2)
@@ -373,12 +373,12 @@ async def test_prompts_that_never_went_end_at_the_deadline(cluster: Running) -> 
     stream = await heard(cluster, 3, timeout_ms=600)
     first = await worker.next_dispatch()
     assert 0 < first.elapsed_ms < 600
-    await worker.speak(first, CONTROLLER, 0, 1)
+    await worker.speak(first, 0, 1)
     await stream.has_ended(2)
     assert stream.reasons == {1: "error", 2: "error"}
     assert {error.code for error in stream.errors.values()} == {"deadline_exceeded"}
     error = StreamError.of("deadline_exceeded", "timeout_ms of 600 passed while running")
-    await worker.fail_openly(first, CONTROLLER, error)
+    await worker.fail_openly(first, error)
     assert (await stream.failed()).error.code == "deadline_exceeded"
     assert cluster.controller.report().failed_requests == 1
 
@@ -388,17 +388,17 @@ async def test_prompts_that_never_went_end_at_the_deadline(cluster: Running) -> 
 
 async def test_who_comes_late_hears_it_from_the_start(cluster: Running) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
-    await one.speak(first, CONTROLLER, 0, 1)
-    await one.speak(first, CONTROLLER, 1, 2)
+    await one.speak(first, 0, 1)
+    await one.speak(first, 1, 2)
     await stream.has_tokens(2)
     late = await heard(cluster)
     await late.has_tokens(2)
     assert accepted(late.messages[0]).seed == 5
-    await one.speak(first, CONTROLLER, 2, 3)
+    await one.speak(first, 2, 3)
     for each in (stream, late):
         await each.has_tokens(3)
-    await one.end(first, CONTROLLER, spoken(3, finish_reason="stop"), usage=Usage(5, 1, 3))
-    await other.answer_all(second, CONTROLLER, 7)
+    await one.end(first, spoken(3, finish_reason="stop"), usage=Usage(5, 1, 3))
+    await other.answer_all(second, 7)
     ends = [await each.done() for each in (stream, late)]
     assert ends[0] == ends[1]
     after = await heard(cluster)
@@ -413,14 +413,14 @@ async def test_a_gap_is_repaired_by_the_worker_before_the_client_hears_of_it(
 ) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
     await cluster.settle()
-    await one.speak(first, CONTROLLER, 0, 1)
-    await one.speak(first, CONTROLLER, 2, 3)  # what was between them got lost
+    await one.speak(first, 0, 1)
+    await one.speak(first, 2, 3)  # what was between them got lost
     order = await one.next_attached()
     assert (order.request_id, order.inbox) == (first.request_id, first.inboxes[0])
     for index in range(3):
-        await one.speak(first, CONTROLLER, index, index + 1)
-    await one.end(first, CONTROLLER, spoken(3, finish_reason="stop"), usage=Usage(5, 1, 3))
-    await other.answer_all(second, CONTROLLER, 7)
+        await one.speak(first, index, index + 1)
+    await one.end(first, spoken(3, finish_reason="stop"), usage=Usage(5, 1, 3))
+    await other.answer_all(second, 7)
     await stream.done()
     assert stream.tokens == {0: [1, 2, 3], 1: [7]}
     indexes = [chunk.output.index for chunk in stream.chunks if chunk.output.choice == 0]
@@ -429,12 +429,12 @@ async def test_a_gap_is_repaired_by_the_worker_before_the_client_hears_of_it(
 
 async def test_an_end_that_got_lost_is_asked_for(cluster: Running) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
-    await other.answer_all(second, CONTROLLER, 7)
-    await one.speak(first, CONTROLLER, 0, 1)
-    await one.finish_unheard(first, CONTROLLER)
+    await other.answer_all(second, 7)
+    await one.speak(first, 0, 1)
+    await one.finish_unheard(first)
     await one.next_attached()
     last = spoken(1, finish_reason="stop")
-    await one.end(first, CONTROLLER, last, usage=Usage(5, 1, 1))
+    await one.end(first, last, usage=Usage(5, 1, 1))
     await stream.done()
     assert stream.tokens == {0: [1], 1: [7]}
 
@@ -460,10 +460,10 @@ async def test_what_an_attempt_that_was_given_up_still_says_is_not_passed_on(
     again = await other.next_dispatch()
     assert again.attempt == first.attempt + 1
     assert (again.request_id, again.seed) == (first.request_id, first.seed)
-    await one.speak(first, CONTROLLER, 0, 99)
-    await one.answer_all(first, CONTROLLER, 98)
-    await other.answer_all(again, CONTROLLER, 1)
-    await other.answer_all(second, CONTROLLER, 7)
+    await one.speak(first, 0, 99)
+    await one.answer_all(first, 98)
+    await other.answer_all(again, 1)
+    await other.answer_all(second, 7)
     await stream.done()
     assert stream.tokens == {0: [1], 1: [7]}
 
@@ -473,7 +473,7 @@ async def test_what_an_attempt_that_was_given_up_still_says_is_not_passed_on(
 
 async def test_a_list_that_nobody_listens_to_any_more_ends(cluster: Running) -> None:
     stream, ((one, first), (other, second)) = await both(cluster)
-    await one.speak(first, CONTROLLER, 0, 1)
+    await one.speak(first, 0, 1)
     await stream.has_tokens(1)
     await stream.inbox.leave()
     began = time.monotonic()
@@ -488,7 +488,7 @@ async def test_who_waits_for_a_whole_answer_is_never_looked_after(cluster: Runni
     stream, ((one, first), _) = await both(cluster, stream=False)
     await stream.inbox.leave()
     for index in range(10):
-        await one.speak(first, CONTROLLER, index, 1)
+        await one.speak(first, index, 1)
         await asyncio.sleep(0.2)
     assert one.unread[1] == 0
     assert (await cluster.query("status", "r")).state == "running"
@@ -500,7 +500,7 @@ async def test_who_waits_for_a_whole_answer_is_never_looked_after(cluster: Runni
 async def test_a_controller_that_shuts_down_says_so(nats_settings: Nats, bus: Bus) -> None:
     async with running_controller(nats_settings, bus) as cluster:
         stream, ((one, first), _) = await both(cluster)
-        await one.speak(first, CONTROLLER, 0, 1)
+        await one.speak(first, 0, 1)
         await stream.has_tokens(1)
     (end,) = [message for message in stream.inbox.rest() if not isinstance(message, Status)]
     assert failed(end).error.code == "draining"

@@ -61,8 +61,8 @@ async def test_requests_are_counted_by_model_worker_and_code(cluster: Running) -
     for name in ("a", "b"):
         inbox = await cluster.begin(request_id=name)
         dispatch = await worker.next_dispatch()
-        await worker.emit(dispatch, CONTROLLER, 0, 1, 2, 3)
-        await worker.finish(dispatch, CONTROLLER)
+        await worker.emit(dispatch, 0, 1, 2, 3)
+        await worker.finish(dispatch)
         await inbox.next()
     await cluster.until(lambda: cluster.controller.report().completed_requests == 2)
     acks = "mlx_controller_dispatch_seconds_count", "demo"
@@ -84,7 +84,7 @@ async def test_refusals_retries_and_failures_are_counted(nats_settings: Nats, bu
         inbox = await cluster.begin(request_id="r")
         for _ in range(3):
             dispatch = await other.next_dispatch()
-            await other.fail(dispatch, CONTROLLER, terminal_sent=False)
+            await other.fail(dispatch, terminal_sent=False)
         code = (await inbox.end()).error.code
         figures = told(cluster)
         refused = figures["mlx_controller_refusals_total", "queue_full", "w1"]
@@ -99,13 +99,13 @@ async def test_turns_of_sessions_are_counted_by_where_they_went(cluster: Running
     for number in range(2):
         await cluster.ask(session_id="s", request_id=f"home-{number}", history="sent",
                           messages=[{"role": "user", "content": "x"}], prompt=None)  # fmt: skip
-        await home.finish(await home.next_dispatch(), CONTROLLER)
+        await home.finish(await home.next_dispatch())
         await cluster.settle()
     await home.say("state_changed", state="draining")
     await cluster.settle()
     await cluster.ask(session_id="s", request_id="moved", history="sent",
                       messages=[{"role": "user", "content": "x"}], prompt=None)  # fmt: skip
-    await other.finish(await other.next_dispatch(), CONTROLLER)
+    await other.finish(await other.next_dispatch())
     await cluster.until(lambda: cluster.controller.report().moved_turns == 1)
     figures = told(cluster)
     turns = {went: figures["mlx_controller_session_turns_total", went]

@@ -14,7 +14,6 @@ from tests.controller.running import (
     CONTROLLER,
     Inbox,
     Running,
-    accepted,
     running_controller,
     running_state,
 )
@@ -30,9 +29,9 @@ async def begun(
     """A request that a worker has begun to answer with these tokens."""
     inbox = await cluster.ask(request_id="r", **body)
     if body.get("stream", True):
-        accepted(await inbox.next())
+        await inbox.accepted()
     dispatch = await worker.next_dispatch()
-    await worker.emit(dispatch, CONTROLLER, 0, *token_ids, cached_tokens=3, text_sent=9)
+    await worker.emit(dispatch, 0, *token_ids, cached_tokens=3, text_sent=9)
     assert await running_state(cluster, "r") == "running"
     return inbox, dispatch
 
@@ -59,14 +58,15 @@ async def test_when_its_worker_leaves_another_one_goes_on_from_its_tokens(
     inbox, old = await begun(cluster, first, 1, 2, 3)
     await first.say("left")
     new = await second.next_dispatch()
-    assert (new.attempt, new.seed, new.request) == (1, old.seed, old.request)
+    assert (new.attempt, new.seed) == (old.attempt + 1, old.seed)
+    assert new.request == old.request
     assert isinstance(new.resume, Continuation) and new.resume.token_ids == {0: [1, 2, 3]}
     assert new.resume.cached_tokens == 3
     assert new.resume.text_sent == {0: 9}
     assert 0 < (new.resume.first_token_ms or 0) < new.elapsed_ms
     status = await inbox.next()
     assert isinstance(status, Status) and (status.status, status.worker) == ("migrating", None)
-    await second.finish(new, CONTROLLER)
+    await second.finish(new)
     assert isinstance(await inbox.next(), Done)
     await cluster.until(lambda: cluster.controller.report().completed_requests == 1)
     report = cluster.controller.report()
@@ -111,7 +111,7 @@ async def test_an_engine_that_ended_has_its_requests_go_on_elsewhere(
 ) -> None:
     first, second = pair
     _, old = await begun(cluster, first, 1, 2)
-    await first.fail(old, CONTROLLER, terminal_sent=False)
+    await first.fail(old, terminal_sent=False)
     assert token_ids(await second.next_dispatch()) == {0: [1, 2]}
 
 
@@ -119,7 +119,7 @@ async def test_who_does_not_stream_hears_nothing_of_it(cluster: Running, pair: P
     first, second = pair
     inbox, _ = await begun(cluster, first, 1, 2, stream=False)
     await first.say("left")
-    await second.finish(await second.next_dispatch(), CONTROLLER)
+    await second.finish(await second.next_dispatch())
     assert isinstance(await inbox.next(), Done)
     assert inbox.rest() == []
 
@@ -130,10 +130,10 @@ async def test_what_the_next_attempts_emit_is_added_and_what_the_last_one_still_
     first, second = pair
     third = await cluster.worker("w3", active_requests=6)
     _, old = await begun(cluster, first, 1, 2)
-    await first.fail(old, CONTROLLER, terminal_sent=False)
+    await first.fail(old, terminal_sent=False)
     new = await second.next_dispatch()
-    await first.emit(old, CONTROLLER, 2, 9, 9)
-    await second.emit(new, CONTROLLER, 2, 3)
+    await first.emit(old, 2, 9, 9)
+    await second.emit(new, 2, 3)
     await cluster.settle()
     assert (await cluster.query("status", "r")).tokens == 3
     await second.say("left")
@@ -145,10 +145,10 @@ async def test_choices_that_ended_are_told_with_their_reason_where_all_their_tok
 ) -> None:
     first, second = pair
     _, old = await begun(cluster, first, 1, 2, n=4)
-    await first.emit(old, CONTROLLER, 0, 5, choice=1)
-    await first.emit(old, CONTROLLER, 1, choice=1, finish_reason="stop")
-    await first.emit(old, CONTROLLER, 0, 7, choice=2)
-    await first.emit(old, CONTROLLER, 2, 8, choice=2, finish_reason="length")
+    await first.emit(old, 0, 5, choice=1)
+    await first.emit(old, 1, choice=1, finish_reason="stop")
+    await first.emit(old, 0, 7, choice=2)
+    await first.emit(old, 2, 8, choice=2, finish_reason="length")
     await first.say("left")
     resume = (await second.next_dispatch()).resume
     assert resume is not None
@@ -164,7 +164,7 @@ async def test_what_the_client_brought_comes_before_what_was_emitted(
     await cluster.ask(request_id="r", resume=brought)
     old = await first.next_dispatch()
     assert old.resume is None
-    await first.emit(old, CONTROLLER, 2, 9)
+    await first.emit(old, 2, 9)
     await cluster.settle()
     assert (await cluster.query("status", "r")).tokens == 1
     await first.say("left")
@@ -174,7 +174,7 @@ async def test_what_the_client_brought_comes_before_what_was_emitted(
 async def test_what_cannot_be_better_elsewhere_ends(cluster: Running, pair: Pair) -> None:
     first, second = pair
     inbox, old = await begun(cluster, first, 1)
-    await first.fail(old, CONTROLLER, terminal_sent=False, code="request_failed")
+    await first.fail(old, terminal_sent=False, code="request_failed")
     assert (await inbox.end()).error.code == "request_failed"
     assert second.unread == (0, 0)
 
@@ -183,7 +183,7 @@ async def test_whose_time_is_over_does_not_go_on(cluster: Running, pair: Pair) -
     first, second = pair
     inbox, old = await begun(cluster, first, 1, timeout_ms=200)
     await asyncio.sleep(0.2)
-    await first.fail(old, CONTROLLER, terminal_sent=False)
+    await first.fail(old, terminal_sent=False)
     error = (await inbox.end()).error
     assert (error.code, error.message) == ("deadline_exceeded", "timeout_ms of 200 passed")
     assert second.unread == (0, 0)
@@ -194,7 +194,7 @@ async def test_who_was_cancelled_does_not_go_on(cluster: Running, pair: Pair) ->
     inbox, old = await begun(cluster, first, 1)
     await cluster.query("cancel", "r")
     await first.next_cancel()
-    await first.fail(old, CONTROLLER, terminal_sent=False)
+    await first.fail(old, terminal_sent=False)
     assert (await inbox.end()).error.code == "engine_crashed"
     assert second.unread == (0, 0)
 
@@ -218,9 +218,9 @@ async def test_it_goes_on_so_often_and_no_more(limited: tuple[Running, int]) -> 
     worker = await cluster.worker("w1")
     inbox, dispatch = await begun(cluster, worker, 1)
     for _ in range(limit):
-        await worker.fail(dispatch, CONTROLLER, terminal_sent=False)
+        await worker.fail(dispatch, terminal_sent=False)
         dispatch = await worker.next_dispatch()
-    await worker.fail(dispatch, CONTROLLER, terminal_sent=False)
+    await worker.fail(dispatch, terminal_sent=False)
     assert (await inbox.end()).error.code == "engine_crashed"
     await cluster.settle()
     assert worker.unread[0] == 0
@@ -234,12 +234,12 @@ async def test_over_whom_two_engines_ended_is_not_tried_a_third_time(
     first, second = pair
     third = await cluster.worker("w3", active_requests=6)
     inbox = await cluster.ask(request_id="r")
-    accepted(await inbox.next())
+    await inbox.accepted()
     for worker in (first, second):
         dispatch = await worker.next_dispatch()
         if started:
-            await worker.emit(dispatch, CONTROLLER, 0, 1)
-        await worker.fail(dispatch, CONTROLLER, terminal_sent=False, suspect=True)
+            await worker.emit(dispatch, 0, 1)
+        await worker.fail(dispatch, terminal_sent=False, suspect=True)
     error = (await inbox.end()).error
     assert (error.code, error.retryable) == ("request_crashes_engine", False)
     assert third.unread == (0, 0)
@@ -249,6 +249,6 @@ async def test_who_was_only_there_when_engines_ended_goes_on(cluster: Running, p
     first, second = pair
     third = await cluster.worker("w3", active_requests=6)
     _, dispatch = await begun(cluster, first, 1)
-    await first.fail(dispatch, CONTROLLER, terminal_sent=False, suspect=True)
-    await second.fail(await second.next_dispatch(), CONTROLLER, terminal_sent=False)
+    await first.fail(dispatch, terminal_sent=False, suspect=True)
+    await second.fail(await second.next_dispatch(), terminal_sent=False)
     assert token_ids(await third.next_dispatch()) == {0: [1]}

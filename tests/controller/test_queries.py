@@ -20,13 +20,13 @@ async def test_status_tells_worker_attempt_and_tokens(cluster: Running) -> None:
     inbox = await cluster.begin(request_id="r")
     dispatch = await worker.next_dispatch()
     assert await running_state(cluster, "r") == "running"
-    await worker.emit(dispatch, CONTROLLER, 0, 1, 2)
-    await worker.emit(dispatch, CONTROLLER, 1, 2, 3)
+    await worker.emit(dispatch, 0, 1, 2)
+    await worker.emit(dispatch, 1, 2, 3)
     await cluster.settle()
     state = await cluster.query("status", "r")
     assert (state.controller, state.worker, state.attempt) == (CONTROLLER, "w1", 0)
     assert (state.state, state.tokens) == ("running", 3)
-    await worker.finish(dispatch, CONTROLLER)
+    await worker.finish(dispatch)
     await inbox.next()
     await cluster.settle()
     assert (await cluster.query("status", "r")).state == "finished"

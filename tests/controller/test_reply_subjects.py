@@ -13,6 +13,7 @@ pytestmark = pytest.mark.anyio
 
 ORDER = "mlx.worker.w9.control.drain"
 ASKED = json.dumps({"prompt": "x", "request_id": "r"}).encode()
+ASKED_ANEW = json.dumps({"prompt": "x"}).encode()
 QUERY = b'{"request_id": "r"}'
 
 
@@ -20,6 +21,7 @@ QUERY = b'{"request_id": "r"}'
     ("subject", "payload"),
     [
         ("mlx.infer.local.chat", ASKED),
+        ("mlx.infer.local.chat", ASKED_ANEW),
         ("mlx.infer.local.chat", b"{"),
         ("mlx.request.local.status", QUERY),
         ("mlx.request.local.status", b"{"),
@@ -53,7 +55,7 @@ async def test_no_answer_is_an_order(
 @pytest.mark.parametrize(
     ("subject", "payload"),
     [
-        ("mlx.infer.ada.chat", ASKED),
+        ("mlx.infer.ada.chat", ASKED_ANEW),
         ("mlx.infer.ada.chat", b"{"),
         ("mlx.request.ada.status", QUERY),
         ("mlx.request.ada.status", b"{"),
@@ -72,11 +74,10 @@ async def test_under_the_strict_rule_nobody_is_answered_in_the_inbox_of_another(
 
     async with running_controller(nats_settings, bus, strict=True) as cluster:
         await cluster.worker("w1")
-        running = json.dumps({"prompt": "x", "request_id": "r"}).encode()
         for inbox in ("_INBOX.ada.running", "_INBOX.ada.asks", "_INBOX.bob.asks", "_INBOX.asks"):
             await bus.subscribe(inbox, take)
         await bus.flush()
-        await bus.publish("mlx.infer.ada.chat", running, reply="_INBOX.ada.running")
+        await bus.publish("mlx.infer.ada.chat", ASKED, reply="_INBOX.ada.running")
         await cluster.settle()
         heard.clear()
         for inbox in ("_INBOX.bob.asks", "_INBOX.asks", "_INBOX.ada.asks"):
@@ -84,3 +85,16 @@ async def test_under_the_strict_rule_nobody_is_answered_in_the_inbox_of_another(
         await cluster.until(lambda: "_INBOX.ada.asks" in heard)
         await cluster.settle()
         assert set(heard) <= {"_INBOX.ada.asks", "_INBOX.ada.running"}
+
+
+async def test_under_the_strict_rule_no_stream_is_attached_to_the_inbox_of_another(
+    nats_settings: Nats, bus: Bus
+) -> None:
+    async with running_controller(nats_settings, bus, strict=True) as cluster:
+        worker = await cluster.worker("w1")
+        await cluster.begin(request_id="r")
+        for inbox in ("_INBOX.bob.asks", "_INBOX.asks", ORDER, "_INBOX.local.asks"):
+            await bus.publish("mlx.infer.local.chat", ASKED, reply=inbox)
+        assert (await worker.next_attached()).inbox == "_INBOX.local.asks"
+        await cluster.settle()
+        assert worker.attached_inboxes == []

@@ -31,7 +31,7 @@ async def test_a_request_is_accepted_dispatched_and_ends_once(cluster: Running) 
     assert (dispatch.request_id, dispatch.client, dispatch.skill) == ("mine", "local", "chat")
     assert (dispatch.model, dispatch.attempt, dispatch.seed) == ("demo", 0, seed)
     assert (dispatch.inboxes[0], dispatch.request.max_tokens) == (inbox.subject, 5)
-    await worker.finish(dispatch, CONTROLLER)
+    await worker.finish(dispatch)
     assert isinstance(await inbox.next(), Done)
     await cluster.until(lambda: cluster.controller.report().completed_requests == 1)
     await cluster.settle()
@@ -51,7 +51,7 @@ async def test_without_an_id_the_controller_makes_one(cluster: Running) -> None:
 async def test_with_stream_false_only_the_end_is_sent(cluster: Running) -> None:
     worker = await cluster.worker("w1")
     inbox = await cluster.ask(stream=False)
-    await worker.finish(await worker.next_dispatch(), CONTROLLER)
+    await worker.finish(await worker.next_dispatch())
     assert isinstance(await inbox.next(), Done)
     refused = await cluster.ask(stream=False, temperature=9)
     assert failed(await refused.next()).error.param == "temperature"
@@ -93,7 +93,7 @@ async def test_the_same_id_with_another_body_is_a_conflict_and_the_first_goes_on
     end = failed(await other.next())
     assert (end.error.code, end.error.param) == ("request_id_conflict", "request_id")
     assert (end.request_id, end.error.retryable) == ("r", False)
-    await worker.finish(dispatch, CONTROLLER)
+    await worker.finish(dispatch)
     assert isinstance(await inbox.next(), Done)
 
 

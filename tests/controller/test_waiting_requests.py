@@ -119,7 +119,7 @@ async def test_without_the_only_worker_a_request_waits_until_it_is_back(
 async def test_what_the_only_worker_had_begun_goes_on_when_it_is_back(cluster: Running) -> None:
     worker = await cluster.worker("w1")
     inbox = await ask(cluster)
-    await worker.emit(await worker.next_dispatch(), CONTROLLER, 0, 5, 6)
+    await worker.emit(await worker.next_dispatch(), 0, 5, 6)
     await runs(cluster)
     await worker.vanish()
     await cluster.until(lambda: len(room(cluster)) == 1)
@@ -143,8 +143,8 @@ async def test_what_is_said_late_of_an_attempt_that_was_given_up_changes_nothing
     await worker.say("left")
     assert (await worker.next_cancel()).attempt == 0
     await cluster.until(lambda: len(room(cluster)) == 1)
-    await worker.fail(dispatch, CONTROLLER, terminal_sent=False)
-    await worker.finish_unheard(dispatch, CONTROLLER)  # its last letter was not sent
+    await worker.fail(dispatch, terminal_sent=False)
+    await worker.finish_unheard(dispatch)  # its last letter was not sent
     await cluster.settle()
     assert len(room(cluster)) == 1 and request_in(cluster).failures == 1
     await worker.say("joined")
@@ -346,7 +346,7 @@ async def _fail_by_silence(worker: SimulatedWorker) -> None:
 
 
 async def _fail_by_crash(worker: SimulatedWorker) -> None:
-    await worker.fail(await worker.next_dispatch(), CONTROLLER, terminal_sent=False)
+    await worker.fail(await worker.next_dispatch(), terminal_sent=False)
 
 
 @pytest.mark.parametrize("how", ["silence", "crash"])
@@ -420,10 +420,10 @@ async def test_while_all_breakers_are_open_requests_wait_and_go_one_by_one_then(
             await hear_queued(inboxes["r2"])
         assert worker.unread == (0, 0)
         assert breaker(cluster, "w1").state(time.monotonic()) == "half-open"
-        await worker.emit(first, CONTROLLER, 0, 1)
+        await worker.emit(first, 0, 1)
         second = await worker.next_dispatch()
         assert second.request_id == "r2"
-        await worker.finish(second, CONTROLLER)
+        await worker.finish(second)
         assert (await worker.next_dispatch()).request_id == "r3"
         assert breaker(cluster, "w1").state(time.monotonic()) == "closed"
 
@@ -475,7 +475,7 @@ async def test_a_request_that_is_cancelled_in_the_pause_ends_as_cancelled(start:
     async with start(retry={"initial_delay_ms": 60_000, "max_delay_ms": 60_000}) as cluster:
         worker = await cluster.worker("w1")
         inbox = await ask(cluster)
-        await worker.fail(await worker.next_dispatch(), CONTROLLER, terminal_sent=False)
+        await worker.fail(await worker.next_dispatch(), terminal_sent=False)
         await cluster.until(lambda: request_in(cluster).failures == 1)
         await cluster.query("cancel", "r")
         message = await inbox.next()
@@ -489,7 +489,7 @@ async def test_a_pause_that_would_pass_the_deadline_is_not_made(start: Start) ->
     async with start(retry={"initial_delay_ms": 30_000, "max_delay_ms": 30_000}) as cluster:
         worker = await cluster.worker("w1")
         inbox = await ask(cluster, timeout_ms=20_000)
-        await worker.fail(await worker.next_dispatch(), CONTROLLER, terminal_sent=False)
+        await worker.fail(await worker.next_dispatch(), terminal_sent=False)
         end = await inbox.end()
         assert (end.error.code, end.error.retryable) == ("engine_crashed", True)
         assert cluster.controller._requests._pauses == {}

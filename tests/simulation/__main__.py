@@ -1,63 +1,54 @@
-"""`make simulate SCRIPTS=100000 SEED=7`: random scripts against a simulated cluster."""
+"""Random scripts against a simulated cluster of the real code.
+
+    make simulate [SCRIPTS=100000] [SEED=7]
+
+Each script disturbs a cluster of two controllers, two workers and some clients, on three NATS
+servers with JetStream, in simulated time; half of them kill, stop or cut off any of these. A script
+that breaks a promise is made as short as it gets, and printed so that it can be kept
+(tests/simulation/kept_scripts.py).
+"""
 
 import argparse
-import collections
-import logging
+import os
+import secrets
 import sys
 import time
-from collections.abc import Sequence
-from unittest import mock
 
-from tests.simulation.cluster import SimulatedCluster
-from tests.simulation.loop import SimulatedLoop
-from tests.simulation.script import Step, random_script
-from worker.memory_guard import MemoryGuard
-from worker.memory_limits import MemoryReading
-
-_MEMORY = MemoryReading(own_bytes=0, available_bytes=2**40, total_bytes=2**40, device_bytes=2**40)
-
-
-def broken(steps: Sequence[Step]) -> list[str]:
-    """Which promises a cluster breaks when this happens to it."""
-    loop = SimulatedLoop()
-    try:
-        with mock.patch.object(MemoryGuard, "_read", lambda _: _MEMORY):
-            wrong = loop.run(_life(steps))
-    except Exception as error:
-        wrong = [f"{type(error).__name__}: {error}"]
-    return wrong + [f"nobody caught {problem}" for problem in loop.problems]
-
-
-async def _life(steps: Sequence[Step]) -> list[str]:
-    cluster = SimulatedCluster()
-    await cluster.start()
-    for step in steps:
-        await cluster.do(step)
-    await cluster.settle()
-    return await cluster.check()
+from tests.simulation.judge import Broken, count_kinds, judge_all, shortest
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--scripts", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--show", type=int, default=5)
+    parser = argparse.ArgumentParser(
+        prog="make simulate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--scripts", type=int, default=10_000, help="how many")
+    parser.add_argument("--seed", help="of the scripts; by default a new one each time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--show", type=int, default=3, help="so many broken ones are made short")
     arguments = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    began_at, failed = time.perf_counter(), 0
-    kinds: collections.Counter[str] = collections.Counter()
-    for number in range(arguments.scripts):
-        seed = f"{arguments.seed}/{number}"
-        if wrong := broken(random_script(seed)):
-            failed += 1
-            kinds.update({line.partition(":")[0][:60] for line in wrong})
-            if failed <= arguments.show:
-                print(f"{seed}: {wrong[0][:600]}", flush=True)
-    rate = arguments.scripts / (time.perf_counter() - began_at)
-    print(f"{failed} of {arguments.scripts} broke a promise, {rate:.1f} scripts/s")
-    for kind, count in kinds.most_common():
-        print(f"{count:6} {kind}")
-    sys.exit(bool(failed))
+    seed = arguments.seed or secrets.token_hex(4)
+    print(f"{arguments.scripts} scripts, seed {seed}, {arguments.jobs} processes", flush=True)
+    began_at, tried = time.perf_counter(), 0
+    found: list[Broken] = []
+    for count, some in judge_all(seed, arguments.scripts, arguments.jobs):
+        tried, found = tried + count, found + some
+        rate = tried / (time.perf_counter() - began_at)
+        for script in some:
+            print(f"{script.seed}: {script.wrong[0][:300]}", flush=True)
+        if sys.stderr.isatty():
+            left_s = (arguments.scripts - tried) / rate
+            progress = f"{tried} of {arguments.scripts}, {rate:.0f}/s, {left_s:.0f} s to go"
+            print(f"\r{progress:60}", end="\r", file=sys.stderr, flush=True)
+    rate = tried / (time.perf_counter() - began_at)
+    print(f"{len(found)} of {tried} broke a promise, {rate:.1f} scripts/s")
+    for name, number in count_kinds(found).most_common():
+        print(f"{number:6} {name}")
+    for script in found[: arguments.show]:
+        print(f"\n# {script.seed}: {script.wrong[0][:200]}")
+        print(",\n".join(map(repr, shortest(script))))
+    sys.exit(bool(found))
 
 
 if __name__ == "__main__":

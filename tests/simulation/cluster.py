@@ -4,6 +4,7 @@ Nothing in it is simulated but time, NATS, and what engines generate.
 """
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -82,6 +83,10 @@ BODIES: tuple[dict[str, Any], ...] = (
 )
 assert len(BODIES) == REQUESTS
 
+_GIVEN_UP = ("stream_silent", "no_controller", "disconnected")
+_HEALED_S = 6.0
+"""So long after the last disturbance every client has heard of its request."""
+
 _FAULTS = frozenset({"internal_error", "stream_broken", "slow_consumer", "decode"})
 """Ends that must not be, whatever happens."""
 
@@ -104,8 +109,9 @@ class SimulatedCluster:
         self._stops: dict[str, StopRequest] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._unsure: dict[str, int] = {}
-        self._quiet_since = 0.0
+        self._settled_at = 0.0
         self._disturbed = False
+        self._turns_lost = False  # one may run, unheard, while the next one does
         self._client()
 
     async def start(self) -> None:
@@ -124,6 +130,10 @@ class SimulatedCluster:
             return  # where the record is lost with all who know the term, terms begin anew
         if not isinstance(step, Wait | Ask | CancelIt | Pace | Generate):
             self._disturbed = True
+        if isinstance(step, KillServer | KillClient | SlowFrom | SlowTo) or (
+            isinstance(step, Kill | Start | Stop | Cut) and step.name not in CONTROLLERS
+        ):
+            self._turns_lost = True
         match step:
             case Wait():
                 await asyncio.sleep(step.seconds)
@@ -181,6 +191,7 @@ class SimulatedCluster:
 
     async def settle(self) -> None:
         """Nothing disturbs it any more: all requests end."""
+        self._settled_at = time.monotonic()
         self.network.hasten()
         self._mend_jetstream()
         for bus in self._buses.values():
@@ -242,6 +253,8 @@ class SimulatedCluster:
                 wrong.append(f"a fault of the cluster: {one}")
             if one.end == "request_id_conflict" and one.request_id not in ("r0", "plain-r0"):
                 wrong.append(f"taken for another request: {one}")
+            if one.end in _GIVEN_UP and (one.ended_at or 0) > self._settled_at + _HEALED_S:
+                wrong.append(f"its client gave up: {one}")
             if one.end == "deadline_exceeded" and not one.hurried:
                 wrong.append(f"ended before its time: {one}")
             if not self._disturbed and one.end not in (
@@ -253,7 +266,20 @@ class SimulatedCluster:
                     wrong.append(f"failed without a reason: {one}")
             if isinstance(one, PlainListener) and len(one.terminals) > 1 and not self._disturbed:
                 wrong.append(f"answered twice: {one}")
-        return wrong
+        return wrong if self._turns_lost else wrong + self._wrong_turns()
+
+    def _wrong_turns(self) -> list[str]:
+        """One turn of a session is served at a time."""
+        heard = [
+            (one.began_at, one.ended_at, one.request_id)
+            for one in self.listeners
+            if "session_id" in one.body and one.began_at is not None and one.ended_at is not None
+        ]
+        return [
+            f"turns at once: {one} and {next_id}"
+            for (_, ended_at, one), (began_at, _, next_id) in itertools.pairwise(sorted(heard))
+            if one != next_id and began_at < ended_at
+        ]
 
     def _books(self) -> list[str]:
         """What controllers still count after the last end."""

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
@@ -106,6 +107,7 @@ class SimulatedLoop:
         self._timers: list[tuple[float, int, _Handle]] = []
         self._number = 0
         self._closed = False
+        self._names = itertools.count(1)
         self._tasks: list[asyncio.Task[Any]] = []  # also those that nobody will ever wake
 
     @property
@@ -123,6 +125,7 @@ class SimulatedLoop:
                 mock.patch("time.monotonic", self.time),
                 mock.patch("time.clock_gettime", lambda _: self._now),
                 mock.patch("asyncio.all_tasks", tuple),  # which looks at those of all loops
+                mock.patch("secrets.token_hex", self._new_name),
             ):
                 task = self.create_task(work, context=Context())
                 turns = 0
@@ -136,6 +139,10 @@ class SimulatedLoop:
             self._closed = True
             asyncio.events._set_running_loop(None)
             self._drop_tasks()
+
+    def _new_name(self, size: int) -> str:
+        """Instead of a random one, so that each run is the same."""
+        return f"{next(self._names):0{2 * size}x}"
 
     def _drop_tasks(self) -> None:
         """Those that never end: of killed processes, mostly. Nothing of them shall run later."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import RunningNats
-from tests.worker.running_agent import RunningAgent, running_agent
+from tests.worker.running_agent import OWNER, RunningAgent, running_agent
 from tests.worker.streaming import slowed
 
 
@@ -40,17 +40,24 @@ async def shared_slow(nats_server: RunningNats, tiny_model: Path) -> AsyncIterat
             yield running
 
 
+async def led(running: RunningAgent) -> RunningAgent:
+    """By the usual one, also where another one led in the test before."""
+    if running.leader != OWNER:
+        await running.claim()
+    return running
+
+
 @pytest.fixture
 async def agent(shared_agent: RunningAgent) -> AsyncIterator[RunningAgent]:
     """A worker with room for all."""
-    yield shared_agent
+    yield await led(shared_agent)
     await shared_agent.end_all()
 
 
 @pytest.fixture
 async def narrow(shared_narrow: RunningAgent) -> AsyncIterator[RunningAgent]:
     """A worker that runs one sequence at a time and lets three requests wait."""
-    yield shared_narrow
+    yield await led(shared_narrow)
     await shared_narrow.end_all()
 
 
@@ -58,5 +65,5 @@ async def narrow(shared_narrow: RunningAgent) -> AsyncIterator[RunningAgent]:
 async def slow(shared_slow: RunningAgent) -> AsyncIterator[RunningAgent]:
     """A worker whose streams take many seconds, with two batch slots; its lease is as long as
     by default."""
-    yield shared_slow
+    yield await led(shared_slow)
     await shared_slow.end_all()

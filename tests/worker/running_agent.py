@@ -1,4 +1,4 @@
-"""A real agent with a real engine, and a controller and client played by the test."""
+"""A real agent with a real engine, and a leader and client played by the test."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ from shared.changes import Changes
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.logs import LogStore
 from shared.messages.codec import decode, encode
-from shared.messages.control import CancelRequest, ControlReply
+from shared.messages.control import CancelRequest, ClaimWorker, ControlReply
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply
 from shared.messages.events import (
     RequestEvent,
@@ -147,7 +147,11 @@ class ClientStream(Heard):
 
 
 class RunningAgent:
-    """An agent as its controllers and clients see it."""
+    """An agent as its leader and clients see it.
+
+    Attributes:
+        term: in which it was claimed last, by `leader`.
+    """
 
     def __init__(self, agent: Agent, wire: Wire, stop: StopRequest, life: asyncio.Task[bool]):
         self.agent = agent
@@ -155,6 +159,8 @@ class RunningAgent:
         self.wire = wire
         self.stop = stop
         self.life = life
+        self.term = 0
+        self.leader = OWNER
         self._sent: list[Dispatch] = []
 
     def dispatch(self, *, model: ModelId = TINY, **fields: Any) -> Dispatch:
@@ -176,12 +182,26 @@ class RunningAgent:
         skill = SkillName("chat")
         return Dispatch(client=CLIENT, skill=skill, model=model, request=request, **own)
 
+    async def claim(
+        self, leader: ControllerId = OWNER, *, term: int | None = None
+    ) -> ControlReply:
+        """Lead from now on: in the next term, unless told otherwise."""
+        order = ClaimWorker(term=self.term + 1 if term is None else term, controller=leader)
+        reply = await self.control("claim", order)
+        if reply.claimed is not None:
+            self.term, self.leader = reply.claimed.term, leader
+        return reply
+
     async def send(self, *dispatches: Dispatch) -> DispatchReply:
-        self._sent += dispatches
-        batch = encode(DispatchBatch(owner=OWNER, dispatches=list(dispatches)))
-        answer = await self.wire.bus.request(
-            subjects.worker_infer(self.id), batch, timeout_s=LIMIT_S
+        """Dispatch as its leader does."""
+        return await self.send_batch(
+            DispatchBatch(owner=self.leader, term=self.term, dispatches=list(dispatches))
         )
+
+    async def send_batch(self, batch: DispatchBatch) -> DispatchReply:
+        self._sent += batch.dispatches
+        subject = subjects.worker_infer(self.id)
+        answer = await self.wire.bus.request(subject, encode(batch), timeout_s=LIMIT_S)
         return decode(DispatchReply, answer.payload)
 
     async def start(self, **fields: Any) -> ClientStream:
@@ -255,10 +275,12 @@ async def running_agent(
     models: Mapping[str, Path | dict[str, Any]],
     *,
     wait: str = "ready",
+    claimed: bool = True,
     **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
     """An agent that serves `models`, paths or entries of the settings, once its state is `wait`.
 
+    It is claimed in term 1, unless it shall not be.
     `settings` are keys of the settings' section `worker`; `controller` is a section of its own.
     """
     worker = WorkerId(next(_names))
@@ -288,6 +310,8 @@ async def running_agent(
     running = RunningAgent(agent, wire, stop, life)
     try:
         await running.until_reported(lambda report: report.state == wait)
+        if claimed:
+            await running.claim()
         yield running
     finally:
         stop.request(in_haste=True)

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from controller.lease import Lease
+from controller.service import Controller
 from shared import subjects
 from shared.access.folder import AccessFolder, new_listening
 from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus, LeaseStore
 from shared.errors import BusError, SettingsError
-from shared.ids import BootId, ControllerId
+from shared.ids import ControllerId
+from shared.logs import LogStore
+from shared.messages.codec import decode
+from shared.messages.events import LeaseRecord
+from shared.service import StopRequest
+from shared.settings import ClusterSettings
 from tests.access.members import nats_of
 from tests.three_servers import ADDRESSES, ThreeServers
 
@@ -48,7 +53,7 @@ async def buses(servers: ThreeServers, tmp_path: Path) -> AsyncIterator[list[Bus
 
 
 async def leader_of(bus: Bus) -> str:
-    """The server that leads the bucket of the lease; empty where nobody says."""
+    """The server that leads the bucket of the record; empty where nobody says."""
     question = subjects.jetstream("INFO", subjects.LEADER_BUCKET)
     try:
         answer = json.loads((await bus.request(question, b"", timeout_s=1)).payload)
@@ -57,41 +62,53 @@ async def leader_of(bus: Bus) -> str:
     return str(answer.get("cluster", {}).get("leader", ""))
 
 
-async def test_the_lease_outlives_the_server_that_leads_its_bucket(
+@contextlib.asynccontextmanager
+async def running(bus: Bus, name: str) -> AsyncIterator[Controller]:
+    """A controller on this connection, ended in haste."""
+    settings = ClusterSettings.model_validate({"skills": {"chat": ["demo"]}})
+    controller_id = ControllerId(name)
+    controller = Controller(settings, bus, controller_id, LogStore("controller", controller_id))
+    stop = StopRequest()
+    life = asyncio.create_task(controller.run(stop))
+    try:
+        yield controller
+    finally:
+        stop.request(in_haste=True)
+        await life
+
+
+async def test_one_leads_also_when_the_server_is_gone_that_leads_the_bucket_of_its_record(
     servers: ThreeServers, buses: list[Bus]
 ) -> None:
-    leases = [
-        Lease(bus, ControllerId(f"c-{n}"), BootId(f"b-{n}"), ttl_s=10)
-        for n, bus in enumerate(buses, 1)
-    ]
     store = LeaseStore(buses[0], subjects.LEADER_BUCKET, subjects.LEADER_KEY)
-    async with asyncio.TaskGroup() as tasks, asyncio.timeout(3 * PATIENCE_S):
-        running = [tasks.create_task(lease.run()) for lease in leases]
-        await one_holds(leases)
+    async with AsyncExitStack() as stack, asyncio.timeout(3 * PATIENCE_S):
+        controllers = [
+            await stack.enter_async_context(running(bus, f"c-{n}")) for n, bus in enumerate(buses, 1)
+        ]
+        await one_leads(controllers)
         lost = await leader_of(buses[0])
         assert lost in ADDRESSES
         before = await store.look(timeout_s=30)
         await asyncio.to_thread(servers.kill, lost)
-        await written_after(before.sequence, store)
-        await one_holds(leases)
-        for task in running:
-            task.cancel()
+        after = await written_after(before.sequence, store)
+        assert after.term >= decode(LeaseRecord, before.value).term
+        await one_leads(controllers)
 
 
-async def written_after(sequence: int, store: LeaseStore) -> None:
+async def written_after(sequence: int, store: LeaseStore) -> LeaseRecord:
+    """The record of the leader, once it was written again."""
     while True:
         with contextlib.suppress(BusError):
-            if (await store.look(timeout_s=1)).sequence > sequence:
-                return
+            kept = await store.look(timeout_s=1)
+            if kept.sequence > sequence and kept.value:
+                return decode(LeaseRecord, kept.value)
         await asyncio.sleep(0.1)
 
 
-async def one_holds(leases: list[Lease]) -> None:
-    waiting = [asyncio.ensure_future(lease.wait_until(True)) for lease in leases]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
-    assert sum(lease.holds for lease in leases) == 1
+async def one_leads(controllers: list[Controller]) -> None:
+    """Return once one of them leads, and knows of no other one."""
+    while sum(controller.report().leader for controller in controllers) != 1:
+        await asyncio.sleep(0.05)
 
 
 def test_each_server_has_what_it_needs_and_no_secret_of_others(tmp_path: Path) -> None:

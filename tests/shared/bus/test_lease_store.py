@@ -9,7 +9,7 @@ import pytest
 
 from shared import subjects
 from shared.bus import Bus, LeaseStore, Message
-from shared.errors import BusError, Overtaken
+from shared.errors import BusError, NoJetStream, Overtaken
 from tests.access.roles import as_tester
 from tests.processes import NatsProcess
 
@@ -57,11 +57,10 @@ async def test_what_is_written_is_kept_and_only_the_next_may_be_written(store: L
     second = await write(store, b"ada", first)
     assert second == first + 1
     with pytest.raises(Overtaken):
-        await store.clear(after=first, timeout_s=_WAIT_S)
-    await store.clear(after=second, timeout_s=_WAIT_S)
+        await write(store, b"bob", first)
+    assert await write(store, b"bob", second) == second + 1
     kept = await store.look(timeout_s=_WAIT_S)
-    assert (kept.sequence, kept.value) == (second + 1, b"")
-    assert await write(store, b"bob", kept.sequence) == second + 2
+    assert (kept.sequence, kept.value) == (second + 1, b"bob")
 
 
 async def test_of_many_at_once_one_writes(store: LeaseStore) -> None:
@@ -86,21 +85,24 @@ async def test_it_goes_by_itself_no_earlier_than_asked_and_the_sequence_stays(
     assert kept.sequence == last
 
 
-async def test_who_hears_it_is_told_that_it_was_cleared_and_nothing_else(
-    store: LeaseStore,
-) -> None:
-    told: list[bool] = []
+async def test_who_hears_it_is_told_what_somebody_may_have_written(store: LeaseStore) -> None:
+    """Also what JetStream refused: it is a hint."""
+    told: list[bytes] = []
 
-    async def hear() -> None:
-        told.append(True)
+    async def hear(value: bytes) -> None:
+        told.append(value)
 
-    await store.on_cleared(hear)
+    hearing = await store.on_written(hear)
     last = await write(store, b"ada", await sequence_of(store))
-    last = await write(store, b"ada", last)
-    await store.clear(after=last, timeout_s=_WAIT_S)
-    await write(store, b"ada", last + 1)
+    await write(store, b"bob", last)
+    with pytest.raises(Overtaken):
+        await write(store, b"carol", last)
     await store._bus.flush()
-    assert told == [True]
+    assert told == [b"ada", b"bob", b"carol"]
+    await hearing.unsubscribe()
+    await write(store, b"dave", last + 1)
+    await store._bus.flush()
+    assert len(told) == 3
 
 
 async def test_it_works_on_over_a_restart_of_the_server(
@@ -151,7 +153,7 @@ async def test_what_is_no_answer_of_jetstream_is_an_error(server: NatsProcess, a
 
     store = LeaseStore(bus, "test", "key")
     try:
-        with pytest.raises(BusError, match="the NATS server has no JetStream"):
+        with pytest.raises(NoJetStream, match="the NATS server has no JetStream"):
             await store.look(timeout_s=_WAIT_S)
         with pytest.raises(BusError, match="nobody answers"):
             await write(store, b"ada", 0)

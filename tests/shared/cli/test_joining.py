@@ -21,7 +21,7 @@ def test_from_nothing_to_an_answer_with_keys_and_tls(
     assert "does not permit" in ada.run("cluster", "drain", "mac-2", fails=True)
     assert "does not permit" in ada.run("cluster", "logs", "--no-follow", fails=True)
     assert "does not permit" in ada.run("cluster", "rollout", "status", fails=True)
-    assert "accepted" in cluster.first.run("cluster", "logs", "--no-follow")
+    assert "finished after" in cluster.first.run("cluster", "logs", "--no-follow")
     _roll_out(cluster.first, ada, tmp_path / "new.yaml")
     ada.run("cluster", "leave")
     assert "joined no cluster" in ada.run("cluster", "leave", fails=True)

@@ -28,7 +28,8 @@ class World:
 
 _STATES: list[tuple[RequestStateName, bool] | None] = [
     ("accepted", False), ("dispatching", True), ("running", True), ("running", False),
-    ("finished", True), ("finished", False), ("failed", True), ("failed", False), None,
+    ("finished", True), ("finished", False), ("failed", True), ("failed", False),
+    ("unknown", False), None,
 ]  # fmt: skip
 _RESENDS: list[ResendStateName | bool | None] = ["running", "finished", "unknown", False, None]
 _SITUATIONS = st.builds(
@@ -53,7 +54,7 @@ _WORLDS = st.builds(
 
 def _answer(recovery: Recovery, world: World, step: Step, now: float) -> bool:
     """Whether there is one."""
-    if step == "publish" and world.infer is not None:
+    if step in ("publish", "go_on") and world.infer is not None:
         (recovery.on_message if world.infer else recovery.on_no_controller)(now)
     elif step == "ask_status" and world.status is not None:
         recovery.on_state(*world.status, now)
@@ -112,6 +113,6 @@ def test_where_nothing_comes_any_more_it_ends(worlds: list[World], last: World) 
             now, _ = _live(recovery, world, now)
     except (StreamFailed, Unavailable):
         return
-    silent = replace(last, lasts_s=10.0, speaks=False, infer=None, status=None, resend=None)
+    silent = replace(last, lasts_s=16.0, speaks=False, infer=None, status=None, resend=None)
     with pytest.raises((StreamFailed, Unavailable)):
         _live(recovery, silent, now)

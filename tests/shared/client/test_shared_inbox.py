@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import orjson
 import pytest
 
 from shared.bus import Bus, Message
-from shared.client import Cluster, connect
+from shared.client import Cluster, RecoveryTimes, connect
 from shared.client.inbox import SharedInbox
 from shared.errors import StreamFailed, Unavailable
 from shared.ids import ClientName, RequestId
@@ -114,19 +115,21 @@ async def test_what_one_asks_again_is_answered_to_it_alone(
 
 
 async def test_that_nobody_takes_requests_is_told_to_those_who_were_not_heard(
-    ada: Cluster, nats_settings: Nats
+    ada: Cluster, inbox: SharedInbox, nats_settings: Nats
 ) -> None:
     """And only to those: the others are at a worker."""
+    impatient = replace(RecoveryTimes(), no_controller_limit_s=1.0)
+    cluster = Cluster(ada.bus, ada.client, inbox, impatient)
     controller_bus = await Bus.connect(nats_settings, name="controller", wait_s=30)
     controller = SimulatedController(controller_bus)
     await controller.open()
-    heard = asyncio.create_task(ada.generate(prompt=[1], timeout_ms=60_000))
+    heard = asyncio.create_task(cluster.generate(prompt=[1], timeout_ms=60_000))
     request, heard_id = await controller.next_request()
     await controller.send(request, Status(heard_id, 0, MAC, "running"))
     await controller_bus.flush()
     await controller_bus.close()
     with pytest.raises(Unavailable) as caught:
-        await ada.generate(prompt=[1])
+        await cluster.generate(prompt=[1])
     assert caught.value.code == "no_controller"
     assert not heard.done()
     await ada.bus.publish(request.reply, encode_multiplexed([chunk(heard_id, 0, "a", 1)]))

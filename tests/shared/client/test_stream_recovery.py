@@ -77,7 +77,7 @@ async def test_a_gap_is_repaired_by_the_worker_from_the_first_index_that_is_miss
     assert (answer.text, answer.token_ids) == ("abcd", [1, 2, 3, 4])
 
 
-async def test_a_stream_whose_controller_and_worker_end_together_goes_on_from_what_came(
+async def test_a_stream_whose_leader_and_worker_end_together_goes_on_from_what_came(
     cluster: Cluster, controller: SimulatedController
 ) -> None:
     answering = asyncio.create_task(cluster.generate("hello", seed=5))
@@ -91,9 +91,14 @@ async def test_a_stream_whose_controller_and_worker_end_together_goes_on_from_wh
     assert second == {**first, "resume": {"token_ids": [1, 2], "text_sent": 2}}
     await controller.send(
         again,
-        Status(request_id, 0, None, "accepted", seed=5),
-        chunk(request_id, 2, "c", 3),
-        done(request_id, ChoiceOutput(0, 3, [], "", finish_reason="stop"), tokens=3),
+        Status(request_id, 1000, None, "queued", reason="leader_change"),
+        chunk(request_id, 2, "c", 3, attempt=1001),
+        done(
+            request_id,
+            ChoiceOutput(0, 3, [], "", finish_reason="stop"),
+            tokens=3,
+            attempt=1001,
+        ),
     )
     answer = await ended(answering)
     assert (answer.text, answer.token_ids) == ("añc", [1, 2, 3])
@@ -204,25 +209,36 @@ async def test_what_neither_worker_nor_controller_kept_is_published_again_and_go
     assert (await ended(answering)).text == "ab"
 
 
-async def test_who_takes_it_anew_after_silence_may_count_attempts_from_0(
+async def test_where_neither_the_leader_nor_a_worker_has_it_attempts_are_counted_anew(
     cluster: Cluster, controller: SimulatedController
 ) -> None:
     answering = asyncio.create_task(cluster.generate("hello"))
     request, request_id = await controller.next_request()
     await controller.send(request, chunk(request_id, 0, "a", 1, attempt=2))
-    await controller.next_question()  # its controller has ended
-    await controller.tell_resend_state(await controller.next_resend(), "unknown")  # a new boot
-    again, _ = await controller.next_request()
-    await controller.send(
-        again,
-        chunk(request_id, 0, "a", 1),
-        chunk(request_id, 1, "b", 2),
-        done(request_id, tokens=2),
-    )
+    reconnect(cluster)
+    await controller.tell_state(await controller.next_question(), "unknown")
+    again, same_id = await controller.next_request()
+    assert same_id == request_id
+    assert orjson.loads(again.payload)["resume"] == {"token_ids": [1], "text_sent": 1}
+    await controller.send(again, chunk(request_id, 1, "b", 2), done(request_id, tokens=2))
     assert (await ended(answering)).text == "ab"
 
 
-async def test_the_owner_says_which_attempt_counts(
+async def test_what_had_not_begun_is_published_as_it_was_where_nobody_has_it(
+    cluster: Cluster, controller: SimulatedController
+) -> None:
+    answering = asyncio.create_task(cluster.generate("hello"))
+    request, request_id = await controller.next_request()
+    await controller.send(request, Status(request_id, 1, MAC, "accepted", seed=5))
+    reconnect(cluster)
+    await controller.tell_state(await controller.next_question(), "unknown")
+    again, _ = await controller.next_request()
+    assert again.payload == request.payload
+    await controller.send(again, chunk(request_id, 0, "hi", 1), done(request_id))
+    assert (await ended(answering)).text == "hi"
+
+
+async def test_the_leader_says_which_attempt_counts(
     cluster: Cluster, controller: SimulatedController
 ) -> None:
     answering = asyncio.create_task(cluster.generate("hello"))
@@ -251,24 +267,10 @@ async def test_silence_is_never_taken_for_an_end_but_given_up_in_the_end(
     assert orjson.loads((await controller.next_cancel()).payload) == {"request_id": request_id}
 
 
-async def test_after_silence_a_request_is_published_in_copies_as_who_hangs_may_be_given_one(
-    cluster: Cluster, controller: SimulatedController
-) -> None:
-    answering = asyncio.create_task(cluster.generate("Hello"))
-    request, request_id = await controller.next_request()
-    await controller.send(request, Status(request_id, 0, None, "accepted", seed=5))
-    again = [await controller.next_request() for _ in range(3)]
-    assert {each for _, each in again} == {request_id}
-    await asyncio.sleep(0.2)
-    assert controller.requests.empty()
-    await controller.send(again[2][0], chunk(request_id, 0, "yes", 1), done(request_id))
-    assert (await ended(answering)).text == "yes"
-
-
 async def test_an_attempt_that_does_not_count_is_no_sign_of_life(
     cluster: Cluster, controller: SimulatedController
 ) -> None:
-    """As from a controller that knows nothing of the first attempts, and begins again at 0."""
+    """As from a worker that was cut off, and does not know yet that another one serves it."""
     answering = asyncio.create_task(cluster.generate("hello"))
     request, request_id = await controller.next_request()
     await controller.send(request, chunk(request_id, 0, "a", 1, attempt=1))

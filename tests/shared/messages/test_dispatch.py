@@ -1,4 +1,6 @@
-"""A request survives its way to a worker and to the controller that owns it."""
+"""A request survives its way to a worker, and to the next leader."""
+
+from typing import Any
 
 import orjson
 import pytest
@@ -10,12 +12,11 @@ from shared.messages.dispatch import (
     Dispatch,
     DispatchBatch,
     Transfer,
-    TransferredRequest,
     choice_seed,
     dispatch_json,
     encode_batch,
 )
-from shared.messages.request import InferenceRequest, parse_request
+from shared.messages.request import parse_request
 
 ADA, CHAT = ClientName("ada"), SkillName("chat")
 BODIES: list[dict[str, object]] = [
@@ -30,29 +31,8 @@ BODIES: list[dict[str, object]] = [
 ]
 
 
-def transferred(request: InferenceRequest) -> InferenceRequest:
-    """The request as it arrives at the next leader."""
-    told = TransferredRequest(
-        client=ADA,
-        skill=CHAT,
-        inboxes=["_INBOX.x"],
-        elapsed_ms=1.5,
-        seed=3,
-        attempt=2,
-        resume=Continuation(token_ids={0: [1]}),
-        request=request,
-    )
-    transfer = Transfer(controller=ControllerId("c"), term=2, requests=[told])
-    arrived = decode(Transfer, encode(transfer))
-    assert arrived.model_copy(update={"requests": []}) == transfer.model_copy(
-        update={"requests": []}
-    )
-    return arrived.requests[0].request
-
-
-@pytest.mark.parametrize("body", BODIES)
-def test_a_dispatched_request_arrives_as_it_was(body: dict[str, object]) -> None:
-    dispatch = Dispatch(
+def dispatched(body: object, **fields: Any) -> Dispatch:
+    return Dispatch(
         request_id=RequestId("r"),
         client=ADA,
         skill=CHAT,
@@ -62,31 +42,42 @@ def test_a_dispatched_request_arrives_as_it_was(body: dict[str, object]) -> None
         seed=5,
         elapsed_ms=0.25,
         request=parse_request(orjson.dumps(body)),
-        resume=Continuation(token_ids={0: [1, 2]}, text_sent={0: 3}),
+        **fields,
+    )
+
+
+def fields_of(dispatch: Dispatch) -> dict[str, object]:
+    """Those that are not None, but for its request."""
+    return {name: value for name, value in dispatch if value is not None and name != "request"}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_dispatched_request_arrives_as_it_was(body: dict[str, object]) -> None:
+    dispatch = dispatched(
+        body, resume=Continuation(token_ids={0: [1, 2]}, text_sent={0: 3}), retries=1
     )
     batch = DispatchBatch(owner=ControllerId("c"), term=4, dispatches=[dispatch])
     assert decode(DispatchBatch, encode(batch)) == batch
-    as_written = orjson.dumps(body, option=orjson.OPT_INDENT_2)
-    for known in (None, as_written):
-        arrived = decode(
-            DispatchBatch, encode_batch(ControllerId("c"), 4, [dispatch_json(dispatch, known)])
-        )
+    for as_written in (orjson.dumps(body, option=orjson.OPT_INDENT_2), encode(dispatch.request)):
+        told = dispatch_json(fields_of(dispatch), as_written)
+        arrived = decode(DispatchBatch, encode_batch(ControllerId("c"), 4, [told]))
         assert arrived == batch
-        assert arrived.dispatches[0].request.fingerprint() == dispatch.request.fingerprint()
+        (one,) = arrived.dispatches
+        assert one.body_fingerprint == dispatch.request.fingerprint()
+
+
+def test_a_turn_with_all_that_was_said_before_keeps_the_fingerprint_of_its_own_body() -> None:
+    turn = {"role": "user", "content": "And then?"}
+    alone = dispatched({"messages": [turn]})
+    fingerprint = alone.body_fingerprint
+    before = {"role": "user", "content": "Hello"}
+    whole = dispatched({"messages": [before, turn]}, fingerprint=fingerprint)
+    assert whole.request.fingerprint() != fingerprint
+    assert decode(Dispatch, encode(whole)).body_fingerprint == fingerprint
 
 
 def test_fields_of_a_newer_controller_are_ignored_in_a_request_too() -> None:
-    dispatch = Dispatch(
-        request_id=RequestId("r"),
-        client=ADA,
-        skill=CHAT,
-        model=ModelId("demo"),
-        attempt=1,
-        inboxes=["_INBOX.x"],
-        seed=5,
-        elapsed_ms=0.25,
-        request=parse_request(b'{"prompt": "x"}'),
-    )
+    dispatch = dispatched({"prompt": "x"})
     message = DispatchBatch(owner=ControllerId("c"), term=1, dispatches=[dispatch])
     newer = orjson.loads(encode(message))
     newer["hops"] = 1
@@ -94,14 +85,22 @@ def test_fields_of_a_newer_controller_are_ignored_in_a_request_too() -> None:
     assert decode(DispatchBatch, orjson.dumps(newer)) == message
 
 
+def test_dispatches_of_a_release_without_terms_have_none() -> None:
+    batch = DispatchBatch(owner=ControllerId("c"), dispatches=[dispatched({"prompt": "x"})])
+    assert "term" not in orjson.loads(encode(batch))
+    assert decode(DispatchBatch, encode(batch)).term is None
+
+
 @pytest.mark.parametrize("body", BODIES)
 def test_a_transferred_request_asks_for_the_same_and_keeps_its_fingerprint(
     body: dict[str, object],
 ) -> None:
-    request = parse_request(orjson.dumps(body))
-    arrived = transferred(request)
-    assert arrived == request
-    assert arrived.fingerprint() == request.fingerprint()
+    dispatch = dispatched(body, resume=Continuation(token_ids={0: [1]}), migrations=1)
+    transfer = Transfer(controller=ControllerId("c"), term=2, requests=[dispatch])
+    arrived = decode(Transfer, encode(transfer))
+    assert arrived == transfer
+    (one,) = arrived.requests
+    assert one.body_fingerprint == dispatch.request.fingerprint()
 
 
 @pytest.mark.parametrize("seed", [0, 5, 2**53 - 1])

@@ -16,8 +16,8 @@ from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelSpeed, ModelState, ModelStatus, Tier
 from shared.messages.request import PRIORITIES, Requirements
 from shared.settings.tree import CircuitBreaker as Limits
-from tests.controller.fleet import Kept, Views
-from tests.controller.test_policies import NAMES
+from tests.controller.fleet.views import Kept, Views
+from tests.controller.routing.test_policies import NAMES
 from tests.controller.values import DEMO, models, view
 
 BEST = ModelId("best")

@@ -17,6 +17,7 @@ from shared.messages.events import (
     WorkerEvent,
 )
 from shared.settings.tree import CircuitBreaker as Limits
+from shared.version import PROTOCOL
 from tests.controller.values import DEMO, able, models, report
 
 MAC = WorkerId("mac")
@@ -26,9 +27,9 @@ def said(kind: EventType, worker: str = "mac", boot: str = "b1", **fields: Any) 
     return WorkerEvent(type=kind, worker=report(worker, boot=boot, **fields))
 
 
-def controller_said(kind: EventType, controller: str) -> ControllerEvent:
+def controller_said(kind: EventType, controller: str, *, term: int = 0) -> ControllerEvent:
     made = ControllerReport(
-        id=ControllerId(controller), boot_id=BootId("b"), version="1.0.0", state="ready"
+        id=ControllerId(controller), boot_id=BootId("b"), version="1.0.0", state="ready", term=term
     )
     return ControllerEvent(type=kind, controller=made)
 
@@ -92,7 +93,7 @@ def test_who_is_gone_is_remembered_for_ten_seconds_as_it_was(registry: Registry,
         case "absent":
             assert registry.remove(MAC, BootId("b1"), 5)
         case "silent":
-            registry.forget_silent(5, trusted_since=0)
+            registry.forget_silent(2)
     (view,) = registry.gone_lately(14.9)
     assert (view.report.boot_id, view.load) == ("b1", 3)
     assert registry.gone_lately(15) == []
@@ -133,11 +134,11 @@ def test_the_leaving_of_an_unknown_worker_is_nothing(registry: Registry) -> None
 def test_who_is_silent_for_too_long_is_dropped_once_and_no_sooner(registry: Registry) -> None:
     registry.on_worker_event(said("joined", "a"), now=0)
     registry.on_worker_event(said("joined", "b"), now=2)
-    assert registry.forget_silent(3.0, trusted_since=0) == []
-    gone = list(registry.forget_silent(3.1, trusted_since=0))
+    assert registry.forget_silent(0) == []
+    gone = list(registry.forget_silent(0.1))
     assert gone == [WorkerGone(WorkerId("a"), BootId("b1"), "nothing was heard of it for 3 s")]
     assert worker_ids(registry) == ["b"]
-    assert registry.forget_silent(3.2, trusted_since=0) == []
+    assert registry.forget_silent(2) == []
 
 
 def test_controllers_come_go_and_fall_silent(registry: Registry) -> None:
@@ -147,14 +148,55 @@ def test_controllers_come_go_and_fall_silent(registry: Registry) -> None:
     registry.on_controller_event(controller_said("left", "c2"), now=1)
     registry.on_controller_event(controller_said("left", "c9"), now=1)
     registry.on_controller_event(controller_said("heartbeat", "c3"), now=2)
-    assert registry.forget_silent(4, trusted_since=0) == []
+    assert registry.forget_silent(1) == []
     assert [one.id for one in registry.controllers] == ["c3"]
 
 
-def test_silence_before_our_own_link_worked_means_nothing(registry: Registry) -> None:
-    registry.on_worker_event(said("joined", "a"), now=0)
-    assert list(registry.forget_silent(10, trusted_since=8)) == []
-    assert [gone.worker for gone in registry.forget_silent(11.1, trusted_since=8)] == ["a"]
+def test_a_worker_is_here_in_one_boot(registry: Registry) -> None:
+    registry.on_worker_event(said("joined"), now=0)
+    assert registry.is_here(MAC, BootId("b1"))
+    assert not registry.is_here(MAC, BootId("b2")) and not registry.is_here(MAC, None)
+    assert not registry.is_here(WorkerId("other"), BootId("b1"))
+
+
+# Terms.
+
+
+def test_each_boot_of_a_worker_is_to_be_claimed_anew(registry: Registry) -> None:
+    """The leader says so when it was: nothing goes to a worker before."""
+    registry.on_worker_event(said("joined"), now=0)
+    (view,) = registry.workers
+    assert not view.claimed
+    view.claimed = True
+    registry.on_worker_event(said("heartbeat"), now=1)
+    assert view.claimed
+    registry.on_worker_event(said("joined", boot="b2"), now=2)
+    assert not registry.workers[0].claimed
+
+
+def test_the_highest_term_is_that_of_any_worker_or_controller(registry: Registry) -> None:
+    assert registry.highest_term == 0
+    registry.on_worker_event(said("joined", "a", term=3), now=0)
+    registry.on_controller_event(controller_said("heartbeat", "c1", term=2), now=0)
+    assert registry.highest_term == 3
+    registry.on_controller_event(controller_said("heartbeat", "c1", term=7), now=0)
+    assert registry.highest_term == 7
+    registry.on_controller_event(controller_said("left", "c1", term=7), now=0)
+    assert registry.highest_term == 3
+
+
+def test_controllers_of_a_release_without_a_leader_are_known(registry: Registry) -> None:
+    for name, protocol in (("c2", 1), ("c1", 1), ("c3", PROTOCOL)):
+        event = controller_said("heartbeat", name).model_copy(update={"protocol": protocol})
+        registry.on_controller_event(event, now=0)
+    assert registry.old_controllers == ["c1", "c2"]
+    registry.on_controller_event(controller_said("heartbeat", "c1"), now=1)
+    assert registry.old_controllers == ["c2"]
+
+
+def test_a_worker_is_known_with_the_protocol_that_it_speaks(registry: Registry) -> None:
+    registry.on_worker_event(said("joined").model_copy(update={"protocol": 1}), now=0)
+    assert registry.workers[0].protocol == 1
 
 
 # Who has which model.
@@ -191,7 +233,7 @@ def test_the_lists_are_what_a_look_at_every_worker_finds(words: list[Any]) -> No
         held = report(worker, boot=boot, state=state, models=models(**states))
         registry.on_worker_event(WorkerEvent(type=kind, worker=held), now=now)
         if now % 5 == 4:
-            list(registry.forget_silent(now, trusted_since=0))
+            list(registry.forget_silent(now - 3))
         for model in (DEMO, BEST):
             holding = [view for view in registry.workers if model in view.models]
             warm = [
@@ -247,7 +289,7 @@ def test_what_failed_since_a_worker_was_heard_last_counts_once(how: str, closed:
     assert not breaker.admits(1.2)
     match how:
         case "silent":
-            registry.forget_silent(3.5, trusted_since=-9)
+            registry.forget_silent(0.5)
             has(registry, "a")
         case "hung":
             registry.on_worker_event(said("heartbeat", "a"), now=1.6)

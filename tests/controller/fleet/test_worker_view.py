@@ -1,6 +1,9 @@
 """What a controller's books say of a worker between two of its reports."""
 
+from controller.fleet.circuit_breaker import CircuitBreaker
+from controller.fleet.placement import Placement
 from controller.fleet.worker_view import WorkerView
+from shared.settings.tree import CircuitBreaker as Limits
 from tests.controller.values import models, report, view
 
 
@@ -66,3 +69,17 @@ def test_a_worker_that_does_not_tell_its_answers_has_one_for_each_request() -> N
     mac = view("mac", active_requests=2, queued_requests=1)
     mac.asked("r", 40.0)
     assert mac.choices == 4
+
+
+def test_in_another_term_nothing_counts_that_was_sent_in_the_last_one() -> None:
+    """The worker, claimed anew, tells what it has."""
+    breaker = CircuitBreaker(Limits(failure_threshold=1, recovery_timeout_ms=1))
+    breaker.failed(breaker.begin(0.0), 0.0)
+    mac = WorkerView(report("mac", active_requests=1, choices=1), 1.0, breaker=breaker)
+    placements = [Placement(mac, 40.0, 1.0, choices=2) for _ in range(2)]
+    placements[0].taken()
+    assert (mac.load, mac.choices, mac.unreported_ms) == (3, 5, 80.0)
+    assert not breaker.admits(1.0)
+    mac.forget_sent()
+    assert (mac.load, mac.choices, mac.unreported_ms, mac.claimed) == (1, 1, 0.0, False)
+    assert breaker.admits(1.0)

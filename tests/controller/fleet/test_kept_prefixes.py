@@ -28,7 +28,7 @@ def told(worker: str = "a", number: int = 1, *, boot: str = "b1", **fields: Any)
 def taken(bus: Bus, *messages: KeptPrefixes) -> KeptByWorkers:
     kept = KeptByWorkers(bus, Registry(silence_limit_s=60))
     for message in messages:
-        kept._take(message)
+        kept.take(message)
     return kept
 
 
@@ -90,7 +90,7 @@ async def test_a_session_is_at_home_where_most_of_its_turns_are_known(bus: Bus) 
     link = session_link(ADA, "s").hex()
     kept = taken(bus, told("a", sessions={link: 2}), told("b", sessions={link: 3}), told("c"))
     assert kept.home((ADA, "s")) == "b" and kept.home((ADA, "other")) is None
-    kept._take(told("b", 2, gone=[link]))
+    kept.take(told("b", 2, gone=[link]))
     assert kept.home((ADA, "s")) == "a"
 
 
@@ -120,7 +120,7 @@ def expecting(
         event = WorkerEvent(type="joined", worker=report(name, engines=engines))
         registry.on_worker_event(event, 0.0)
     for message in messages:
-        kept._take(message)
+        kept.take(message)
     return kept
 
 
@@ -129,7 +129,7 @@ def test_what_a_worker_computed_is_expected_to_be_kept_until_it_says_so() -> Non
     kept = expecting(clock, told("a"))
     kept.expect(WORKERS[0], ["00", "01", "02"])
     assert set(kept.links(WORKERS[0])) == {"00", "01", "02"} and list(kept.keepers("01")) == ["a"]
-    kept._take(told("a", 2, links={"00": "disk"}, gone=["01"]))
+    kept.take(told("a", 2, links={"00": "disk"}, gone=["01"]))
     assert kept.links(WORKERS[0]) == {"00": "disk", "02": "memory"}
     clock.now += 11
     assert kept.links(WORKERS[0]) == {"00": "disk"} and not kept.keepers("02")
@@ -190,7 +190,7 @@ def test_whatever_is_told_the_index_is_the_links_the_other_way_round(
     for word in words:
         match word:
             case KeptPrefixes():
-                kept._take(word)
+                kept.take(word)
             case (worker, boot_id):
                 kept.forget(worker, boot_id)
             case (worker, links, seconds):

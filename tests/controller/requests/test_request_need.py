@@ -10,13 +10,13 @@ from shared.ids import ModelId, WorkerId
 from shared.messages.prefixes import prefix_chain
 from shared.messages.request import Message, Requirements
 from shared.settings.tree import PromptRule
-from tests.controller.values import DEMO, owned
+from tests.controller.values import DEMO, request
 
 HELLO = {"role": "user", "content": "Hello"}
 
 
 def need(**body: Any) -> Need:
-    return need_of(owned(**body), (), None)
+    return need_of(request(**body), (), None)
 
 
 @pytest.mark.parametrize(
@@ -38,21 +38,21 @@ def test_the_size_is_that_of_all_prompts(
 
 
 def test_what_was_said_before_in_a_session_belongs_to_it() -> None:
-    request = owned(prompt=None, messages=[HELLO], session_id="s")
-    alone = need_of(request, (), None)
-    request.said = [Message(role="user", content="Who are you?")]
-    whole = need_of(request, (), WorkerId("mac"))
+    turn = request(prompt=None, messages=[HELLO], session_id="s")
+    alone = need_of(turn, (), None)
+    turn.earlier = [Message(role="user", content="Who are you?")]
+    whole = need_of(turn, (), WorkerId("mac"))
     assert (alone.text_bytes, whole.text_bytes) == (5, 17)
     assert len(whole.links(DEMO)) == 2 and whole.links(DEMO)[0] != alone.links(DEMO)[0]
     assert (alone.home, whole.home) == (None, "mac")
 
 
 def test_the_links_are_those_that_workers_tell_once_for_each_model() -> None:
-    request = owned(prompt="x" * 3000)
-    asked = need_of(request, (), None)
+    long = request(prompt="x" * 3000)
+    asked = need_of(long, (), None)
     links = asked.links(DEMO)
     assert [link for link, _ in links] == [
-        link.hex() for link in prefix_chain(DEMO, request.request)
+        link.hex() for link in prefix_chain(DEMO, long.contents)
     ]
     assert [share for _, share in links] == [1024 / 3000, 2048 / 3000, 1.0]
     assert asked.links(DEMO) is links
@@ -64,7 +64,7 @@ def test_rules_for_prompts_apply_before_they_are_compared() -> None:
 
     def asked(first_line: str) -> Need:
         system = {"role": "system", "content": f"{first_line}\nBe terse."}
-        return need_of(owned(prompt=None, messages=[system, HELLO]), [rule], None)
+        return need_of(request(prompt=None, messages=[system, HELLO]), [rule], None)
 
     monday, sunday = asked("Today is Monday."), asked("Today is Sunday, the 3rd.")
     assert monday.links(DEMO) == sunday.links(DEMO) != asked("It is Monday.").links(DEMO)
@@ -113,4 +113,4 @@ def test_it_says_what_older_workers_would_not_understand(
 
 
 def test_an_answer_that_may_have_begun_with_thinking_goes_on_where_that_is_understood() -> None:
-    assert need_of(owned(), (), None, reasons=True).structured
+    assert need_of(request(), (), None, reasons=True).structured

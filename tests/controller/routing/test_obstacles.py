@@ -13,7 +13,7 @@ from shared.ids import ModelId, WorkerId
 from shared.messages.events import Hardware, MemoryPressure, MemoryStatus, ModelStatus, QueueStatus
 from shared.messages.request import PRIORITIES, Priority, Requirements
 from shared.settings.tree import CircuitBreaker as Limits
-from tests.controller.fleet import Kept, Views
+from tests.controller.fleet.views import Kept, Views
 from tests.controller.values import DEMO, models, view
 
 BEST = ModelId("best")

@@ -2,16 +2,15 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import pytest
 
 from controller.fleet.probing import Boot, Probing
 from controller.fleet.registry import Registry
-from controller.link_watch import LinkWatch
+from controller.link import Link
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.changes import Changes
@@ -25,20 +24,22 @@ pytestmark = pytest.mark.anyio
 
 BOOT = BootId("b1")
 NAMES = ("w1", "w2", "w3", "w4")
+_INTERVAL_S = 0.02
 
 
 @dataclass(slots=True)
-class Link:
+class ToldLink:
     """Of which only this is asked."""
 
-    trusted_since: float | None = field(default_factory=lambda: time.monotonic() - 60)
+    away: bool = False
+    calm_s: float = 60.0
 
 
 class Probed:
     """Workers that are all known and busy, of which those listen that shall."""
 
     def __init__(self, bus: Bus, workers: Bus) -> None:
-        self.link = Link()
+        self.link = ToldLink()
         self.busy: set[Boot] = {(WorkerId(name), BOOT) for name in NAMES}
         self.gone: asyncio.Queue[Boot] = asyncio.Queue()
         self.probes: list[str] = []
@@ -51,16 +52,20 @@ class Probed:
         self.registry = registry
         self.probing = Probing(
             bus,
-            cast(LinkWatch, self.link),
-            interval_s=0.02,
+            cast(Link, self.link),
             everyone=lambda: {(view.id, view.report.boot_id) for view in registry.workers},
             busy=lambda: self.busy,
-            subject=lambda boot: subjects.worker_alive(WorkerId(boot[0]), boot[1]),
             on_gone=self._on_gone,
         )
 
-    async def _on_gone(self, boot: Boot) -> None:
-        assert self.registry.remove(WorkerId(boot[0]), boot[1], 0.0)
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.probing.probe()
+            await asyncio.sleep(_INTERVAL_S)
+
+    def _on_gone(self, boot: Boot) -> None:
+        assert self.registry.remove(*boot, 0.0)
         self.gone.put_nowait(boot)
 
     async def begin(self, *names: str) -> None:
@@ -99,7 +104,7 @@ async def probed(nats_settings: Nats, bus: Bus) -> AsyncIterator[Probed]:
     probed = Probed(own, bus)
     await probed.begin(*NAMES)
     await probed.probing.open()
-    running = asyncio.create_task(probed.probing.run())
+    running = asyncio.create_task(probed.run())
     yield probed
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -154,16 +159,16 @@ async def test_when_most_are_missing_a_while_is_given_them_to_come_back(
     assert probed.gone.empty() and len(probed.registry.workers) == 3
 
 
-@pytest.mark.parametrize("since_s", [None, 0.0])
+@pytest.mark.parametrize("away", [False, True])
 async def test_while_our_own_link_is_new_or_does_not_work_nobody_is_gone_at_once(
-    probed: Probed, since_s: float | None
+    probed: Probed, away: bool
 ) -> None:
-    probed.link.trusted_since = None if since_s is None else time.monotonic() - since_s
+    probed.link.away, probed.link.calm_s = away, 0.0
     await probed.rounds(1)
     await probed.end("w4")
-    await asyncio.sleep(0.3)
+    await probed.rounds(3)
     assert probed.gone.empty()
-    probed.link.trusted_since = time.monotonic() - 60
+    probed.link.away, probed.link.calm_s = False, 60.0
     assert await probed.next_gone() == "w4"
 
 

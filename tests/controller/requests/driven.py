@@ -1,0 +1,338 @@
+"""A `RequestMachine` that a test drives: its time is what it is set to, and what it says is kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.fleet.kept_prefixes import KeptByWorkers
+from controller.fleet.registry import Registry
+from controller.fleet.worker_view import WorkerView
+from controller.requests.events import (
+    DispatchesAnswered,
+    Event,
+    Published,
+    Queried,
+    RequestsReported,
+    TimePassed,
+    WorkerHeard,
+)
+from controller.requests.instructions import (
+    AnswerQuery,
+    GiveOrder,
+    Instruction,
+    LeaderOrders,
+    OrderList,
+    SendDispatches,
+    TellClient,
+)
+from controller.requests.machine import RequestMachine
+from controller.requests.metrics import Metrics
+from controller.requests.request import Request
+from shared.bus import Bus
+from shared.ids import BootId, ControllerId, RequestId, WorkerId
+from shared.messages.codec import decode
+from shared.messages.control import Claimed, ClaimedRequest, ControlReply, RequestState
+from shared.messages.dispatch import (
+    Dispatch,
+    DispatchBatch,
+    DispatchReply,
+    DispatchResult,
+    Refusal,
+)
+from shared.messages.events import (
+    EventType,
+    RequestEvent,
+    RequestFailed,
+    RequestFinished,
+    TokensEmitted,
+    WorkerEvent,
+)
+from shared.messages.stream import Done, Failed, Status, StreamMessage
+from shared.settings import ClusterSettings
+from tests.controller.values import ADA, request
+from tests.controller.values import report as worker_report
+
+LEADER = ControllerId("c-1")
+INBOX = "_INBOX.x"
+_MOST_AT_ONCE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message of dispatches."""
+
+    worker: WorkerId
+    boot: BootId
+    number: int
+    batch: DispatchBatch
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """The only one."""
+        (dispatch,) = self.batch.dispatches
+        return dispatch
+
+
+class Driven:
+    """
+    Attributes:
+        now: is moved by `pass_time` alone.
+        said: all instructions, in order.
+    """
+
+    def __init__(
+        self,
+        *workers: str,
+        term: int = 1,
+        settled_s: float = 0.0,
+        max_bytes: int = 1_000_000,
+        strict: bool = False,
+        most_per_client: int = 1000,
+        unclaimed: Sequence[str] = (),
+        **controller: Any,
+    ) -> None:
+        """
+        Args:
+            workers: that are there and tell that they have nothing.
+            settled_s: after so long each worker was heard that is there.
+            unclaimed: workers that were heard before, and have not told what they have.
+            controller: its settings.
+        """
+        self.now = 100.0
+        self.said: list[Instruction] = []
+        self._read: dict[type[Any], int] = {}
+        settings = ClusterSettings.model_validate({
+            "skills": {"chat": ["demo"]},
+            "security": {"strict_inbox": strict, "max_requests_per_client": most_per_client},
+            "controller": {"retry": {"jitter": 0}, **controller},
+        })  # fmt: skip
+        self.registry = Registry(3.0, settings.controller.circuit_breaker)
+        for name in unclaimed:
+            self._hear("joined", name)
+        self.kept = KeptByWorkers(Bus.__new__(Bus), self.registry, lambda: self.now)
+        self.machine = RequestMachine(
+            LEADER,
+            term,
+            settings,
+            self.registry,
+            self.kept,
+            Metrics(self.registry),
+            lambda: 0.5,
+            max_bytes=max_bytes,
+            now=self.now,
+            settled_at=self.now + settled_s,
+        )
+        for name in unclaimed:
+            self.on(WorkerHeard(WorkerId(name)))
+        for name in workers:
+            self.join(name)
+
+    # What happens.
+
+    def on(self, event: Event) -> None:
+        self.said += self.machine.on(event, self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        """As a leader's timer: whenever something is due."""
+        until = self.now + seconds
+        while (due := self.machine.next_due) <= until:
+            self.now = max(self.now, due)
+            self.be_on_time()
+        self.now = until
+
+    def be_on_time(self) -> None:
+        """Do what is due now."""
+        for _ in range(_MOST_AT_ONCE):
+            self.on(TimePassed())
+            if self.machine.next_due > self.now:
+                return
+        raise AssertionError("something is due for ever")
+
+    # Workers.
+
+    def join(
+        self, name: str, *requests: ClaimedRequest, boot: str = "b1", **fields: Any
+    ) -> WorkerId:
+        """A worker comes, and answers when it is claimed."""
+        worker = self.hear(name, "joined", boot=boot, **fields)
+        self.claimed(name, *requests)
+        return worker
+
+    def hear(self, name: str, kind: EventType = "heartbeat", **fields: Any) -> WorkerId:
+        """A worker tells how it stands."""
+        if (gone := self._hear(kind, name, **fields)) is not None:
+            self.on(gone)
+        if kind != "left":
+            self.on(WorkerHeard(WorkerId(name)))
+        return WorkerId(name)
+
+    def leave(self, *names: str) -> None:
+        for name in names:
+            self.hear(name, "left", boot=self.view(name).report.boot_id)
+
+    def claimed(self, name: str, *requests: ClaimedRequest) -> None:
+        """A worker answers the claim that it was sent last."""
+        claims = [each for each in self.said_as(GiveOrder) if each.order.verb == "claim"]
+        claim = next(each for each in reversed(claims) if each.worker == name)
+        told = Claimed(term=self.machine.term, requests=list(requests))
+        self.answer(claim, self.reply(name, claimed=told))
+
+    def reply(self, name: str, *, ok: bool = True, **fields: Any) -> ControlReply:
+        boot = self.view(name).report.boot_id
+        return ControlReply(worker=WorkerId(name), boot_id=boot, ok=ok, **fields)
+
+    def answer(self, order: GiveOrder, reply: ControlReply | None) -> None:
+        """None where there is none in time."""
+        assert order.then is not None, order
+        if (event := order.then(reply)) is not None:
+            self.on(event)
+
+    def view(self, name: str) -> WorkerView:
+        view = self.registry.worker(WorkerId(name))
+        assert view is not None, f"{name} is not there"
+        return view
+
+    def _hear(self, kind: EventType, name: str, **fields: Any) -> Any:
+        values = {"term": 0, "max_queue_depth": 0, **fields}
+        event = WorkerEvent(type=kind, worker=worker_report(name, **values))
+        return self.registry.on_worker_event(event, self.now)
+
+    # Requests.
+
+    def ask(self, request_id: str = "r", *, inbox: str = INBOX, **fields: Any) -> Request:
+        """A client publishes a request."""
+        asked = request(request_id, now=self.now, **fields)
+        asked.inboxes = [inbox]
+        self.on(Published(asked))
+        return asked
+
+    def cancel(self, request_id: str = "r") -> None:
+        self.on(Queried((ADA, RequestId(request_id)), "", cancel=True))
+
+    def query(self, request_id: str = "r", **how: bool) -> RequestState | None:
+        """What a client is told that asks; None where nothing."""
+        self.on(Queried((ADA, RequestId(request_id)), "_INBOX.query", **how))
+        answers = self.new(AnswerQuery)
+        return answers[-1].state if answers else None
+
+    def known(self, request_id: str = "r") -> Request:
+        known = self.machine.find((ADA, RequestId(request_id)))
+        assert known is not None
+        return known
+
+    def sent(self) -> list[Sent]:
+        """The messages of dispatches since the last look."""
+        return [
+            Sent(each.worker, self.view(each.worker).report.boot_id, each.number, _batch(each))
+            for each in self.new(SendDispatches)
+        ]
+
+    def next_sent(self) -> Sent:
+        """The only new one, of one dispatch."""
+        (sent,) = self.sent()
+        assert sent.dispatch
+        return sent
+
+    def run(self, request_id: str = "r", **fields: Any) -> Sent:
+        """A request is asked for, and a worker takes it."""
+        self.ask(request_id, **fields)
+        self.pass_time(0.01)
+        sent = self.next_sent()
+        self.accept(sent)
+        return sent
+
+    # What a worker says of its requests.
+
+    def accept(self, sent: Sent) -> None:
+        self.reply_to(sent, *[None] * len(sent.batch.dispatches))
+
+    def reject(self, sent: Sent, code: str = "queue_full", **fields: Any) -> None:
+        """All of them."""
+        refusal = Refusal(code=code, message=f"{sent.worker} says {code}", **fields)
+        self.reply_to(sent, *[refusal] * len(sent.batch.dispatches))
+
+    def reply_to(self, sent: Sent, *refusals: Refusal | None) -> None:
+        """One result for each dispatch, in order."""
+        results = [
+            DispatchResult(**_origin(dispatch), refusal=refusal)
+            for dispatch, refusal in zip(sent.batch.dispatches, refusals, strict=True)
+        ]
+        reply = DispatchReply(worker=sent.worker, boot_id=sent.boot, results=results)
+        self.on(DispatchesAnswered(sent.number, reply))
+
+    def emit(self, sent: Sent, index: int, *token_ids: int, **fields: Any) -> None:
+        values = {"choice": 0, "text_sent": 0, **fields}
+        tokens = list(token_ids)
+        self.report(
+            sent, TokensEmitted(**_origin(sent.dispatch), index=index, token_ids=tokens, **values)
+        )
+
+    def finish(self, sent: Sent) -> None:
+        self.report(sent, RequestFinished(**_origin(sent.dispatch)))
+
+    def fail(self, sent: Sent, code: str = "request_failed", **fields: Any) -> None:
+        """The client was told."""
+        message = f"{sent.worker} says {code}"
+        self.report(
+            sent, RequestFailed(**_origin(sent.dispatch), code=code, message=message, **fields)
+        )
+
+    def give_back(self, sent: Sent, code: str = "draining", **fields: Any) -> None:
+        self.fail(sent, code, terminal_sent=False, **fields)
+
+    def report(self, sent: Sent, *events: RequestEvent) -> None:
+        self.on(RequestsReported(sent.worker, sent.boot, events))
+
+    # What was said.
+
+    def said_as(self, kind: type[Any]) -> list[Any]:
+        return [each for each in self.said if isinstance(each, kind)]
+
+    def new(self, kind: type[Any]) -> list[Any]:
+        """Since the last look at this kind."""
+        found = self.said_as(kind)
+        read, self._read[kind] = self._read.get(kind, 0), len(found)
+        return found[read:]
+
+    def told(self, inbox: str = INBOX) -> list[StreamMessage]:
+        """All that an inbox was told."""
+        return [each.message for each in self.said_as(TellClient) if inbox in each.inboxes]
+
+    def words(self, inbox: str = INBOX) -> list[str | None]:
+        """The same, short: reasons to wait, `done`, codes of errors."""
+        return [_word(message) for message in self.told(inbox)]
+
+    def given(self) -> list[GiveOrder]:
+        """Orders to workers since the last look, but claims."""
+        return [each for each in self.new(GiveOrder) if each.order.verb != "claim"]
+
+    def orders(self) -> list[tuple[str, LeaderOrders]]:
+        """The same, with whom they are for."""
+        return [(each.worker, each.order) for each in self.given()]
+
+    def list_orders(self) -> list[tuple[str, str]]:
+        """To the list runner, since the last look: each with its inbox."""
+        return [(each.verb, each.inbox) for each in self.new(OrderList)]
+
+
+def _batch(sent: SendDispatches) -> DispatchBatch:
+    return decode(DispatchBatch, sent.payload)
+
+
+def _origin(dispatch: Dispatch) -> dict[str, Any]:
+    return {
+        "request_id": dispatch.request_id,
+        "client": dispatch.client,
+        "attempt": dispatch.attempt,
+    }
+
+
+def _word(message: StreamMessage) -> str | None:
+    match message:
+        case Status():
+            return message.reason or message.status
+        case Done():
+            return "done"
+        case Failed():
+            return message.error.code
+    return "chunk"

@@ -1,0 +1,106 @@
+"""What a simulated worker has of requests, and had: what it tells a leader that claims it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from shared.ids import ClientName, RequestId
+from shared.messages.control import ClaimedRequest, ClaimedState, RequestRef
+from shared.messages.dispatch import Continuation, Dispatch
+from shared.messages.events import RequestFailed
+
+_Key = tuple[ClientName, RequestId]
+
+
+@dataclass(slots=True)
+class _Held:
+    """`tokens` that were emitted, of all attempts, by choice."""
+
+    dispatch: Dispatch
+    tokens: dict[int, list[int]]
+    inboxes: list[str]
+    state: ClaimedState = "running"
+    failure: RequestFailed | None = None
+
+
+class SimulatedRequests:
+    """By the client's id; a later attempt takes the place of an earlier one."""
+
+    def __init__(self) -> None:
+        self._held: dict[_Key, _Held] = {}
+
+    def accept(self, dispatch: Dispatch) -> None:
+        begun = dispatch.resume.token_ids if dispatch.resume is not None else {}
+        tokens = {choice: list(token_ids) for choice, token_ids in begun.items()}
+        self._held[_key(dispatch)] = _Held(dispatch, tokens, list(dispatch.inboxes))
+
+    def emit(self, dispatch: Dispatch, choice: int, index: int, token_ids: Iterable[int]) -> None:
+        for held in self._of(dispatch):
+            tokens = held.tokens.setdefault(choice, list(dispatch.request.heard_ids))
+            tokens[index:] = token_ids
+
+    def end(
+        self, dispatch: Dispatch, state: ClaimedState, failure: RequestFailed | None = None
+    ) -> None:
+        for held in self._of(dispatch):
+            held.state, held.failure = state, failure
+
+    def listen(self, client: ClientName, request_id: RequestId, inbox: str) -> None:
+        """One more inbox hears a request."""
+        if (held := self._held.get((client, request_id))) is not None:
+            held.inboxes.append(inbox)
+
+    def forget(self, client: ClientName, request_id: RequestId, attempt: int) -> bool:
+        """Drop an attempt; returns whether it had been given back."""
+        held = self._held.get((client, request_id))
+        if held is None or held.dispatch.attempt != attempt:
+            return False
+        del self._held[client, request_id]
+        return held.state == "returned"
+
+    def claimed(self, *, again: bool) -> list[ClaimedRequest]:
+        """As a worker tells it; who claims it again knows which ones had ended."""
+        return [
+            _claimed(held)
+            for held in self._held.values()
+            if not again or held.state in ("running", "returned")
+        ]
+
+    def contents(self, asked: Iterable[RequestRef]) -> list[Dispatch]:
+        """Those that are here, with what was emitted."""
+        told = []
+        for ref in asked:
+            held = self._held.get((ref.client, ref.request_id))
+            if held is not None and held.dispatch.attempt == ref.attempt:
+                resume = Continuation(token_ids=held.tokens) if held.tokens else None
+                now = {"resume": resume, "inboxes": held.inboxes}
+                told.append(held.dispatch.model_copy(update=now))
+        return told
+
+    def _of(self, dispatch: Dispatch) -> Iterator[_Held]:
+        """That attempt, where it is here."""
+        held = self._held.get(_key(dispatch))
+        if held is not None and held.dispatch.attempt == dispatch.attempt:
+            yield held
+
+
+def _key(dispatch: Dispatch) -> _Key:
+    return dispatch.client, dispatch.request_id
+
+
+def _claimed(held: _Held) -> ClaimedRequest:
+    dispatch = held.dispatch
+    return ClaimedRequest(
+        client=dispatch.client,
+        request_id=dispatch.request_id,
+        attempt=dispatch.attempt,
+        state=held.state,
+        skill=dispatch.skill,
+        model=dispatch.model,
+        session_id=dispatch.request.turn_of,
+        fingerprint=dispatch.body_fingerprint,
+        tokens=sum(map(len, held.tokens.values())),
+        failure=held.failure,
+        retries=dispatch.retries,
+        migrations=dispatch.migrations,
+        crashes=dispatch.crashes,
+    )

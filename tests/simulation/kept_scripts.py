@@ -1,0 +1,26 @@
+"""Scripts that once broke a promise, as short as they get, with what was wrong."""
+
+from collections.abc import Sequence
+
+from tests.simulation.script import Ask, Drain, Kill, Pace, SlowTo, Start, Step, Wait
+
+KEPT: dict[str, Sequence[Step]] = {
+    "a part that another leader's worker had given up counted as a rejection of the whole list, "
+    "and none went any more": (
+        Pace("idle", "w-1"),
+        Ask(2),
+        Ask(6, plainly=True),
+        Wait(0.95),
+        Start("c-1"),
+        Wait(2.5),
+        Drain("w-2"),
+    ),
+    "a later attempt was lost together with its worker and the leader; an earlier one had the "
+    "answer, and its client ignored it": (
+        Ask(2, same_inbox=True),
+        SlowTo("w-2", 1.2),
+        Wait(2.5),
+        Start("w-1", 2.0),
+        Kill("c-1"),
+    ),
+}

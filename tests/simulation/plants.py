@@ -1,0 +1,151 @@
+"""Bugs that are planted into the real code, one at least for each promise, so that it is seen that
+random scripts find them."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+from unittest import mock
+
+from shared.errors import RequestError
+
+Make = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A bug.
+
+    Attributes:
+        promise: what the judge says, in part, where it is found.
+        what: the bug, in words.
+        target: what is replaced, as `module:name` or `module:Class.name`.
+        make: given the right one, makes the wrong one.
+    """
+
+    promise: str
+    what: str
+    target: str
+    make: Make
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        module, _, path = self.target.partition(":")
+        owner: Any = import_module(module)
+        *classes, name = path.split(".")
+        for each in classes:
+            owner = getattr(owner, each)
+        with mock.patch.object(owner, name, self.make(owner.__dict__[name])):
+            yield
+
+
+def _nothing(_: Any) -> Any:
+    return lambda *_, **__: None
+
+
+def _always(value: object) -> Make:
+    return lambda _: lambda *_, **__: value
+
+
+def _never(_: Any) -> Any:
+    return property(lambda _: False)
+
+
+def _another_seed(right: Any) -> Any:
+    def give_up(request: Any, *told: Any) -> None:
+        right(request, *told)
+        request.seed += 1
+
+    return give_up
+
+
+def _loses_a_token(right: Any) -> Any:
+    def continuation(progress: Any, heard: list[int]) -> Any:
+        known = right(progress, heard)
+        if known is None:
+            return None
+        return known.model_copy(
+            update={"token_ids": {choice: ids[1:] for choice, ids in known.token_ids.items()}}
+        )
+
+    return continuation
+
+
+def _ends_twice(right: Any) -> Any:
+    def end_well(machine: Any, request: Any) -> None:
+        if request.request is not None:
+            end = request.cancelled_message(machine._out.now)
+            machine._out.tell(request, end, request.inboxes)
+        right(machine, request)
+
+    return end_well
+
+
+def _of_other_time(right: Any) -> Any:
+    return lambda machine, request: min(right(machine, request), request.arrived_at + 0.4)
+
+
+def _never_the_same(right: Any) -> Any:
+    return lambda request: f"{right(request)} {id(request)}"
+
+
+def _fails_for_one(error: Exception) -> Make:
+    def make(right: Any) -> Any:
+        def read(handler: Any, message: Any) -> Any:
+            if b'"r0"' in message.payload:
+                raise error
+            return right(handler, message)
+
+        return read
+
+    return make
+
+
+def _one_more(right: Any) -> Any:
+    def chunk(runner: Any, one: Any, output: Any, usage: Any) -> Any:
+        shifted = [token + 1 for token in output.token_ids]
+        return right(runner, one, replace(output, token_ids=shifted), usage)
+
+    return chunk
+
+
+_MACHINE = "controller.requests.machine:RequestMachine"
+
+PLANTS = (
+    Plant("no end", "a worker that is gone is not noticed",
+          f"{_MACHINE}._on_worker_gone", _nothing),
+    Plant("no end", "dispatches that are not answered are waited for without end",
+          "controller.requests.dispatch_queue:DispatchQueue._lose", _always([])),
+    Plant("gave up", "a client that hears nothing does nothing",
+          "shared.client.recovery:Recovery._due", _nothing),
+    Plant("choice", "an attempt after a failure has another seed",
+          "controller.requests.request:Request.give_up_attempt", _another_seed),
+    Plant("choice", "an attempt goes on a token too early",
+          "controller.requests.answer_progress:AnswerProgress.continuation", _loses_a_token),
+    Plant("choice", "tokens of a list are told wrong",
+          "controller.lists:ListRunner._chunk", _one_more),
+    Plant("turns at once", "a turn does not wait for the one before",
+          "controller.requests.session_turns:SessionTurns.is_next", _always(True)),
+    Plant("after it was replaced", "a leader that was away goes on as if it had not been",
+          "controller.leader:Leader._was_away", _never),
+    Plant("controllers lead", "a leader that was overtaken leads on",
+          "controller.leadership:Leadership._lose", _nothing),
+    Plant("answered twice", "the leader tells the end that the worker told",
+          f"{_MACHINE}._end_well", _ends_twice),
+    Plant("counts at", "a request that ended is still counted at its worker",
+          "controller.fleet.placement:Placement.ended", _nothing),
+    Plant("has requests", "a worker keeps requests that ended",
+          "worker.request_table:RequestTable.end", _nothing),
+    Plant("has r", "the leader keeps requests that ended",
+          "controller.requests.store:RequestStore.end", _nothing),
+    Plant("ended before its time", "deadlines come too early",
+          f"{_MACHINE}._last_moment", _of_other_time),
+    Plant("failed without a reason", "some requests are refused",
+          "controller.request_handler:RequestHandler._read",
+          _fails_for_one(RequestError("planted", code="payload_too_large"))),
+    Plant("taken for another request", "the same request does not look the same twice",
+          "shared.messages.request:InferenceRequest.fingerprint", _never_the_same),
+    Plant("a fault of the cluster", "some requests cannot be read",
+          "controller.request_handler:RequestHandler._read", _fails_for_one(RuntimeError("planted"))),
+)  # fmt: skip
