@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 _HELP = """Route requests of a cluster to its workers.
 
-Run one, or up to three that share the work. Health: `nats req mlx.health.cluster ''`.
+Run one, or up to three: one leads, the others stand by to follow it (that needs JetStream).
+Health: `nats req mlx.health.cluster ''`, or `cluster status`.
 
 \b
   controller --nats nats://192.168.1.20:4222 --config config/cluster.yaml

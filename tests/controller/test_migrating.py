@@ -51,6 +51,14 @@ async def pair(cluster: Running) -> tuple[SimulatedWorker, SimulatedWorker]:
 Pair = tuple[SimulatedWorker, SimulatedWorker]
 
 
+@pytest.fixture
+async def roomy(nats_settings: Nats, bus: Bus) -> AsyncIterator[Running]:
+    """A controller in which requests wait for workers."""
+    room = {"max_wait_ms": 60_000}
+    async with running_controller(nats_settings, bus, waiting_room=room) as running:
+        yield running
+
+
 async def test_when_its_worker_leaves_another_one_goes_on_from_its_tokens(
     cluster: Running, pair: Pair
 ) -> None:
@@ -86,24 +94,26 @@ async def test_it_goes_on_with_the_model_that_began_and_with_no_other(
 
 
 async def test_what_a_model_that_thinks_began_goes_on_at_no_older_release(
-    cluster: Running,
+    roomy: Running,
 ) -> None:
-    first = await cluster.worker("w1", models=able("reasoning"))
-    await begun(cluster, first, 1)
-    await cluster.worker("w2")
+    first = await roomy.worker("w1", models=able("reasoning"))
+    await begun(roomy, first, 1)
+    older = await roomy.worker("w2")
     await first.say("left")
-    await cluster.until(lambda: cluster.controller.report().workers == 1)
-    second = await cluster.worker("w3", models=able("reasoning"), active_requests=5)
+    await roomy.until(lambda: roomy.machine.waiting == 1)
+    second = await roomy.worker("w3", models=able("reasoning"), active_requests=5)
     assert token_ids(await second.next_dispatch()) == {0: [1]}
+    assert older.unread == (0, 0)
 
 
 async def test_a_worker_that_starts_again_goes_on_with_what_its_last_boot_began(
-    cluster: Running,
+    roomy: Running,
 ) -> None:
-    worker = await cluster.worker("w1")
-    await begun(cluster, worker, 1, 2)
-    await worker.say("joined", boot_id="b2")
-    assert token_ids(await worker.next_dispatch()) == {0: [1, 2]}
+    worker = await roomy.worker("w1")
+    await begun(roomy, worker, 1, 2)
+    await worker.vanish()
+    back = await roomy.worker("w1", boot="b2")
+    assert token_ids(await back.next_dispatch()) == {0: [1, 2]}
 
 
 async def test_an_engine_that_ended_has_its_requests_go_on_elsewhere(
@@ -195,7 +205,8 @@ async def test_who_was_cancelled_does_not_go_on(cluster: Running, pair: Pair) ->
     await cluster.query("cancel", "r")
     await first.next_cancel()
     await first.fail(old, terminal_sent=False)
-    assert (await inbox.end()).error.code == "engine_crashed"
+    end = await inbox.done()
+    assert [output.finish_reason for output in end.outputs] == ["cancelled"]
     assert second.unread == (0, 0)
 
 

@@ -67,3 +67,10 @@ async def slow(shared_slow: RunningAgent) -> AsyncIterator[RunningAgent]:
     by default."""
     yield await led(shared_slow)
     await shared_slow.end_all()
+
+
+@pytest.fixture
+async def unclaimed(nats_server: RunningNats, tiny_model: Path) -> AsyncIterator[RunningAgent]:
+    """A worker of the test's own that no leader has claimed yet."""
+    async with running_agent(nats_server.url, {"tiny": tiny_model}, claimed=False) as running:
+        yield running

@@ -10,17 +10,12 @@ import pytest
 from shared import subjects
 from shared.bus import Bus
 from shared.errors import NoResponders
-from shared.ids import BootId, ControllerId, ModelId
-from shared.messages.control import (
-    DrainWorker,
-    ListRequests,
-    LoadModel,
-    UnloadModel,
-)
+from shared.ids import BootId, ModelId
+from shared.messages.control import DrainWorker, LoadModel, UnloadModel
 from shared.messages.events import RequestEvent, RequestFailed, TokensEmitted, WorkerReport
 from tests.processes import NatsProcess, RunningNats
 from tests.tiers import examples
-from tests.worker.running_agent import ENDLESS, LIMIT_S, OWNER, RunningAgent, running_agent
+from tests.worker.running_agent import ENDLESS, LIMIT_S, RunningAgent, running_agent
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +24,7 @@ _QUICK = {"restart_delay_ms": 10}
 
 
 def _given_back(agent: RunningAgent) -> list[str]:
-    """The requests that their owner shall take elsewhere, in order."""
+    """The requests that the leader shall take elsewhere, in order."""
     failed = [event for event in agent.wire.events() if isinstance(event, RequestFailed)]
     return [event.request_id for event in failed if not event.terminal_sent]
 
@@ -133,19 +128,6 @@ async def test_finished_and_failed_requests_are_counted(agent: RunningAgent) -> 
 # Control.
 
 
-async def test_the_requests_of_an_owner_are_listed(agent: RunningAgent) -> None:
-    stream = await agent.start(max_tokens=_LONG)
-    await stream.started()
-    for owner, count in ((OWNER, 1), (None, 1), (ControllerId("another"), 0)):
-        reply = await agent.control("requests", ListRequests(owner=owner))
-        assert reply.ok and len(reply.requests) == count
-    (running,) = (await agent.control("requests", ListRequests())).requests
-    assert (running.request_id, running.owner) == (stream.dispatch.request_id, OWNER)
-    assert running.tokens > 0
-    await agent.cancel(stream)
-    await stream.done()
-
-
 async def test_loading_what_is_loaded_is_fine_and_what_was_unloaded_is_loaded_again(
     agent: RunningAgent,
 ) -> None:
@@ -214,7 +196,7 @@ async def test_of_a_killed_engine_each_stream_goes_back_once_and_the_worker_serv
         await again.done()
         assert again.text() == whole.text()
         await agent.settle()
-        assert [len(stream.ends) for stream in streams] == [0] * 4, "their owner goes on"
+        assert [len(stream.ends) for stream in streams] == [0] * 4, "the leader goes on with them"
         lost = [e for e in agent.wire.events() if isinstance(e, RequestFailed)]
         assert len(lost) == 4
         assert {event.request_id for event in lost} == {s.dispatch.request_id for s in streams}

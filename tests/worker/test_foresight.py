@@ -99,19 +99,6 @@ def test_of_several_engines_each_has_its_own_and_another_one_may_be_faster() -> 
     assert told(other) == []
 
 
-def test_the_next_turn_of_a_session_is_foreseen_once_the_one_before_has_ended() -> None:
-    worker = Admitting(batching={"max_batch_size": 1})
-    first, second = worker.push(session_id="talk"), worker.push(session_id="talk")
-    assert worker.admit() == [first]
-    worker.admission.foresee()
-    assert told(worker.engines[0]) == []
-    blocker = worker.push("high")
-    worker.end(first)
-    assert worker.admit() == [blocker]
-    worker.admission.foresee()
-    assert told(worker.engines[0]) == [number(second)]
-
-
 def test_who_only_counts_or_waits_for_its_model_is_not_foreseen() -> None:
     worker = full()
     worker.push(count_only=True)

@@ -10,14 +10,14 @@ import orjson
 import pytest
 
 from shared import subjects
-from shared.ids import ControllerId, ModelId
+from shared.ids import ModelId
 from shared.messages.codec import decode, encode
 from shared.messages.dispatch import DispatchBatch, DispatchReply
-from shared.messages.events import RequestAdopted, RequestFinished
+from shared.messages.events import RequestFinished
 from shared.messages.request import Priority
 from tests.models import CONTEXT_TOKENS
 from tests.processes import RunningNats
-from tests.worker.running_agent import LIMIT_S, OWNER, RunningAgent, as_json, running_agent
+from tests.worker.running_agent import LIMIT_S, RunningAgent, as_json, running_agent
 from worker.entrance import DISPATCHES_PER_MESSAGE
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +84,8 @@ async def test_of_many_dispatches_in_one_message_one_fails_alone(agent: RunningA
 async def test_a_dispatch_that_cannot_be_read_takes_no_others_with_it(agent: RunningAgent) -> None:
     """As one of a newer controller might be."""
     dispatches = [agent.dispatch(attempt=3) for _ in range(3)]
-    batch = as_json(encode(DispatchBatch(owner=OWNER, dispatches=dispatches)))
+    whole = DispatchBatch(owner=agent.leader, term=agent.term, dispatches=dispatches)
+    batch = as_json(encode(whole))
     batch["dispatches"][1]["request"]["max_tokens"] = "some"
     subject = subjects.worker_infer(agent.id)
     answer = await agent.wire.bus.request(subject, orjson.dumps(batch), timeout_s=LIMIT_S)
@@ -220,7 +221,7 @@ async def test_a_dispatch_that_comes_twice_is_acked_twice_and_served_once(
 async def test_another_body_under_an_id_that_runs_is_no_part_of_its_stream(
     agent: RunningAgent,
 ) -> None:
-    """As it comes from another controller: of another session, or after a change of owners."""
+    """As it comes after a change of leaders."""
     first = await agent.start(max_tokens=_LONG)
     await first.started()
     other = agent.dispatch(request_id=first.dispatch.request_id, prompt="Another", max_tokens=3)
@@ -231,26 +232,15 @@ async def test_another_body_under_an_id_that_runs_is_no_part_of_its_stream(
     assert agent.stream(other).token_ids() == []
 
 
-async def test_who_takes_a_request_over_is_told_under_which_attempt_it_runs(
-    agent: RunningAgent,
-) -> None:
-    """A controller that knows nothing of the first attempts counts from 0."""
-    heir = ControllerId("heir")
+async def test_a_lower_attempt_than_the_one_that_runs_is_refused(agent: RunningAgent) -> None:
+    """As one that was long on its way: a later one began meanwhile."""
     first = await agent.start(max_tokens=_LONG, attempt=2)
     await first.started()
-    again = first.dispatch.model_copy(update={"attempt": 0})
-    batch = DispatchBatch(owner=heir, dispatches=[again])
-    subject = subjects.worker_infer(agent.id)
-    answer = await agent.wire.bus.request(subject, encode(batch), timeout_s=LIMIT_S)
-    (result,) = decode(DispatchReply, answer.payload).results
-    assert result.refusal is None
-
-    def told() -> set[int]:
-        return {event.attempt for event in first.events(heir)}
-
-    await agent.wire.wait(lambda: bool(told()))
+    (result,) = (await agent.send(first.dispatch.model_copy(update={"attempt": 1}))).results
+    assert result.refusal is not None and result.refusal.code == "stale_term"
+    assert result.attempt == 1
+    assert {event.attempt for event in first.events()} == {2} and not first.ends
     await agent.cancel_all(first)
-    assert told() == {result.attempt}
 
 
 async def test_a_higher_attempt_takes_the_place_of_a_lower_one(agent: RunningAgent) -> None:
@@ -261,26 +251,6 @@ async def test_a_higher_attempt_takes_the_place_of_a_lower_one(agent: RunningAge
     done = await agent.stream(again).done()
     assert done.attempt == 1 and done.usage.completion_tokens == 300
     assert first.ends == []
-
-
-async def test_a_higher_attempt_of_another_controller_ends_for_all_who_listen(
-    agent: RunningAgent,
-) -> None:
-    """Two were asked for a request; the one whose attempt goes on knows its own clients only."""
-    heir = ControllerId("heir")
-    first = await agent.start(max_tokens=300)
-    await first.started()
-    again = first.dispatch.model_copy(update={"attempt": 1, "inboxes": [agent.wire.new_inbox()]})
-    batch = DispatchBatch(owner=heir, dispatches=[again])
-    await agent.wire.bus.request(subjects.worker_infer(agent.id), encode(batch), timeout_s=LIMIT_S)
-    other = agent.stream(again)
-    for stream in (other, first):
-        done = await stream.done()
-        assert done.attempt == 1 and done.usage.completion_tokens == 300
-    heard = dict(zip(first.indexes(), first.token_ids(), strict=True))
-    assert heard == dict(enumerate(other.token_ids()))
-    told = [event for event in first.events() if isinstance(event, RequestAdopted)]
-    assert [(event.attempt, event.owner) for event in told] == [(0, heir)]
 
 
 # Models.

@@ -1,4 +1,4 @@
-"""A `RequestMachine` that a test drives: its time is what it is set to, and what it says is kept."""
+"""A `RequestMachine` that a test drives: its time is what it is set to, what it says is kept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,6 +54,9 @@ from tests.controller.values import report as worker_report
 
 LEADER = ControllerId("c-1")
 INBOX = "_INBOX.x"
+LATER = "_INBOX.later"
+FULL: dict[str, Any] = {"max_queue_depth": 1, "queued_requests": 1}
+"""Of a report: it takes no more."""
 _MOST_AT_ONCE = 5
 
 
