@@ -165,17 +165,14 @@ class Leadership:
         return self._renew_s
 
     async def _write_again(self) -> None:
-        """Renew the record, also one that JetStream has lost.
+        """Renew the record, also one that JetStream has lost. It is read first: sequences begin anew
+        where all is lost, and one that was written before may then be another's.
 
         Raises:
             BusError, TimeoutError: JetStream did not do it.
         """
         async with asyncio.timeout(self._renew_s):
-            try:
-                await self._write(after=self._sequence)
-                return
-            except Overtaken:
-                kept = await self._store.look(timeout_s=self._renew_s)
+            kept = await self._store.look(timeout_s=self._renew_s)
             record = _record_of(kept)
             if record is not None and (record.controller, record.boot_id) != self._itself:
                 self._lose(f"controller {record.controller} leads, in term {record.term}")
@@ -265,9 +262,9 @@ class Leadership:
 
     async def _take_over(self, kept: Kept, record: LeaseRecord | None) -> None:
         heard = max(self._registry.highest_term, self.term)
-        self.term = max(heard, record.term if record is not None else 0) + 1
-        if self._retiring:
+        if self._retiring or self._link.away:  # what was looked at may be old
             return
+        self.term = max(heard, record.term if record is not None else 0) + 1
         try:
             async with asyncio.timeout(self._renew_s):
                 await self._write(after=kept.sequence)

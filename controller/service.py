@@ -109,6 +109,7 @@ class Controller:
         )
         self._handler = RequestHandler(settings, bus, controller_id, self._cluster_health)
         self._leader: Leader | None = None
+        self._followed: object = None
         self._probing = Probing(
             bus,
             self._link,
@@ -260,11 +261,10 @@ class Controller:
 
     async def _follow(self) -> None:
         """Take requests while this controller leads; hold them while it may lead in a moment."""
-        seen: object = None
+        leadership = self._leadership
         while True:
-            leadership = self._leadership
-            await leadership.changes.wait_until(lambda seen=seen: self._standing != seen)
-            seen = self._standing
+            await leadership.changes.wait_until(lambda: self._standing != self._followed)
+            self._followed = self._standing
             if self._leader is not None and (
                 not leadership.leads or self._leader.machine.term != leadership.term
             ):

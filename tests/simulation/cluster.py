@@ -6,6 +6,7 @@ Nothing in it is simulated but time, NATS, and what engines generate.
 import asyncio
 import itertools
 import json
+import math
 import random
 import time
 from typing import Any, assert_never
@@ -109,6 +110,7 @@ class SimulatedCluster:
         self._stops: dict[str, StopRequest] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._unsure: dict[str, int] = {}
+        self._leader_of: dict[int, str] = {}
         self._settled_at = 0.0
         self._disturbed = False
         self._turns_lost = False  # one may run, unheard, while the next one does
@@ -269,16 +271,18 @@ class SimulatedCluster:
         return wrong if self._turns_lost else wrong + self._wrong_turns()
 
     def _wrong_turns(self) -> list[str]:
-        """One turn of a session is served at a time."""
-        heard = [
-            (one.began_at, one.ended_at, one.request_id)
-            for one in self.listeners
-            if "session_id" in one.body and one.began_at is not None and one.ended_at is not None
-        ]
+        """One turn of a session is served at a time; who comes later may hear it once more."""
+        heard: dict[str | None, tuple[float, float]] = {}
+        for one in self.listeners:
+            if "session_id" in one.body and one.began_at is not None and one.ended_at is not None:
+                began_at, ended_at = heard.get(one.request_id, (math.inf, math.inf))
+                times = min(began_at, one.began_at), min(ended_at, one.ended_at)
+                heard[one.request_id] = times
+        turns = sorted((*times, turn) for turn, times in heard.items())
         return [
-            f"turns at once: {one} and {next_id}"
-            for (_, ended_at, one), (began_at, _, next_id) in itertools.pairwise(sorted(heard))
-            if one != next_id and began_at < ended_at
+            f"turns at once: {one} and {following}"
+            for (_, ended_at, one), (began_at, _, following) in itertools.pairwise(turns)
+            if began_at < ended_at
         ]
 
     def _books(self) -> list[str]:
@@ -310,14 +314,21 @@ class SimulatedCluster:
         name = connection.partition(".")[0]
         if name not in self.controllers or self.controllers[name]._bus is not self._buses[name]:
             return
+        if self.controllers[name]._leadership.leads:
+            self._note_leader(connection, self.controllers[name]._leadership.term)
         said = subject.startswith(("_INBOX.client", "mlx.worker."))
         said = said and not subject.endswith((".alive", ".control.kept"))  # standbys ask, too
         if said and self._is_replaced(name):
             self.faults.append(f"{name} says something on {subject} after it was replaced")
 
+    def _note_leader(self, boot: str, term: int) -> None:
+        first = self._leader_of.setdefault(term, boot)
+        if first != boot and not self.jetstream.was_lost:  # else workers take but one for it
+            self.faults.append(f"two lead in a term: {first} and {boot} in {term}")
+
     def _is_replaced(self, name: str) -> bool:
         """It stood still or was cut off, and another one leads since."""
-        if name not in self._unsure or not self.jetstream.value:
+        if name not in self._unsure or not self.jetstream.value or self.jetstream.was_lost:
             return False
         record = decode(LeaseRecord, self.jetstream.value)
         return record.controller != name and record.term > self._unsure[name]

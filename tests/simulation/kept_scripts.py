@@ -2,7 +2,20 @@
 
 from collections.abc import Sequence
 
-from tests.simulation.script import Ask, Drain, Kill, Pace, SlowTo, Start, Step, Wait
+from tests.simulation.script import (
+    Ask,
+    Drain,
+    Kill,
+    KillServer,
+    Pace,
+    SlowFrom,
+    SlowTo,
+    Start,
+    Step,
+    Stop,
+    StopJetStream,
+    Wait,
+)
 
 KEPT: dict[str, Sequence[Step]] = {
     "a part that another leader's worker had given up counted as a rejection of the whole list, "
@@ -22,5 +35,13 @@ KEPT: dict[str, Sequence[Step]] = {
         Wait(2.5),
         Start("w-1", 2.0),
         Kill("c-1"),
+    ),
+    "a controller that stood still while another one led, and JetStream lost the record, led in "
+    "the same term": (
+        Stop("c-1", 4.0),
+        SlowFrom("c-2", 1.2),
+        Wait(1.1),
+        StopJetStream(1.2, "lost"),
+        KillServer("s-3", 1.0),
     ),
 }

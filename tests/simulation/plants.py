@@ -48,6 +48,14 @@ def _always(value: object) -> Make:
     return lambda _: lambda *_, **__: value
 
 
+def _without_comparing(right: Any) -> Any:
+    async def write(leadership: Any, *, after: int, **fields: Any) -> None:
+        kept = await leadership._store.look(timeout_s=1)
+        await right(leadership, after=kept.sequence, **fields)
+
+    return write
+
+
 def _never(_: Any) -> Any:
     return property(lambda _: False)
 
@@ -129,6 +137,8 @@ PLANTS = (
           "controller.requests.session_turns:SessionTurns.is_next", _always(True)),
     Plant("after it was replaced", "a leader that was away goes on as if it had not been",
           "controller.leader:Leader._was_away", _never),
+    Plant("two lead in a term", "the leader's record is written over whoever wrote it",
+          "controller.leadership:Leadership._write", _without_comparing),
     Plant("controllers lead", "a leader that was overtaken leads on",
           "controller.leadership:Leadership._lose", _nothing),
     Plant("answered twice", "the leader tells the end that the worker told",

@@ -18,18 +18,20 @@ class JetStream:
     Attributes:
         there: whether it answers; None where the servers have no JetStream at all.
         loses_answers: it does what it is told, and nobody hears of it.
+        was_lost: all that was kept, once.
     """
 
     def __init__(self) -> None:
-        self.sequence = 100
+        self.sequence = 0
+        self.was_lost = False
         self.value = b""
         self.there: bool | None = True
         self.loses_answers = False
         self.hearing: list[tuple[SimulatedBus, Callable[[bytes], Awaitable[None]]]] = []
 
     def lose(self) -> None:
-        """All that was kept, as with the disks of the servers; sequences grow all the same."""
-        self.sequence, self.value = self.sequence + 1000, b""
+        """All that was kept, as with the disks of the servers: sequences begin anew."""
+        self.sequence, self.value, self.was_lost = 0, b"", True
 
     def tell(self, value: bytes) -> None:
         for bus, handler in self.hearing:

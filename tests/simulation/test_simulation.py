@@ -67,6 +67,6 @@ def _said(seed: str) -> list[tuple[float, str, str, bytes]]:
 
 
 def test_a_script_shrinks_to_what_breaks_it() -> None:
-    needed = [Stop("c-1", 1.2), Kill("w-1")]
+    needed: list[Step] = [Stop("c-1", 1.2), Kill("w-1")]
     script = [Wait(0.1), needed[0], Wait(0.2), Wait(0.3), Wait(0.4), needed[1], Wait(0.5)]
     assert shrunk(script, lambda steps: all(step in steps for step in needed)) == needed
