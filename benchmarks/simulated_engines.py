@@ -302,7 +302,7 @@ def _settings(nats: str) -> ClusterSettings:
     """Nothing on disk, and whatever memory this machine has."""
     return ClusterSettings.model_validate(
         {
-            "nats": {"servers": [nats]},
+            "nats": {"servers": nats.split(",")},
             "skills": SKILLS,
             "models": {MODEL: {"path": DEMO_MODEL}},
             "worker": {

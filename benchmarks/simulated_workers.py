@@ -20,6 +20,7 @@ from shared import subjects
 from shared.bus import Bus, Message
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.codec import decode, encode
+from shared.messages.control import Claimed, ClaimWorker, ControlReply
 from shared.messages.dispatch import DispatchBatch, DispatchReply, DispatchResult
 from shared.messages.events import (
     EventType,
@@ -57,11 +58,13 @@ class SimulatedWorker:
         self._steps_per_s = steps_per_s
         self._numbers = itertools.count(1)
         self._requests: list[ActiveRequest] = []
+        self._term = 0
 
     async def run(self) -> None:
         """Until cancelled."""
         await self._bus.subscribe(subjects.worker_infer(self._id), self._on_dispatch)
         await self._bus.subscribe(subjects.worker_alive(self._id, _BOOT), self._on_probe)
+        await self._bus.subscribe(subjects.worker_control(self._id, "claim"), self._on_claim)
         await self._say("joined")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
@@ -70,6 +73,12 @@ class SimulatedWorker:
 
     async def _on_probe(self, message: Message) -> None:
         await self._bus.publish(message.reply, b"")
+
+    async def _on_claim(self, message: Message) -> None:
+        self._term = decode(ClaimWorker, message.payload).term or 0
+        claimed = Claimed(term=self._term)
+        reply = ControlReply(worker=self._id, boot_id=_BOOT, ok=True, claimed=claimed)
+        await self._bus.publish(message.reply, encode(reply))
 
     async def _beat(self) -> None:
         while True:
@@ -154,6 +163,7 @@ class SimulatedWorker:
             max_batch_size=_PLACES,
             max_queue_depth=_PLACES,
             models=[ModelStatus(id=MODEL, state="warm")],
+            term=self._term,
         )
         event = WorkerEvent(type=kind, worker=report)
         await self._bus.publish(subjects.worker_event(self._id), encode(event))

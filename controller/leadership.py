@@ -25,6 +25,7 @@ from shared.messages.events import ControllerReport, LeaseRecord
 
 logger = logging.getLogger(__name__)
 
+_RENEW_TRIES = 3
 _RENEWALS = 3
 """In the time to live of a record."""
 _APART_S = 0.5
@@ -172,15 +173,18 @@ class Leadership:
             BusError, TimeoutError: JetStream did not do it.
         """
         async with asyncio.timeout(self._renew_s):
-            kept = await self._store.look(timeout_s=self._renew_s)
-            record = _record_of(kept)
-            if record is not None and (record.controller, record.boot_id) != self._itself:
-                self._lose(f"controller {record.controller} leads, in term {record.term}")
-                return
-            try:
-                await self._write(after=kept.sequence)
-            except Overtaken:
-                self._lose("another one was first")
+            for _ in range(_RENEW_TRIES):
+                kept = await self._store.look(timeout_s=self._renew_s)
+                record = _record_of(kept)
+                if record is not None and (record.controller, record.boot_id) != self._itself:
+                    self._lose(f"controller {record.controller} leads, in term {record.term}")
+                    return
+                try:
+                    await self._write(after=kept.sequence)
+                    return
+                except Overtaken:  # maybe by what we wrote before, of which nobody answered
+                    continue
+        raise BusError("the record of the leader changes all the time")
 
     async def _write(self, *, after: int, released: bool = False) -> None:
         record = LeaseRecord(
@@ -240,8 +244,8 @@ class Leadership:
     async def _is_gone(self, record: LeaseRecord) -> bool:
         """Whether the leader is to be overtaken: twice nobody listened there, or it was silent for
         long."""
+        asked_at = time.monotonic()
         probed = await self._probe(record.controller)
-        now = time.monotonic()
         if isinstance(probed, ControllerReport) and (
             probed.boot_id == record.boot_id and probed.leader
         ):
@@ -253,10 +257,10 @@ class Leadership:
             or self._missing[0] != record
             or (self._silent and probed != "silent")
         ):
-            self._missing = record, now
+            self._missing = record, asked_at
         self._silent = probed == "silent"
         self._set_doubts(True)
-        missing_s = now - self._missing[1]
+        missing_s = time.monotonic() - self._missing[1]
         limit_s = _SILENCE_S if self._silent else _APART_S
         return missing_s >= limit_s and self._link.calm_s >= _CALM_S
 

@@ -47,7 +47,6 @@ _HEALTH = [
 ]
 _UNANSWERED = [
     "mlx.worker.worker-1.infer",
-    "mlx.controller.controller-1.infer",
     "mlx.event.worker.worker-1",
     "mlx.event.worker.stranger",
     "mlx.event.kept.worker-1",
@@ -195,7 +194,6 @@ def test_every_event_that_cannot_be_read_is_logged_and_surprises_nobody(outcome:
     assert not [message for message in messages if "Traceback" in message]
     for words in (
         "a dispatch",
-        "a forwarded request",
         "an event of a worker",
         "events of a worker",
     ):

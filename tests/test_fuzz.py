@@ -147,6 +147,7 @@ STREAM_MESSAGES: list[Any] = [
     stream.to_dict(message)
     for message in (
         stream.Status(*_ORIGIN, "accepted", 0.5, 5),
+        stream.Status(*_ORIGIN, "queued", reason="leader_change"),
         stream.Chunk(*_ORIGIN, _CHOICE),
         stream.Chunk(*_ORIGIN, _FAILED_CHOICE),
         _DONE,

@@ -1,11 +1,9 @@
 """Two controllers in this process on one server: one leads, the other one stands by."""
 
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
-from controller.service import Controller
 from shared.bus import Bus
 from shared.ids import ControllerId
 from shared.settings.tree import Nats
@@ -22,19 +20,13 @@ class Pair:
 
     def __init__(self, first: Running, second: Running) -> None:
         self.first, self.second = first, second
-        self.ask, self.send, self.query = first.ask, first.send, first.query
-        self._bus = first.bus
+        self.ask, self.query = first.ask, first.query
 
     async def worker(self, name: str, **fields: Any) -> SimulatedWorker:
         """One that both know and the leader has claimed."""
         worker = await self.first.worker(name, **fields)
         await self.second.until(lambda: self.second.knows(worker))
         return worker
-
-    async def until_each(self, condition: Callable[[Controller], bool]) -> None:
-        """Return once it holds for both."""
-        for one in (self.first, self.second):
-            await one.until(functools.partial(condition, one.controller))
 
 
 @contextlib.asynccontextmanager

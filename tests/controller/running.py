@@ -9,19 +9,19 @@ from typing import Any
 from controller.requests.machine import RequestMachine
 from controller.service import Controller
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus
 from shared.ids import LOCAL_CLIENT, ControllerId, ModelId, RequestId, SkillName
 from shared.logs import LogStore
 from shared.messages.codec import decode, encode
 from shared.messages.control import RequestState
 from shared.messages.dispatch import Dispatch, Transfer, TransferReply
 from shared.messages.request import InferenceRequest
-from shared.messages.stream import Done, Failed, Status, StreamMessage
-from shared.messages.stream import decode as decode_stream
+from shared.messages.stream import Failed, Status, StreamMessage
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.settings.tree import Nats
 from tests.access.roles import connect_as, is_secured
+from tests.controller.inbox import Inbox
 from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
 
 CONTROLLER = ControllerId("c-1")
@@ -31,58 +31,6 @@ PATIENT = {
     "waiting_room": {"enabled": False},
 }
 """Nothing times out by itself, however slow this machine is, and who finds no room hears so."""
-
-
-class Inbox:
-    """What one client is sent."""
-
-    def __init__(self, bus: Bus, subject: str) -> None:
-        self.subject = subject
-        self._bus = bus
-        self._messages: asyncio.Queue[StreamMessage] = asyncio.Queue()
-
-    async def open(self) -> "Inbox":
-        self._subscription = await self._bus.subscribe(self.subject, self._take)
-        return self
-
-    async def leave(self) -> None:
-        """Listen no more, without a word."""
-        await self._subscription.unsubscribe()
-
-    async def _take(self, message: Message) -> None:
-        for one in decode_stream(message.payload):
-            self._messages.put_nowait(one)
-
-    async def next(self, limit_s: float = WAIT_S) -> StreamMessage:
-        return await asyncio.wait_for(self._messages.get(), limit_s)
-
-    async def accepted(self) -> Status:
-        """What its worker says first, after what the leader may say while none has it."""
-        message = await self.next()
-        while isinstance(message, Status) and message.status == "queued":
-            message = await self.next()
-        return accepted(message)
-
-    async def last(self) -> StreamMessage:
-        """The next message but those that say how the request stands."""
-        message = await self.next()
-        while isinstance(message, Status):
-            message = await self.next()
-        return message
-
-    async def done(self) -> Done:
-        """The next message, likewise: the good end."""
-        message = await self.last()
-        assert isinstance(message, Done), message
-        return message
-
-    async def end(self) -> Failed:
-        """The next message, likewise: the bad end."""
-        return failed(await self.last())
-
-    def rest(self) -> list[StreamMessage]:
-        """What is there without waiting."""
-        return [self._messages.get_nowait() for _ in range(self._messages.qsize())]
 
 
 class Running:
@@ -106,10 +54,15 @@ class Running:
         return self.controller._handler._leader is not None
 
     @property
+    def known_leaders(self) -> list[ControllerId]:
+        """Of the other controllers those that lead, as it has heard."""
+        known = self.controller._registry.controllers
+        return [one.id for one in known if one.leader and one.id != self.controller.id]
+
+    @property
     def follows(self) -> bool:
         """It stands by, and knows who leads."""
-        known = self.controller._registry.controllers
-        return not self.leads and any(one.leader and one.id != self.controller.id for one in known)
+        return not self.leads and bool(self.known_leaders)
 
     @property
     def machine(self) -> RequestMachine:
@@ -120,8 +73,8 @@ class Running:
 
     @property
     def first_attempt(self) -> int:
-        """The number of a request's first dispatch in this term; what the leader itself says before
-        has one less."""
+        """The number of a request's first dispatch in this term. What the leader itself says before
+        has one less; 0 while the request may not begin."""
         return 1000 * (self.machine.term - 1) + 1
 
     async def worker(self, name: str, *, boot: str = "b1", **fields: Any) -> SimulatedWorker:
@@ -138,6 +91,13 @@ class Running:
     def claimed(self, worker: SimulatedWorker) -> bool:
         view = self.controller._registry.worker(worker.id)
         return view is not None and view.claimed and view.report.boot_id == worker.boot
+
+    async def until_claimed(self, worker: SimulatedWorker) -> None:
+        """Return when it has claimed a worker, which says meanwhile how it stands."""
+        async with asyncio.timeout(WAIT_S):
+            while not self.claimed(worker):
+                await worker.say("heartbeat")
+                await asyncio.sleep(0.05)
 
     def hears(self, other: ControllerId) -> bool:
         """Whether it has heard of another controller that is ready."""
@@ -166,7 +126,7 @@ class Running:
         await self.bus.publish(subject, payload, reply=inbox.subject)
 
     async def transfer(self, *, elapsed_ms: float, **body: Any) -> Inbox:
-        """Give it a request that has come so long ago to a leader that is gone; no worker had it."""
+        """Give it a request, as the leader before does, to which it came so long ago."""
         inbox = await Inbox(self.bus, self.bus.new_inbox()).open()
         dispatch = Dispatch(
             request_id=RequestId("r"),

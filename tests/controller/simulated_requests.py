@@ -23,9 +23,14 @@ class _Held:
 
 
 class SimulatedRequests:
-    """By the client's id; a later attempt takes the place of an earlier one."""
+    """By the client's id; a later attempt takes the place of an earlier one.
+
+    Attributes:
+        given_back: attempts that the leader got back.
+    """
 
     def __init__(self) -> None:
+        self.given_back: set[tuple[RequestId, int]] = set()
         self._held: dict[_Key, _Held] = {}
 
     def accept(self, dispatch: Dispatch) -> None:
@@ -41,21 +46,26 @@ class SimulatedRequests:
     def end(
         self, dispatch: Dispatch, state: ClaimedState, failure: RequestFailed | None = None
     ) -> None:
+        if state == "returned":
+            self.given_back.add((dispatch.request_id, dispatch.attempt))
         for held in self._of(dispatch):
             held.state, held.failure = state, failure
 
     def listen(self, client: ClientName, request_id: RequestId, inbox: str) -> None:
         """One more inbox hears a request."""
-        if (held := self._held.get((client, request_id))) is not None:
+        held = self._held.get((client, request_id))
+        if held is not None and inbox not in held.inboxes:
             held.inboxes.append(inbox)
 
-    def forget(self, client: ClientName, request_id: RequestId, attempt: int) -> bool:
-        """Drop an attempt; returns whether it had been given back."""
+    def inboxes(self, dispatch: Dispatch) -> list[str]:
+        """Who listens to that attempt."""
+        return next((held.inboxes for held in self._of(dispatch)), dispatch.inboxes)
+
+    def forget(self, client: ClientName, request_id: RequestId, attempt: int) -> None:
+        """Drop an attempt, if it is here."""
         held = self._held.get((client, request_id))
-        if held is None or held.dispatch.attempt != attempt:
-            return False
-        del self._held[client, request_id]
-        return held.state == "returned"
+        if held is not None and held.dispatch.attempt == attempt:
+            del self._held[client, request_id]
 
     def claimed(self, *, again: bool) -> list[ClaimedRequest]:
         """As a worker tells it; who claims it again knows which ones had ended."""

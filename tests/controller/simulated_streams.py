@@ -92,9 +92,9 @@ class SimulatedStreams:
         await self.end(dispatch, last, usage=Usage(5, 1, n * len(token_ids)))
 
     async def send(self, dispatch: Dispatch, message: StreamMessage) -> None:
-        """Tell the client."""
+        """Tell all clients that listen."""
         multiplex = dispatch.request.multiplex
-        for inbox in dispatch.inboxes:
+        for inbox in self.requests.inboxes(dispatch):
             await self._bus.publish(inbox, encode_stream(message, multiplex=multiplex))
 
     async def fail_openly(self, dispatch: Dispatch, error: StreamError) -> None:

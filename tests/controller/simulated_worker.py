@@ -38,7 +38,7 @@ class SimulatedWorker(SimulatedStreams):
         results: makes the results of a reply, for workers that answer nonsense.
         kept: what it answers to who asks for all that it keeps.
         said: what it answers to who asks for a session; None: that it does not know it.
-        claims: whether it answers who claims it.
+        answers_claims: set, unless it is to answer later who claims it.
     """
 
     def __init__(self, bus: Bus, name: str, *, boot: str = "b1", **fields: Any) -> None:
@@ -47,7 +47,8 @@ class SimulatedWorker(SimulatedStreams):
         self.results: Callable[[list[DispatchResult]], Sequence[DispatchResult]] = list
         self.kept: KeptPrefixes | None = None
         self.said: list[dict[str, str]] | None = None
-        self.claims = True
+        self.answers_claims = asyncio.Event()
+        self.answers_claims.set()
         self._asked = asyncio.Event()
         self._fields = fields
         self._dispatches: asyncio.Queue[Dispatch] = asyncio.Queue()
@@ -81,8 +82,8 @@ class SimulatedWorker(SimulatedStreams):
             await subscription.unsubscribe()
 
     async def say(self, kind: EventType, **fields: Any) -> None:
-        state = report(self.id, boot=self.boot, term=self.claim.term, **{**self._fields, **fields})
-        event = WorkerEvent(type=kind, worker=state)
+        told = {"boot": self.boot, "term": self.claim.term, **self._fields, **fields}
+        event = WorkerEvent(type=kind, worker=report(self.id, **told))
         await self._bus.publish(subjects.worker_event(self.id), encode(event))
 
     async def next_dispatch(self, limit_s: float = WAIT_S) -> Dispatch:
@@ -147,8 +148,7 @@ class SimulatedWorker(SimulatedStreams):
 
     async def _on_claim(self, message: Message) -> None:
         order = decode(ClaimWorker, message.payload)
-        if not self.claims:
-            return
+        await self.answers_claims.wait()
         try:
             again = self.claim.take(order.term or 0, order.controller)
         except RequestError as error:
@@ -196,10 +196,9 @@ class SimulatedWorker(SimulatedStreams):
     async def _on_cancel(self, message: Message) -> None:
         """One of what was given back says that it has come back, and cancels nothing."""
         order = decode(CancelRequest, message.payload)
-        is_dropped = order.silent and self.requests.forget(
-            order.client, order.request_id, order.attempt
-        )
-        if not is_dropped:
+        if order.silent:
+            self.requests.forget(order.client, order.request_id, order.attempt)
+        if not order.silent or (order.request_id, order.attempt) not in self.requests.given_back:
             self._cancels.put_nowait(order)
 
 

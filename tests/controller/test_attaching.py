@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from shared.ids import RequestId
 from shared.messages.control import AttachStream
 from shared.messages.stream import Status
-from tests.controller.running import Inbox, Running, failed, running_state
+from tests.controller.inbox import Inbox, failed
+from tests.controller.running import Running, running_state
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, refuse
 
 pytestmark = pytest.mark.anyio
@@ -33,9 +35,9 @@ async def finished(cluster: Running) -> SimulatedWorker:
     return worker
 
 
-async def hear_queued(cluster: Running, inbox: Inbox, *, attempt: int) -> None:
+async def hear_queued(inbox: Inbox, *, attempt: int) -> None:
     message = await inbox.next()
-    assert message == Status("r", attempt, None, "queued", reason="dispatching")
+    assert message == Status(RequestId("r"), attempt, None, "queued", reason="dispatching")
 
 
 def check(order: AttachStream, cluster: Running, inbox: Inbox) -> None:
@@ -114,7 +116,7 @@ async def test_two_who_come_late_for_what_nobody_has_share_one_run(cluster: Runn
     first, second = await ask(cluster), await ask(cluster)
     again = await other.next_dispatch()
     assert (again.attempt, again.inboxes) == (cluster.first_attempt + 1, [first.subject])
-    await hear_queued(cluster, second, attempt=again.attempt)
+    await hear_queued(second, attempt=again.attempt)
     await other.acknowledge_late(again)
     assert (await other.next_attached()).inbox == second.subject
     await cluster.settle()
@@ -128,7 +130,7 @@ async def test_who_comes_before_the_dispatch_is_among_its_inboxes(cluster: Runni
     first = await ask(cluster)
     await gone.next_dispatch()
     late = await ask(cluster)
-    await hear_queued(cluster, late, attempt=cluster.first_attempt)
+    await hear_queued(late, attempt=cluster.first_attempt)
     await gone.say("left")
     dispatch = await other.next_dispatch()
     assert dispatch.attempt == cluster.first_attempt + 1
@@ -145,7 +147,7 @@ async def test_who_comes_between_a_dispatch_and_its_ack_is_told_to_the_worker(
     await ask(cluster)
     dispatch = await worker.next_dispatch()
     late = await ask(cluster)
-    await hear_queued(cluster, late, attempt=dispatch.attempt)
+    await hear_queued(late, attempt=dispatch.attempt)
     await worker.acknowledge_late(dispatch)
     assert await running_state(cluster, "r") == "running"
     await cluster.settle()
@@ -159,7 +161,7 @@ async def test_an_end_before_the_dispatch_is_sent_to_all_who_came(cluster: Runni
     dispatch = await worker.next_dispatch()
     inboxes += [await ask(cluster), await ask(cluster)]
     for inbox in inboxes[1:]:
-        await hear_queued(cluster, inbox, attempt=dispatch.attempt)
+        await hear_queued(inbox, attempt=dispatch.attempt)
     await worker.say("left")
     ends = [await inbox.end() for inbox in inboxes]
     assert [end.error.code for end in ends] == ["worker_lost"] * 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ async def test_a_deadline_that_passes_without_a_connection_ends_the_request_when
     room = {"max_wait_ms": 60_000}
     async with running_controller(as_tester(server.url), own_bus, waiting_room=room) as cluster:
         await cluster.worker("w1", active_requests=8, queued_requests=10)
-        asked = {"request_id": "r", "timeout_ms": 1500}
+        asked: dict[str, Any] = {"request_id": "r", "timeout_ms": 1500}
         await cluster.ask(**asked)
         await cluster.until(lambda: cluster.machine.waiting == 1)
         request = cluster.machine.find((LOCAL_CLIENT, RequestId("r")))

@@ -3,6 +3,7 @@
 import pytest
 
 from shared.bus import Bus
+from shared.ids import RequestId
 from shared.messages.stream import Status
 from shared.settings.tree import Nats
 from tests.controller.running import Running, running_controller
@@ -35,7 +36,7 @@ async def test_a_worker_that_is_not_there_any_more_is_passed_over(cluster: Runni
 
 async def test_a_worker_that_does_not_answer_its_claim_gets_nothing(cluster: Running) -> None:
     silent = SimulatedWorker(cluster.bus, "w1")
-    silent.claims = False
+    silent.answers_claims.clear()
     await silent.join()
     await cluster.until(lambda: cluster.knows(silent))
     other = await cluster.worker("w2", active_requests=5)
@@ -99,7 +100,9 @@ async def test_a_request_that_waits_for_an_ack_hears_that_it_is_queued_and_why(
     inbox = await cluster.ask(request_id="r")
     for _ in range(2):
         waiting = await inbox.next()
-        assert waiting == Status("r", cluster.first_attempt, None, "queued", reason="dispatching")
+        assert waiting == Status(
+            RequestId("r"), cluster.first_attempt, None, "queued", reason="dispatching"
+        )
 
 
 async def test_who_does_not_stream_hears_nothing_while_it_waits(cluster: Running) -> None:

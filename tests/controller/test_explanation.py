@@ -10,7 +10,6 @@ from shared.messages.events import EngineStatus, KeptPrefixes, KVMemoryStatus
 from shared.messages.prefixes import prefix_links
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route, RouteAnswer
-from shared.messages.stream import Done
 from tests.controller.running import CONTROLLER, Running
 from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
 from tests.controller.values import DEMO
@@ -73,6 +72,7 @@ async def test_what_a_worker_has_just_computed_is_expected_to_be_kept(cluster: R
     worker.kept = KeptPrefixes(worker=worker.id, boot_id=worker.boot, number=0, whole=True)
     await worker.join()
     await worker.was_asked()
+    await cluster.until(lambda: cluster.claimed(worker))
     await cluster.ask(prompt=None, messages=[SYSTEM, QUESTION])
     dispatch = await worker.next_dispatch()
     await cluster.settle()
@@ -108,6 +108,14 @@ async def test_what_is_wrong_with_a_request_is_said(
     assert (answer.route, answer.code, answer.param) == (None, code, param)
 
 
+async def test_the_route_of_a_list_is_that_of_its_first_prompt(cluster: Running) -> None:
+    worker = await cluster.worker("w1")
+    first = await explained(cluster, prompt=["a", "b" * 10_000])
+    assert first.worker == "w1"
+    assert first.candidates == (await explained(cluster, prompt="a")).candidates
+    assert worker.unread == (0, 0)
+
+
 async def test_to_ask_for_a_route_sends_nothing_and_counts_nothing(cluster: Running) -> None:
     worker = await cluster.worker("w1")
     for _ in range(3):
@@ -121,14 +129,14 @@ async def test_who_asks_for_it_gets_the_route_with_the_end(cluster: Running) -> 
     dispatch = await worker.next_dispatch()
     assert dispatch.route is not None and dispatch.route.worker == "w1"
     await worker.finish(dispatch)
-    assert isinstance(await inbox.next(), Done)
+    await inbox.done()
     await cluster.ask(request_id="s")
     assert (await worker.next_dispatch()).route is None
 
 
 async def test_who_gets_no_worker_hears_with_debug_who_was_out(cluster: Running) -> None:
     await cluster.worker("w1", state="draining")
-    inbox = await cluster.begin(request_id="r", debug=True)
+    inbox = await cluster.ask(request_id="r", debug=True)
     end = await inbox.end()
     assert end.route is not None
     assert [out["code"] for out in end.route["out"]] == ["draining"]

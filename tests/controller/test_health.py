@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from shared.bus import Bus
+from shared.bus import Bus, Message
 from shared.messages.codec import decode
 from shared.messages.health import ClusterHealth, ControllerHealth, Leader
 from shared.settings.tree import Nats
 from shared.version import PROTOCOL
-from tests.controller.pair import FIRST, SECOND, running_pair
+from tests.controller.pair import FIRST, SECOND, Pair, running_pair
 from tests.controller.running import CONTROLLER, Running
 
 pytestmark = pytest.mark.anyio
@@ -52,15 +52,32 @@ async def test_the_cluster_is_unavailable_without_and_ready_with_its_workers(
     assert await status() == "unavailable"
 
 
+async def answers_of(pair: Pair, bus: Bus, subject: str, count: int) -> list[bytes]:
+    """All answers to one question: so many, and no more."""
+    answers: list[bytes] = []
+
+    async def take(message: Message) -> None:
+        answers.append(message.payload)
+
+    inbox = bus.new_inbox()
+    await bus.subscribe(inbox, take)
+    await bus.publish(subject, b"", reply=inbox)
+    await pair.first.until(lambda: len(answers) == count)
+    for one in (pair.first, pair.second):
+        await one.settle()
+    assert len(answers) == count
+    return answers
+
+
 async def test_every_controller_tells_its_own_health_and_the_leader_that_of_the_cluster(
     nats_settings: Nats, bus: Bus
 ) -> None:
-    async with running_pair(nats_settings, bus):
-        answers = await bus.request_many("mlx.health.controller", b"", wait_s=0.5)
-        told = [decode(ControllerHealth, answer.payload).controller for answer in answers]
+    async with running_pair(nats_settings, bus) as pair:
+        answers = await answers_of(pair, bus, "mlx.health.controller", 2)
+        told = [decode(ControllerHealth, answer).controller for answer in answers]
         assert {one.id: one.leader for one in told} == {FIRST: True, SECOND: False}
-        (answer,) = await bus.request_many("mlx.health.cluster", b"", wait_s=0.5)
-        health = decode(ClusterHealth, answer.payload)
+        (answer,) = await answers_of(pair, bus, "mlx.health.cluster", 1)
+        health = decode(ClusterHealth, answer)
         assert health.leader is not None and health.leader.id == FIRST
         assert {one.id: one.leader for one in health.controllers} == {FIRST: True, SECOND: False}
 

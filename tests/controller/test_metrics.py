@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.fleet.registry import Registry
 from controller.metrics_server import serving_metrics
-from controller.requests.metrics import Metrics, load_deviation
+from controller.requests.metrics import Metrics, Totals, load_deviation
 from shared.bus import Bus
 from shared.errors import SettingsError
 from shared.settings.tree import Metrics as MetricsSettings
 from shared.settings.tree import Nats
-from tests.controller.running import CONTROLLER, Running, running_controller
+from tests.controller.running import Running, running_controller
 from tests.controller.simulated_worker import refuse
 from tests.controller.values import view
 
@@ -27,19 +27,10 @@ Samples = dict[tuple[str, ...], float]
 ANY_PORT = MetricsSettings(enabled=True, port=0)
 
 
-class Waiting:
-    came, left = 9, 2
-
-    def __len__(self) -> int:
-        return 7
-
-
-class Sent:
-    dispatches, messages = 30, 4
-
-
 def figures_of(registry: Registry) -> CollectorRegistry:
-    return Metrics(registry, Waiting(), Sent()).registry
+    metrics = Metrics(registry)
+    metrics.totals = Totals(waiting=7, waited=9, unplaced=2, dispatches=30, messages=4)
+    return metrics.registry
 
 
 def samples(text: str) -> Samples:
@@ -52,7 +43,7 @@ def samples(text: str) -> Samples:
 
 
 def told(cluster: Running) -> Samples:
-    registry = cluster.controller._requests.metrics.registry
+    registry = cluster.controller._metrics.registry
     return samples(generate_latest(registry).decode())
 
 
@@ -76,7 +67,7 @@ async def test_requests_are_counted_by_model_worker_and_code(cluster: Running) -
     assert figures["mlx_controller_worker_requests", "sent_since", "w1"] == 0
 
 
-async def test_refusals_retries_and_failures_are_counted(nats_settings: Nats, bus: Bus) -> None:
+async def test_rejections_retries_and_failures_are_counted(nats_settings: Nats, bus: Bus) -> None:
     async with running_controller(nats_settings, bus, retry={"initial_delay_ms": 1}) as cluster:
         full = await cluster.worker("w1")
         full.answer = refuse("queue_full")

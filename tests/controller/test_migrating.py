@@ -10,13 +10,8 @@ from shared.bus import Bus
 from shared.messages.dispatch import Continuation, Dispatch
 from shared.messages.stream import Done, Status
 from shared.settings.tree import Nats
-from tests.controller.running import (
-    CONTROLLER,
-    Inbox,
-    Running,
-    running_controller,
-    running_state,
-)
+from tests.controller.inbox import Inbox
+from tests.controller.running import Running, running_controller, running_state
 from tests.controller.simulated_worker import SimulatedWorker
 from tests.controller.values import able, models
 

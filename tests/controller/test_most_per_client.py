@@ -6,7 +6,8 @@ import pytest
 
 from shared.bus import Bus
 from shared.settings.tree import Nats
-from tests.controller.running import Inbox, Running, failed, running_controller
+from tests.controller.inbox import Inbox, failed
+from tests.controller.running import Running, running_controller
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,9 @@ from shared.errors import RequestTimedOut
 from shared.messages.codec import decode
 from shared.messages.control import RequestState
 from shared.settings.tree import Nats
+from tests.controller.inbox import Inbox
 from tests.controller.pair import running_pair
-from tests.controller.running import CONTROLLER, Inbox, Running, running_controller, running_state
+from tests.controller.running import CONTROLLER, Running, running_controller, running_state
 from tests.controller.simulated_worker import WAIT_S, keep_silent
 
 pytestmark = pytest.mark.anyio
@@ -62,13 +63,13 @@ async def test_a_query_for_an_unknown_request_is_not_answered_while_a_worker_has
     """Of a worker that was there when this one began to lead: it may have the request."""
     async with running_pair(nats_settings, bus) as pair:
         worker = await pair.worker("w1")
-        worker.claims = False
+        worker.answers_claims.clear()
         await pair.first.leave()
         await pair.second.until(lambda: pair.second.serves)
         with pytest.raises(RequestTimedOut):
             await bus.request("mlx.request.local.status", b'{"request_id": "r"}', timeout_s=0.2)
-        worker.claims = True
-        await pair.second.until(lambda: pair.second.claimed(worker))
+        worker.answers_claims.set()
+        await pair.second.until_claimed(worker)
         assert (await pair.query("status", "r")).state == "unknown"
 
 

@@ -62,9 +62,8 @@ def main() -> None:
         _follow(ours.clock)
     with contextlib.ExitStack() as stack:
         for plant in (PLANTS[name] for name in ours.plant):
-            for each in (plant, plant.beside):
-                if each is not None and each.where == ours.command:
-                    stack.enter_context(each.planted())
+            if plant.where == ours.command:
+                stack.enter_context(plant.planted())
         _command(ours.command)(theirs, prog_name=ours.command)
 
 

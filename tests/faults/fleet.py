@@ -40,8 +40,7 @@ QUICK = {
     "CLUSTER__CONTROLLER__LEASE__TTL_S": "2",
     "CLUSTER__WORKER__ENGINES__HANG_TIMEOUT_MS": "2000",
 }
-"""Settings by which a fleet notices some kinds of silence in less than half of the usual time. Not
-that of a controller: where heartbeats are late, as on a busy machine, two may take one request."""
+"""Settings by which a fleet notices some kinds of silence in less than half of the usual time."""
 QUICK_PACE = 0.6
 """How long faults need to last then."""
 
@@ -263,8 +262,10 @@ class Fleet:
             name,
         ]
         log = self.folder / f"{name}.log"
-        kept = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self.folder / f"{name}.kv")}
-        settings = {**kept, **self._settings, **environment(kind, name, self.urls[0])}
+        own = {"CLUSTER__WORKER__KV_CACHE__DISK_PATH": str(self.folder / f"{name}.kv")}
+        if kind == "controller":
+            own["CLUSTER__LOGGING__LEVEL"] = "debug"  # which tells who took a request
+        settings = {**own, **self._settings, **environment(kind, name, self.urls[0])}
         return Member(kind, name, command, log, settings, line=NatsProxy(), clock=clock)
 
 

@@ -32,7 +32,6 @@ class Plant:
         target: the method that is replaced, as `module.Class.method`.
         make: given the right method, makes the wrong one.
         fault: what has to happen for it to show; None: nothing.
-        beside: another one, planted with it, without which it would be made up for.
     """
 
     promise: str
@@ -41,7 +40,6 @@ class Plant:
     target: str
     make: Callable[[Any], Any]
     fault: str | None = None
-    beside: "Plant | None" = None
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
@@ -86,19 +84,12 @@ def _always_first_attempt(payload: bytes) -> list[bytes]:
 def _one_token_less(continuation: Any) -> Any:
     """What the next worker goes on from lacks a token in its middle."""
 
-    def wrong(self: Any) -> Any:
-        told = continuation(self)
+    def wrong(self: Any, *arguments: Any) -> Any:
+        told = continuation(self, *arguments)
         if told is None:
             return None
         ids = {choice: [*known[:-2], *known[-1:]] for choice, known in told.token_ids.items()}
         return told.model_copy(update={"token_ids": ids})
-
-    return wrong
-
-
-def _no_turns(_: Any) -> Any:
-    async def wrong(self: Any, request: Any) -> None:
-        return None
 
     return wrong
 
@@ -122,9 +113,9 @@ def _takes_all_twice(counts: Any) -> Any:
 
 
 def _leaves_tasks(end: Any) -> Any:
-    async def wrong(self: Any, request: Any, *arguments: Any) -> None:
-        _left.add(asyncio.create_task(asyncio.sleep(3600)))
-        await end(self, request, *arguments)
+    def wrong(self: Any, *arguments: Any, **named: Any) -> None:
+        _left.add(asyncio.get_running_loop().create_task(asyncio.sleep(3600)))
+        end(self, *arguments, **named)
 
     return wrong
 
@@ -137,8 +128,8 @@ def _leaves_files(accept: Any) -> Any:
     return wrong
 
 
-def _forgets_none(sort_out: Any) -> Any:
-    def wrong(self: Any) -> None:
+def _forgets_none(_: Any) -> Any:
+    def wrong(self: Any, request: Any) -> None:
         """The ended stay among the active."""
 
     return wrong
@@ -174,7 +165,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "no retry": Plant(
         "success", "what fails is not tried again", "controller",
-        "controller.requests.Requests._delay_s", _no_retry, _KILL,
+        "controller.requests.dispatcher.Dispatcher._delay_s", _no_retry, _KILL,
     ),
     "doubled tokens": Plant(
         "tokens", "the client library hands out what comes two times", "client",
@@ -182,7 +173,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "lost token": Plant(
         "answer", "a stream that goes on elsewhere lacks a token", "controller",
-        "controller.owned_request.OwnedRequest._continuation", _one_token_less, _KILL,
+        "controller.requests.answer_progress.AnswerProgress.continuation", _one_token_less, _KILL,
     ),
     "old as new": Plant(
         "attempt", "workers call every attempt the first", "worker", _BUS,
@@ -190,15 +181,11 @@ PLANTS: dict[str, Plant] = {
     ),
     "no turns": Plant(
         "order", "turns of a session do not wait", "controller",
-        "controller.requests.session_turns.SessionTurns.wait", _no_turns,
-        beside=Plant(
-            "order", "nor at a worker", "worker",
-            "worker.session_order.SessionOrder.is_next", _always_next,
-        ),
+        "controller.requests.session_turns.SessionTurns.is_next", _always_next,
     ),
     "left tasks": Plant(
         "leak", "each request leaves a task behind", "controller",
-        "controller.requests.Requests._end", _leaves_tasks,
+        "controller.requests.machine.RequestMachine._end", _leaves_tasks,
     ),
     "left files": Plant(
         "leak", "each request leaves an open file behind", "worker",
@@ -206,7 +193,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "left requests": Plant(
         "leak", "requests that ended stay in the books", "controller",
-        "controller.ledger.Ledger._sort_out", _forgets_none,
+        "controller.requests.store.RequestStore.end", _forgets_none,
     ),
     "stays away": Plant(
         "recovery", "a worker that was killed never serves again", "worker",

@@ -35,9 +35,6 @@ EACH_ONCE = Plan(
     users=(3, 2, 2),
     thinks_s=0.5,
     silence_s=12,
-    # Longer than any fault. Copies of a request that come to two controllers at once, neither of
-    # which sees the other, are taken by both: a known weakness, until one of them leads.
-    patience_s=4,
 )
 PLANTED = Plan(
     seconds=60, pause_s=(2.0, 2.5), users=(2, 8, 2), answered_within_s=12, settles_s=12,

@@ -1,5 +1,5 @@
-"""What a worker does for whom, seen from outside: its health, its list of requests, and the
-tokens that it tells controllers of."""
+"""What a worker does for whom, seen from outside: its health, what the leader says of requests, and
+the tokens that the worker tells the leader of."""
 
 import asyncio
 import time
@@ -14,18 +14,21 @@ from tests.raw_client import RawClient
 
 _POLL_S = 0.02
 _LIMIT_S = 30
+_SERVED = ("accepted", "dispatching", "running")
 
 
 class WorkerObserver:
-    """Watches one worker. Call `watch` before the requests are sent."""
+    """Watches the only worker of a cluster. Call `watch` before the requests are sent."""
 
     def __init__(self, raw: RawClient, worker: str) -> None:
         self._raw = raw
         self._worker = worker
         self._changes = Changes()
+        self._asked: set[str] = set()
         self.tokens: dict[str, int] = {}
 
     async def watch(self) -> None:
+        await self._raw.nats.subscribe("mlx.infer.*.*", cb=self._take_request)
         await self._raw.nats.subscribe("mlx.event.request.*", cb=self._take)
         await self._raw.health(self._worker)  # a round trip: the subscription is there
 
@@ -37,10 +40,15 @@ class WorkerObserver:
         return await self._raw.health(self._worker)
 
     async def requests(self) -> set[str]:
-        """The ids of the requests that the worker has, queued ones too."""
-        subject = f"mlx.worker.{self._worker}.control.requests"
-        answer = await self._raw.request(subject, {"protocol": 1})
-        return {request["request_id"] for request in answer["requests"]}
+        """The ids of the requests that are served, by the leader's word; queued ones too."""
+        served = set()
+        for request_id in sorted(self._asked):
+            state = await self._raw.request("mlx.request.local.status", {"request_id": request_id})
+            if state["state"] in _SERVED:
+                served.add(request_id)
+            else:
+                self._asked.discard(request_id)
+        return served
 
     async def until(self, condition: Callable[[dict[str, Any], set[str]], bool], what: str) -> None:
         """Poll health and requests until `condition` holds of them.
@@ -55,10 +63,13 @@ class WorkerObserver:
                 return
             if time.monotonic() - started > _LIMIT_S:
                 raise AssertionError(
-                    f"not within {_LIMIT_S} s: {what}; the worker has {sorted(requests)}, active "
+                    f"not within {_LIMIT_S} s: {what}; served are {sorted(requests)}, active "
                     f"{health['active_requests']}, queued {health['queued_requests']}"
                 )
             await asyncio.sleep(_POLL_S)
+
+    async def _take_request(self, msg: Msg) -> None:
+        self._asked.add(orjson.loads(msg.data)["request_id"])
 
     async def _take(self, msg: Msg) -> None:
         for event in orjson.loads(msg.data)["events"]:

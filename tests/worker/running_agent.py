@@ -182,9 +182,7 @@ class RunningAgent:
         skill = SkillName("chat")
         return Dispatch(client=CLIENT, skill=skill, model=model, request=request, **own)
 
-    async def claim(
-        self, leader: ControllerId = OWNER, *, term: int | None = None
-    ) -> ControlReply:
+    async def claim(self, leader: ControllerId = OWNER, *, term: int | None = None) -> ControlReply:
         """Lead from now on: in the next term, unless told otherwise."""
         order = ClaimWorker(term=self.term + 1 if term is None else term, controller=leader)
         reply = await self.control("claim", order)

@@ -157,6 +157,24 @@ async def test_cancelled_while_it_waits_to_go_on_all_tokens_count(narrow: Runnin
     await narrow.cancel_all(running)
 
 
+@pytest.mark.parametrize(
+    ("brought", "index"), [({}, 0), ({"resume": {"token_ids": [64, 65], "text_sent": 2}}, 2)]
+)
+async def test_without_streaming_a_cancelled_answer_has_only_what_is_in_its_one_message(
+    narrow: RunningAgent, brought: dict[str, Any], index: int
+) -> None:
+    """The last worker's tokens come again from the first one on, and did not yet."""
+    running = await narrow.start(max_tokens=900)
+    before = Continuation(token_ids={0: [64, 65, 66]}, first_token_ms=1.0)
+    whole = await narrow.start(goes_on=before, attempt=1, stream=False, **brought)
+    assert (await narrow.cancel(whole)).ok
+    done = await whole.done()
+    (last,) = done.outputs
+    assert (last.index, last.token_ids, last.finish_reason) == (index, [], "cancelled")
+    assert done.usage.completion_tokens == index
+    await narrow.cancel_all(running)
+
+
 @pytest.mark.parametrize("logprobs", [None, 0])
 async def test_an_answer_that_goes_on_as_it_began_is_none_that_differs(
     agent: RunningAgent, logprobs: int | None

@@ -62,6 +62,12 @@ class Scheduled:
         output = Output(sequence, index, [token_id], "x")
         self.scheduler.on_fact(self.engine, StepCompleted([output]))
 
+    def finish(self, request_id: str) -> None:
+        """Its only token, and its end."""
+        (sequence,) = self._sequences(request_id)
+        output = Output(sequence, 0, [7], "x", "stop")
+        self.scheduler.on_fact(self.engine, StepCompleted([output]))
+
     def die(self, *, for_good: bool = False) -> None:
         self.engine.state = "failed" if for_good else "restarting"
         self.outgoing.clear()

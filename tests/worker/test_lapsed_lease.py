@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 Answer = Callable[[RequestId], RequestState]
 
 
-class Owner:
+class Leader:
     """Answers questions for the state of requests; keeps silent where it has no answer."""
 
     def __init__(self, bus: Bus) -> None:
@@ -43,8 +43,8 @@ def answer_of(request_id: RequestId, worker: str | None, state: str, attempt: in
 
 
 @pytest.fixture
-async def owner(slow: RunningAgent) -> AsyncIterator[Owner]:
-    answering = Owner(slow.wire.bus)
+async def leader(slow: RunningAgent) -> AsyncIterator[Leader]:
+    answering = Leader(slow.wire.bus)
     subscription = await slow.wire.bus.subscribe(
         f"mlx.request.{CLIENT}.status", answering.on_question
     )
@@ -87,13 +87,13 @@ async def lapsed(stream: Streaming, lapse: Callable[[], None]) -> int:
         ("dispatching", "this", 1),
     ],
 )
-async def test_what_its_owner_ended_or_gave_to_another_attempt_is_dropped_without_a_word(
-    slow: RunningAgent, owner: Owner, lapse: Callable[[], None],
+async def test_what_the_leader_ended_or_gave_to_another_attempt_is_dropped_without_a_word(
+    slow: RunningAgent, leader: Leader, lapse: Callable[[], None],
     state: str, worker: str | None, attempt: int,
 ) -> None:  # fmt: skip
     async with streaming(slow) as stream:
         await stream.listener.has_tokens(3)
-        owner.says(state, worker=slow.id if worker == "this" else worker, attempt=attempt)
+        leader.says(state, worker=slow.id if worker == "this" else worker, attempt=attempt)
         before = await lapsed(stream, lapse)
         scheduler = slow.agent._scheduler
         async with asyncio.timeout(LIMIT_S):
@@ -106,27 +106,41 @@ async def test_what_its_owner_ended_or_gave_to_another_attempt_is_dropped_withou
 
 @pytest.mark.parametrize("state", ["running", "dispatching"])
 async def test_what_is_still_this_workers_goes_on(
-    slow: RunningAgent, owner: Owner, lapse: Callable[[], None], state: str
+    slow: RunningAgent, leader: Leader, lapse: Callable[[], None], state: str
 ) -> None:
     async with streaming(slow) as stream:
         await stream.listener.has_tokens(3)
-        owner.says(state, worker=slow.id)
+        leader.says(state, worker=slow.id)
         before = await lapsed(stream, lapse)
         await stream.listener.has_tokens(before + 5)
-        assert owner.asked == [stream.id], "it asks once"
+        assert leader.asked == [stream.id], "it asks once"
         await stream.cancel()
         await stream.listener.ended()
         assert stream.listener.indexes() == list(range(len(stream.listener.token_ids())))
 
 
+@pytest.mark.parametrize("state", ["unknown", "accepted", "running", "failed"])
+async def test_an_attempt_that_the_leader_does_not_know_of_yet_is_still_this_workers(
+    slow: RunningAgent, leader: Leader, lapse: Callable[[], None], state: str
+) -> None:
+    """It leads since a moment ago, or speaks of an attempt that had ended before."""
+    async with streaming(slow, attempt=1002) as stream:
+        await stream.listener.has_tokens(3)
+        known = 0 if state == "unknown" else 1001
+        leader.says(state, worker="another" if state == "running" else None, attempt=known)
+        before = await lapsed(stream, lapse)
+        await stream.listener.has_tokens(before + 5)
+        assert leader.asked == [stream.id] and not stream.request.fenced
+
+
 async def test_what_nobody_answers_for_stays_with_its_client(
-    slow: RunningAgent, owner: Owner, lapse: Callable[[], None]
+    slow: RunningAgent, leader: Leader, lapse: Callable[[], None]
 ) -> None:
     async with streaming(slow) as stream:
         await stream.listener.has_tokens(3)
         before = await lapsed(stream, lapse)
         await stream.listener.has_tokens(before + 5)
-        assert owner.asked == [stream.id]
+        assert leader.asked == [stream.id]
 
 
 async def test_where_no_controller_is_streams_go_on_at_once(
@@ -139,21 +153,21 @@ async def test_where_no_controller_is_streams_go_on_at_once(
 
 
 async def test_each_stream_is_asked_after_by_itself(
-    slow: RunningAgent, owner: Owner, lapse: Callable[[], None]
+    slow: RunningAgent, leader: Leader, lapse: Callable[[], None]
 ) -> None:
     async with streaming(slow) as lost, streaming(slow) as ours:
         await ours.listener.has_tokens(3)
         answers = {lost.id: ("failed", 0), ours.id: ("running", 0)}
-        owner.answer = lambda request_id: answer_of(request_id, slow.id, *answers[request_id])
+        leader.answer = lambda request_id: answer_of(request_id, slow.id, *answers[request_id])
         before = await lapsed(ours, lapse)
         await ours.listener.has_tokens(before + 5)
         assert (lost.request.fenced, ours.request.fenced) == (True, False)
 
 
-async def test_an_end_that_came_while_the_worker_was_away_is_not_sent_when_its_owner_ended_it(
-    slow: RunningAgent, owner: Owner, lapse: Callable[[], None]
+async def test_an_end_that_came_while_the_worker_was_away_is_not_sent_when_the_leader_ended_it(
+    slow: RunningAgent, leader: Leader, lapse: Callable[[], None]
 ) -> None:
-    owner.says("failed", worker=slow.id)
+    leader.says("failed", worker=slow.id)
     lapse()
     async with streaming(slow, max_tokens=1) as stream:  # its first message is its end
         scheduler = slow.agent._scheduler

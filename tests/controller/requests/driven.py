@@ -1,11 +1,10 @@
 """A `RequestMachine` that a test drives: its time is what it is set to, what it says is kept."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from controller.fleet.kept_prefixes import KeptByWorkers
-from controller.fleet.registry import Registry
+from controller.fleet.registry import Registry, WorkerGone
 from controller.fleet.worker_view import WorkerView
 from controller.requests.events import (
     DispatchesAnswered,
@@ -29,14 +28,9 @@ from controller.requests.machine import RequestMachine
 from controller.requests.metrics import Metrics
 from controller.requests.request import Request
 from shared.bus import Bus
-from shared.ids import BootId, ControllerId, RequestId, WorkerId
-from shared.messages.codec import decode
+from shared.ids import ControllerId, RequestId, WorkerId
 from shared.messages.control import Claimed, ClaimedRequest, ControlReply, RequestState
 from shared.messages.dispatch import (
-    Dispatch,
-    DispatchBatch,
-    DispatchReply,
-    DispatchResult,
     Refusal,
 )
 from shared.messages.events import (
@@ -47,8 +41,10 @@ from shared.messages.events import (
     TokensEmitted,
     WorkerEvent,
 )
-from shared.messages.stream import Done, Failed, Status, StreamMessage
+from shared.messages.stream import StreamMessage
 from shared.settings import ClusterSettings
+from shared.version import PROTOCOL
+from tests.controller.requests.wire import Sent, origin, word
 from tests.controller.values import ADA, request
 from tests.controller.values import report as worker_report
 
@@ -58,22 +54,6 @@ LATER = "_INBOX.later"
 FULL: dict[str, Any] = {"max_queue_depth": 1, "queued_requests": 1}
 """Of a report: it takes no more."""
 _MOST_AT_ONCE = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A message of dispatches."""
-
-    worker: WorkerId
-    boot: BootId
-    number: int
-    batch: DispatchBatch
-
-    @property
-    def dispatch(self) -> Dispatch:
-        """The only one."""
-        (dispatch,) = self.batch.dispatches
-        return dispatch
 
 
 class Driven:
@@ -161,6 +141,11 @@ class Driven:
         self.claimed(name, *requests)
         return worker
 
+    def join_old(self, name: str) -> None:
+        """A worker of a release that knows no leader comes."""
+        self._hear("joined", name, protocol=1)
+        self.on(WorkerHeard(WorkerId(name)))
+
     def hear(self, name: str, kind: EventType = "heartbeat", **fields: Any) -> WorkerId:
         """A worker tells how it stands."""
         if (gone := self._hear(kind, name, **fields)) is not None:
@@ -175,10 +160,17 @@ class Driven:
 
     def claimed(self, name: str, *requests: ClaimedRequest) -> None:
         """A worker answers the claim that it was sent last."""
-        claims = [each for each in self.said_as(GiveOrder) if each.order.verb == "claim"]
-        claim = next(each for each in reversed(claims) if each.worker == name)
         told = Claimed(term=self.machine.term, requests=list(requests))
-        self.answer(claim, self.reply(name, claimed=told))
+        self.answer(self.last_order("claim", name), self.reply(name, claimed=told))
+
+    def last_order(self, verb: str, name: str | None = None) -> GiveOrder:
+        """Of its kind, to any worker or to one."""
+        orders: list[GiveOrder] = self.said_as(GiveOrder)
+        return next(
+            each
+            for each in reversed(orders)
+            if each.order.verb == verb and name in (None, each.worker)
+        )
 
     def reply(self, name: str, *, ok: bool = True, **fields: Any) -> ControlReply:
         boot = self.view(name).report.boot_id
@@ -195,9 +187,11 @@ class Driven:
         assert view is not None, f"{name} is not there"
         return view
 
-    def _hear(self, kind: EventType, name: str, **fields: Any) -> Any:
-        values = {"term": 0, "max_queue_depth": 0, **fields}
-        event = WorkerEvent(type=kind, worker=worker_report(name, **values))
+    def _hear(
+        self, kind: EventType, name: str, *, protocol: int = PROTOCOL, **fields: Any
+    ) -> WorkerGone | None:
+        told = worker_report(name, **{"term": 0, "max_queue_depth": 0, **fields})
+        event = WorkerEvent(type=kind, worker=told, protocol=protocol)
         return self.registry.on_worker_event(event, self.now)
 
     # Requests.
@@ -212,11 +206,16 @@ class Driven:
     def cancel(self, request_id: str = "r") -> None:
         self.on(Queried((ADA, RequestId(request_id)), "", cancel=True))
 
-    def query(self, request_id: str = "r", **how: bool) -> RequestState | None:
+    def query(self, request_id: str = "r", *, cancel: bool = False) -> RequestState | None:
         """What a client is told that asks; None where nothing."""
-        self.on(Queried((ADA, RequestId(request_id)), "_INBOX.query", **how))
+        self.on(Queried((ADA, RequestId(request_id)), "_INBOX.query", cancel=cancel))
         answers = self.new(AnswerQuery)
         return answers[-1].state if answers else None
+
+    def state(self, request_id: str = "r") -> str | None:
+        """As clients are told."""
+        told = self.query(request_id)
+        return told.state if told is not None else None
 
     def known(self, request_id: str = "r") -> Request:
         known = self.machine.find((ADA, RequestId(request_id)))
@@ -226,7 +225,7 @@ class Driven:
     def sent(self) -> list[Sent]:
         """The messages of dispatches since the last look."""
         return [
-            Sent(each.worker, self.view(each.worker).report.boot_id, each.number, _batch(each))
+            Sent.of(each, self.view(each.worker).report.boot_id)
             for each in self.new(SendDispatches)
         ]
 
@@ -256,28 +255,23 @@ class Driven:
 
     def reply_to(self, sent: Sent, *refusals: Refusal | None) -> None:
         """One result for each dispatch, in order."""
-        results = [
-            DispatchResult(**_origin(dispatch), refusal=refusal)
-            for dispatch, refusal in zip(sent.batch.dispatches, refusals, strict=True)
-        ]
-        reply = DispatchReply(worker=sent.worker, boot_id=sent.boot, results=results)
-        self.on(DispatchesAnswered(sent.number, reply))
+        self.on(DispatchesAnswered(sent.number, sent.reply(*refusals)))
 
     def emit(self, sent: Sent, index: int, *token_ids: int, **fields: Any) -> None:
         values = {"choice": 0, "text_sent": 0, **fields}
         tokens = list(token_ids)
         self.report(
-            sent, TokensEmitted(**_origin(sent.dispatch), index=index, token_ids=tokens, **values)
+            sent, TokensEmitted(**origin(sent.dispatch), index=index, token_ids=tokens, **values)
         )
 
     def finish(self, sent: Sent) -> None:
-        self.report(sent, RequestFinished(**_origin(sent.dispatch)))
+        self.report(sent, RequestFinished(**origin(sent.dispatch)))
 
     def fail(self, sent: Sent, code: str = "request_failed", **fields: Any) -> None:
         """The client was told."""
         message = f"{sent.worker} says {code}"
         self.report(
-            sent, RequestFailed(**_origin(sent.dispatch), code=code, message=message, **fields)
+            sent, RequestFailed(**origin(sent.dispatch), code=code, message=message, **fields)
         )
 
     def give_back(self, sent: Sent, code: str = "draining", **fields: Any) -> None:
@@ -303,7 +297,7 @@ class Driven:
 
     def words(self, inbox: str = INBOX) -> list[str | None]:
         """The same, short: reasons to wait, `done`, codes of errors."""
-        return [_word(message) for message in self.told(inbox)]
+        return [word(message) for message in self.told(inbox)]
 
     def given(self) -> list[GiveOrder]:
         """Orders to workers since the last look, but claims."""
@@ -316,26 +310,3 @@ class Driven:
     def list_orders(self) -> list[tuple[str, str]]:
         """To the list runner, since the last look: each with its inbox."""
         return [(each.verb, each.inbox) for each in self.new(OrderList)]
-
-
-def _batch(sent: SendDispatches) -> DispatchBatch:
-    return decode(DispatchBatch, sent.payload)
-
-
-def _origin(dispatch: Dispatch) -> dict[str, Any]:
-    return {
-        "request_id": dispatch.request_id,
-        "client": dispatch.client,
-        "attempt": dispatch.attempt,
-    }
-
-
-def _word(message: StreamMessage) -> str | None:
-    match message:
-        case Status():
-            return message.reason or message.status
-        case Done():
-            return "done"
-        case Failed():
-            return message.error.code
-    return "chunk"

@@ -144,7 +144,7 @@ def test_once_a_worker_has_it_the_search_begins_anew() -> None:
     one.waits_since = 0.5
     one.run(BOOT, 1.0)
     assert one.state == "running" and not one.rejected
-    assert (one.waits_since, one.heard_at) == (None, 1.0)
+    assert one.waits_since is None and one.heard_at == 1.0
 
 
 # Who listens.

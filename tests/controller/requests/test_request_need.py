@@ -51,9 +51,7 @@ def test_the_links_are_those_that_workers_tell_once_for_each_model() -> None:
     long = request(prompt="x" * 3000)
     asked = need_of(long, (), None)
     links = asked.links(DEMO)
-    assert [link for link, _ in links] == [
-        link.hex() for link in prefix_chain(DEMO, long.contents)
-    ]
+    assert [link for link, _ in links] == [link.hex() for link in prefix_chain(DEMO, long.contents)]
     assert [share for _, share in links] == [1024 / 3000, 2048 / 3000, 1.0]
     assert asked.links(DEMO) is links
     assert not {link for link, _ in links} & {link for link, _ in asked.links(ModelId("best"))}

@@ -266,13 +266,21 @@ async def test_the_next_leader_goes_on(server: NatsProcess, own_bus: Bus) -> Non
     assert [order.version for order in worker.orders] == [1, 0]
 
 
-async def test_without_a_leader_that_is_said(server: NatsProcess, own_bus: Bus) -> None:
+async def test_without_a_leader_that_is_said(server: NatsProcess) -> None:
+    async with connect(server.url) as client:
+        with pytest.raises(Unavailable, match="no controller leads"):
+            await client.rollout(ShowRollout())
+
+
+async def test_a_leader_without_jetstream_can_keep_nothing_and_says_so(
+    server: NatsProcess, own_bus: Bus
+) -> None:
     server.kill()
     server.store = None
     await asyncio.to_thread(server.start)
     nats = Nats(servers=[server.url])
     async with running_controller(nats, own_bus, lease=LEASE) as cluster:
-        with pytest.raises(Unavailable, match="no controller leads"):
+        with pytest.raises(RequestError, match="JetStream could not read state"):
             await Leader(cluster, server.url).state()
 
 

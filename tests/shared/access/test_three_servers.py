@@ -22,6 +22,7 @@ from shared.messages.events import LeaseRecord
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from tests.access.members import nats_of
+from tests.processes import wait_until
 from tests.three_servers import ADDRESSES, ThreeServers
 
 pytestmark = pytest.mark.anyio
@@ -82,9 +83,8 @@ async def test_one_leads_also_when_the_server_is_gone_that_leads_the_bucket_of_i
 ) -> None:
     store = LeaseStore(buses[0], subjects.LEADER_BUCKET, subjects.LEADER_KEY)
     async with AsyncExitStack() as stack, asyncio.timeout(3 * PATIENCE_S):
-        controllers = [
-            await stack.enter_async_context(running(bus, f"c-{n}")) for n, bus in enumerate(buses, 1)
-        ]
+        lives = [running(bus, f"c-{n}") for n, bus in enumerate(buses, 1)]
+        controllers = [await stack.enter_async_context(life) for life in lives]
         await one_leads(controllers)
         lost = await leader_of(buses[0])
         assert lost in ADDRESSES
@@ -106,9 +106,12 @@ async def written_after(sequence: int, store: LeaseStore) -> LeaseRecord:
 
 
 async def one_leads(controllers: list[Controller]) -> None:
-    """Return once one of them leads, and knows of no other one."""
-    while sum(controller.report().leader for controller in controllers) != 1:
-        await asyncio.sleep(0.05)
+    """Return once one of them leads, and no other one takes itself for the leader."""
+
+    async def leads() -> bool:
+        return sum(controller.report().leader for controller in controllers) == 1
+
+    await wait_until(leads)
 
 
 def test_each_server_has_what_it_needs_and_no_secret_of_others(tmp_path: Path) -> None:

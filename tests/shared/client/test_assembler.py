@@ -141,6 +141,18 @@ def test_who_ends_a_stream_need_not_know_all_that_came() -> None:
     assert stream.missing_from is None
 
 
+def test_who_ends_one_choice_before_the_others_need_not_know_all_that_came() -> None:
+    """The leader that fails one prompt of a list."""
+    stream = Assembler(ID, choices=2)
+    assert tokens(stream, chunk(0, 1), chunk(1, 2), chunk(3, 4)) == [1, 2]
+    failed_one = Chunk(ID, 1, None, replace(OUTPUT, finish_reason="error"))
+    (last,) = stream.take(failed_one)
+    assert (last.choice, last.index, last.finish_reason) == (0, 2, "error")
+    (other,) = stream.take(done(replace(OUTPUT, choice=1, finish_reason="stop"), attempt=1))
+    assert stream.done and other.choice == 1
+    assert stream.usage == Usage(1, 0, 2)
+
+
 def test_a_choice_of_which_everything_was_lost_is_asked_for_from_its_start() -> None:
     stream = Assembler(ID, choices=2)
     tokens(stream, chunk(0, 1, 2, 3), said(0, 3), done(said(1, 2).output, tokens=5))

@@ -222,6 +222,48 @@ def test_the_same_body_has_the_same_fingerprint_under_any_id() -> None:
     assert first.fingerprint() != other.fingerprint()
 
 
+CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+SCHEMA = {"type": "object", "properties": {"b": {"type": "string"}, "a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        HELLO,
+        {"prompt": "x", "stop": ["b", "a"], "logit_bias": {"7": 1, "5": -1}},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
+        {
+            "messages": [CALLED, {"role": "tool", "content": "noon", "tool_call_id": "c"}],
+            "tools": [TOOL],
+        },
+        {
+            "prompt": "x",
+            "requires": {"labels": {"room": "2", "floor": "1"}},
+            "chat_template_kwargs": {"b": 1, "a": 2},
+        },
+        {
+            "prompt": "x",
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": SCHEMA},
+            },
+        },
+    ],
+)
+def test_the_order_of_keys_does_not_change_the_fingerprint(body: dict[str, Any]) -> None:
+    one, other = (parse_request(orjson.dumps(each)) for each in (body, turned(body)))
+    assert one.fingerprint() == other.fingerprint()
+    more = parse_request(orjson.dumps(body | {"seed": 1}))
+    assert more.fingerprint() != one.fingerprint()
+
+
+def turned(value: Any) -> Any:
+    """With the keys of all objects in the opposite order."""
+    if isinstance(value, dict):
+        return {key: turned(value[key]) for key in reversed(value)}
+    return [turned(each) for each in value] if isinstance(value, list) else value
+
+
 @given(st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True), st.text(max_size=128))
 def test_the_default_seed_is_the_same_for_the_same_client_and_id(client: str, request: str) -> None:
     seed = default_seed(ClientName(client), RequestId(request))

@@ -56,7 +56,7 @@ outputs = st.builds(
 messages: st.SearchStrategy[StreamMessage] = st.one_of(
     st.builds(
         Status, ids, counts, workers, st.sampled_from(get_args(StatusName)),
-        st.none() | st.floats(0, 1), st.none() | counts,
+        st.none() | st.floats(0, 1), st.none() | counts, st.none() | st.text(),
     ),
     st.builds(Chunk, ids, counts, workers, outputs),
     st.builds(

@@ -1,0 +1,265 @@
+"""Which workers a leader claims, what waits for their answers, and what answers that come late, or
+again, mean."""
+
+import pytest
+
+from controller.requests.events import LinkRestored
+from controller.requests.instructions import GiveOrder
+from shared.ids import BootId
+from shared.messages.control import CancelRequest, Claimed
+from shared.messages.dispatch import Continuation
+from shared.messages.events import KeptPrefixes
+from tests.controller.requests.claimed import failure_of, key_of, old_dispatch, tell
+from tests.controller.requests.driven import LATER, Driven
+
+# Who has not answered.
+
+
+def test_until_all_have_told_it_is_not_known_what_there_is() -> None:
+    driven = Driven(term=2, unclaimed=["w1", "w2"])
+    driven.claimed("w1")
+    assert driven.query() is None, "who has not answered yet may have it"
+    driven.claimed("w2")
+    assert driven.state() == "unknown"
+
+
+def test_what_comes_before_all_have_told_waits_for_that() -> None:
+    driven = Driven("w1", term=2, unclaimed=["w2"])
+    driven.ask()
+    driven.pass_time(0.9)
+    assert (driven.sent(), driven.words()) == ([], ["leader_change"])
+    driven.claimed("w2")
+    assert driven.next_sent().dispatch.attempt == 1001
+
+
+def test_a_worker_that_does_not_answer_holds_up_turns_but_nothing_else_after_a_second() -> None:
+    driven = Driven("w1", term=2, unclaimed=["w2"])
+    driven.ask("turn", session_id="s", stream=False)
+    driven.ask("r", stream=False)
+    driven.pass_time(0.99)
+    assert driven.sent() == []
+    driven.pass_time(0.02)
+    assert driven.next_sent().dispatch.request_id == "r"
+    driven.ask("later", stream=False)
+    driven.ask("later-turn", session_id="t", stream=False)
+    assert driven.next_sent().dispatch.request_id == "later"
+    driven.claimed("w2")
+    ids = [each.request_id for sent in driven.sent() for each in sent.batch.dispatches]
+    assert ids == ["turn", "later-turn"]
+
+
+@pytest.mark.parametrize("how", ["left", "started again"])
+def test_a_worker_that_is_gone_holds_up_nothing(how: str) -> None:
+    driven = Driven("w1", term=2, unclaimed=["w2"])
+    driven.ask(session_id="s")
+    if how == "left":
+        driven.leave("w2")
+    else:
+        driven.hear("w2", "joined", boot="b2")
+    assert driven.next_sent().worker == "w1"
+
+
+def test_a_worker_that_comes_later_holds_up_nothing() -> None:
+    driven = Driven("w1", term=2)
+    driven.hear("w2", "joined")
+    driven.ask(session_id="s")
+    assert driven.next_sent().worker == "w1"
+
+
+# Late claims.
+
+
+def test_what_began_here_meanwhile_is_ended_where_it_ran_before() -> None:
+    driven = Driven("w1", term=2, unclaimed=["w2"])
+    driven.pass_time(1.1)
+    sent = driven.run()
+    driven.claimed("w2", key_of(old_dispatch()))
+    ((worker, order),) = driven.orders()
+    assert isinstance(order, CancelRequest)
+    assert (worker, order.attempt, order.silent) == ("w2", 3, True)
+    driven.finish(sent)
+    assert driven.state() == "finished"
+
+
+def test_what_waits_for_a_worker_here_began_here() -> None:
+    driven = Driven(term=2, unclaimed=["w1"])
+    driven.pass_time(1.1)
+    driven.ask()
+    assert driven.known().state == "queued"
+    driven.claimed("w1", key_of(old_dispatch()))
+    assert [order.verb for _, order in driven.orders()] == ["cancel"]
+    driven.pass_time(0.1)
+    assert driven.next_sent().dispatch.attempt == 1001
+
+
+def test_a_turn_that_has_not_begun_goes_on_where_it_was() -> None:
+    driven = Driven("w1", term=2, unclaimed=["w2"])
+    driven.ask(inbox=LATER, session_id="s")
+    driven.pass_time(2)
+    tell(driven, "w2", old_dispatch(session_id="s"))
+    assert (driven.sent(), driven.known().worker) == ([], "w2")
+    assert "attach" in [order.verb for _, order in driven.orders()]
+
+
+# Something may have been missed.
+
+
+def test_what_a_worker_has_no_more_is_forgotten_and_its_client_asks_again() -> None:
+    driven = Driven("w1")
+    driven.run()
+    driven.pass_time(2)
+    driven.on(LinkRestored())
+    driven.claimed("w1")
+    assert (driven.state(), driven.machine.active, driven.words()) == ("unknown", 0, [])
+
+
+def test_what_came_to_it_since_it_was_asked_is_not_forgotten() -> None:
+    driven = Driven("w1")
+    driven.pass_time(2)
+    driven.on(LinkRestored())
+    claim = driven.last_order("claim", "w1")
+    driven.run()
+    driven.answer(claim, driven.reply("w1", claimed=Claimed(term=1)))
+    assert driven.state() == "running"
+
+
+@pytest.mark.parametrize(
+    ("state", "told"), [("running", "running"), ("finished", "finished"), ("failed", "failed")]
+)
+def test_what_was_missed_is_caught_up_with(state: str, told: str) -> None:
+    driven = Driven("w1")
+    sent = driven.run()
+    driven.emit(sent, 0, 1)
+    driven.pass_time(2)
+    driven.on(LinkRestored())
+    driven.claimed("w1", key_of(sent.dispatch, state, tokens=1))
+    assert driven.state() == told and driven.given() == []
+
+
+def test_an_answer_that_was_missed_is_caught_up_with() -> None:
+    driven = Driven("w1", dispatch={"ack_timeout_ms": 60_000})
+    driven.pass_time(2)
+    driven.ask()
+    sent = driven.next_sent()
+    driven.on(LinkRestored())
+    driven.claimed("w1", key_of(sent.dispatch))
+    assert driven.state() == "running"
+    driven.finish(sent)
+    assert driven.view("w1").load == 0
+
+
+def test_tokens_that_were_missed_are_asked_for() -> None:
+    driven = Driven("w1", "w2")
+    sent = driven.run()
+    driven.emit(sent, 0, 1)
+    driven.pass_time(2)
+    driven.on(LinkRestored())
+    driven.claimed("w1", key_of(sent.dispatch, tokens=3))
+    (asked,) = driven.given()
+    resume = Continuation(token_ids={0: [1, 2, 3]}, text_sent={0: 3})
+    now = sent.dispatch.model_copy(update={"resume": resume})
+    driven.answer(asked, driven.reply("w1", contents=[now]))
+    driven.leave("w1")
+    dispatch = driven.next_sent().dispatch
+    assert dispatch.resume is not None and dispatch.resume.token_ids == {0: [1, 2, 3]}
+
+
+def test_that_a_worker_gave_it_back_was_missed() -> None:
+    driven = Driven("w1", "w2")
+    sent = driven.run()
+    driven.pass_time(2)
+    driven.on(LinkRestored())
+    driven.claimed("w1", key_of(sent.dispatch, "returned", failure=failure_of(sent.dispatch)))
+    driven.pass_time(0.2)
+    assert driven.next_sent().worker == "w2"
+
+
+def test_a_worker_of_which_nothing_is_heard_for_some_seconds_is_asked() -> None:
+    driven = Driven("w1")
+    sent = driven.run()
+    driven.pass_time(2)
+    driven.emit(sent, 0, 1)
+    driven.new(GiveOrder)
+    driven.pass_time(2.9)
+    assert driven.new(GiveOrder) == []
+    driven.pass_time(0.2)
+    (claim,) = driven.new(GiveOrder)
+    assert (claim.worker, claim.order.verb) == ("w1", "claim")
+
+
+def test_after_a_new_connection_all_are_asked_but_not_twice_within_a_second() -> None:
+    driven = Driven("w1", "w2")
+    driven.new(GiveOrder)
+    driven.on(LinkRestored())
+    assert driven.new(GiveOrder) == []
+    driven.pass_time(1)
+    for _ in range(2):
+        driven.on(LinkRestored())
+    assert [order.worker for order in driven.new(GiveOrder)] == ["w1", "w2"]
+
+
+# Who is claimed.
+
+
+def test_nothing_goes_to_a_worker_that_has_not_told_what_it_has() -> None:
+    driven = Driven()
+    driven.hear("w1", "joined")
+    driven.ask()
+    assert driven.sent() == [] and driven.known().state == "queued"
+    driven.claimed("w1")
+    driven.pass_time(0.1)
+    assert driven.next_sent().worker == "w1"
+
+
+def test_a_worker_that_does_not_answer_is_asked_again_when_it_is_heard_again() -> None:
+    driven = Driven()
+    driven.hear("w1", "joined")
+    claim = driven.last_order("claim")
+    driven.answer(claim, None)
+    driven.new(GiveOrder)
+    driven.hear("w1")
+    assert driven.new(GiveOrder) == [], "within a second"
+    driven.pass_time(1)
+    driven.hear("w1")
+    assert len(driven.new(GiveOrder)) == 1
+
+
+def test_a_worker_that_tells_of_another_term_for_some_seconds_is_claimed_again() -> None:
+    """Heartbeats that left before it answered do not count."""
+    driven = Driven("w1", term=2)
+    driven.new(GiveOrder)
+    driven.pass_time(2.9)
+    driven.hear("w1", term=1)
+    assert driven.new(GiveOrder) == []
+    driven.pass_time(0.2)
+    driven.hear("w1", term=2)
+    assert driven.new(GiveOrder) == []
+    driven.hear("w1", term=1)
+    assert [order.order.verb for order in driven.new(GiveOrder)] == ["claim"]
+
+
+def test_what_a_boot_says_that_is_gone_does_not_count_for_the_next_one() -> None:
+    driven = Driven()
+    driven.hear("w1", "joined")
+    claim, reply = driven.last_order("claim"), driven.reply("w1", claimed=Claimed(term=1))
+    driven.hear("w1", "joined", boot="b2")
+    driven.answer(claim, reply)
+    assert not driven.view("w1").claimed
+
+
+def test_what_a_worker_keeps_of_prompts_is_told_with_its_claim() -> None:
+    driven = Driven()
+    worker = driven.hear("w1", "joined")
+    kept = KeptPrefixes(worker=worker, boot_id=BootId("b1"), number=1, links={"00": "memory"})
+    told = Claimed(term=1, kept=kept)
+    driven.answer(driven.last_order("claim"), driven.reply("w1", claimed=told))
+    assert driven.kept.links(worker) == {"00": "memory"}
+
+
+def test_a_worker_of_a_release_without_a_leader_is_not_asked() -> None:
+    driven = Driven()
+    driven.join_old("w1")
+    assert driven.new(GiveOrder) == [] and driven.view("w1").claimed
+    sent = driven.run()
+    driven.finish(sent)
+    assert driven.state() == "finished"

@@ -1,0 +1,65 @@
+"""Which workers have told what they have, and what may begin before all have."""
+
+from controller.requests.claims import Claims
+from shared.ids import WorkerId
+
+ONE, OTHER = WorkerId("one"), WorkerId("other")
+
+
+def test_where_no_worker_is_there_all_may_begin() -> None:
+    claims = Claims([], 10.0)
+    assert not claims.missing
+    assert claims.may_begin(10.0, turn=True) and claims.may_begin(10.0, turn=False)
+
+
+def test_before_all_have_answered_nothing_begins_and_after_a_second_only_no_turn() -> None:
+    claims = Claims([ONE, OTHER], 10.0)
+    claims.answered(ONE)
+    assert claims.missing and claims.open_at == 11.0
+    for now, begins in ((10.9, False), (11.0, True), (99.0, True)):
+        assert claims.may_begin(now, turn=False) is begins
+        assert not claims.may_begin(now, turn=True)
+
+
+def test_when_all_have_answered_turns_may_begin() -> None:
+    claims = Claims([ONE, OTHER], 10.0)
+    for worker in (OTHER, ONE):
+        assert claims.missing
+        claims.answered(worker)
+    assert not claims.missing and claims.may_begin(10.0, turn=True)
+
+
+def test_who_is_gone_need_not_answer() -> None:
+    claims = Claims([ONE], 10.0)
+    claims.lost(ONE)
+    assert not claims.missing
+
+
+def test_who_comes_later_is_not_waited_for() -> None:
+    claims = Claims([ONE], 10.0)
+    claims.answered(ONE)
+    assert claims.ask(OTHER, 11.0) and not claims.missing
+
+
+def test_one_is_asked_once_in_a_second() -> None:
+    claims = Claims([ONE], 10.0)
+    asked = [claims.ask(ONE, now) for now in (10.0, 10.5, 10.9, 11.0, 11.5)]
+    assert asked == [True, False, False, True, False]
+    assert claims.ask(OTHER, 11.5)
+
+
+def test_who_started_again_is_asked_at_once() -> None:
+    claims = Claims([ONE], 10.0)
+    assert claims.ask(ONE, 10.0)
+    claims.lost(ONE)
+    assert claims.ask(ONE, 10.1)
+
+
+def test_how_long_ago_one_was_asked_is_known() -> None:
+    claims = Claims([ONE], 10.0)
+    assert claims.asked_for_s(ONE, 12.0) == 0
+    claims.ask(ONE, 12.0)
+    claims.ask(ONE, 12.5)  # it is not, so soon
+    assert claims.asked_for_s(ONE, 15.0) == 3
+    claims.lost(ONE)
+    assert claims.asked_for_s(ONE, 15.0) == 0

@@ -1,0 +1,292 @@
+"""How requests come to workers: offers, rejections, and answers that never come."""
+
+import pytest
+
+from controller.requests.events import DispatchesAnswered
+from controller.requests.instructions import GiveOrder
+from shared.ids import BootId
+from shared.messages.control import CancelRequest
+from shared.messages.events import ModelStatus
+from shared.messages.stream import Failed, StreamError
+from tests.controller.requests.driven import FULL, Driven
+from tests.controller.requests.wire import Sent
+from tests.controller.values import models
+
+
+def _end(driven: Driven) -> StreamError:
+    """The bad one that the client of `r` was told."""
+    (end,) = [each for each in driven.told() if isinstance(each, Failed)]
+    assert (end.request_id, driven.state()) == ("r", "failed")
+    return end.error
+
+
+def _offered(driven: Driven) -> list[tuple[str, int]]:
+    return [(sent.worker, sent.dispatch.attempt) for sent in driven.sent()]
+
+
+# Rejected.
+
+
+def test_a_request_that_a_worker_rejects_goes_to_the_next_with_another_attempt() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    first = driven.next_sent()
+    driven.reject(first)
+    second = driven.next_sent()
+    assert [(each.worker, each.dispatch.attempt) for each in (first, second)] == [
+        ("w1", 1),
+        ("w2", 2),
+    ]
+    assert driven.words() == [] and driven.orders() == []
+    assert (driven.view("w1").load, driven.view("w2").load) == (0, 1)
+    driven.accept(second)
+    assert (driven.state(), driven.machine.metrics.retries) == ("running", 0)
+
+
+def test_where_all_rejected_it_they_are_asked_again_when_they_tell_how_they_stand() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    for _ in range(2):
+        driven.reject(driven.next_sent())
+    assert driven.known().state == "queued"
+    driven.pass_time(1)
+    assert driven.sent() == []
+    driven.hear("w2")
+    driven.pass_time(0.1)
+    assert _offered(driven) == [("w2", 3)]
+
+
+def test_where_all_rejected_it_and_none_gets_over_it_the_last_word_is_the_clients() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    driven.reject(driven.next_sent(), "model_unavailable")
+    driven.reject(driven.next_sent(), "context_length_exceeded", param="prompt")
+    error = _end(driven)
+    assert (error.code, error.param) == ("context_length_exceeded", "prompt")
+    assert error.message == "w1 says model_unavailable; w2 says context_length_exceeded"
+
+
+def test_who_was_rejected_in_time_is_told_when_to_come_again() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    for wait_ms in (900, 400):
+        driven.reject(driven.next_sent(), "queue_full", retry_after_ms=wait_ms)
+    driven.pass_time(5.1)
+    error = _end(driven)
+    assert (error.code, error.retry_after_ms, error.retryable) == ("queue_full", 400, True)
+
+
+def test_a_worker_that_started_again_may_take_what_its_last_boot_rejected() -> None:
+    driven = Driven("w1")
+    driven.ask()
+    driven.reject(driven.next_sent(), "model_unavailable", retry_after_ms=100)
+    driven.hear("w1")
+    driven.pass_time(0.1)
+    assert _offered(driven) == [], "it says the same as before"
+    driven.join("w1", boot="b2")
+    driven.pass_time(0.1)
+    assert _offered(driven) == [("w1", 2)]
+
+
+def test_a_worker_that_takes_no_work_from_us_is_claimed_anew_first() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    driven.new(GiveOrder)
+    driven.reject(driven.next_sent(), "not_claimed")
+    (claim,) = driven.new(GiveOrder)
+    assert (claim.worker, claim.order.verb) == ("w1", "claim")
+    assert _offered(driven) == [("w2", 2)] and not driven.view("w1").claimed
+    driven.ask("other")
+    assert _offered(driven) == [("w2", 1)], "nothing goes there until it has told"
+    driven.claimed("w1")
+    driven.ask("third")
+    assert _offered(driven) == [("w1", 1)]
+
+
+# Nobody knows.
+
+
+def test_where_a_worker_does_not_answer_the_request_goes_on_elsewhere() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    first = driven.next_sent()
+    driven.pass_time(0.99)
+    assert driven.sent() == []
+    driven.pass_time(0.02)
+    second = driven.next_sent()
+    assert (second.worker, second.dispatch.attempt) == ("w2", 2)
+    ((worker, order),) = driven.orders()
+    assert isinstance(order, CancelRequest) and worker == "w1"
+    assert (order.attempt, order.silent, order.term) == (1, True, 1)
+    driven.accept(first)
+    driven.emit(first, 0, 9)
+    assert (driven.known().worker, driven.known().started) == ("w2", False)
+    driven.accept(second)
+    assert driven.state() == "running"
+
+
+def test_where_nobody_listens_nothing_is_to_be_cancelled() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    driven.on(DispatchesAnswered(driven.next_sent().number, None))
+    assert (_offered(driven), driven.orders()) == ([("w2", 2)], [])
+
+
+def test_a_worker_that_is_gone_is_not_waited_for() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    driven.next_sent()
+    driven.leave("w1")
+    assert _offered(driven) == [("w2", 2)]
+
+
+def test_a_worker_that_often_does_not_answer_is_left_alone() -> None:
+    driven = Driven("w1", circuit_breaker={"failure_threshold": 2})
+    for name in "ab":
+        driven.ask(name)
+        driven.pass_time(1.1)
+        driven.cancel(name)
+        driven.hear("w1")
+    driven.sent()
+    driven.ask("r")
+    assert driven.sent() == []
+    driven.pass_time(5.1)
+    assert _end(driven).code == "circuit_open"
+
+
+# No worker has capacity.
+
+
+def test_a_request_waits_until_a_worker_has_room() -> None:
+    driven = Driven()
+    driven.join("w1", **FULL)
+    driven.ask()
+    assert (driven.sent(), driven.machine.waiting) == ([], 1)
+    driven.hear("w1")
+    driven.pass_time(0.1)
+    assert _offered(driven) == [("w1", 1)] and driven.machine.waiting == 0
+
+
+def test_a_place_that_is_free_again_is_given_away_in_the_order_of_priority() -> None:
+    driven = Driven()
+    driven.join("w1", max_queue_depth=1, max_batch_size=1)
+    running = [driven.run(name) for name in "ab"]
+    for name, priority in (("low", "low"), ("first", "medium"), ("second", "medium")):
+        driven.ask(name, priority=priority)
+    driven.pass_time(0.01)
+    assert driven.sent() == []
+    for name in ("first", "second", "low"):
+        driven.finish(running.pop(0))
+        driven.pass_time(0.1)
+        sent = driven.next_sent()
+        assert sent.dispatch.request_id == name
+        driven.accept(sent)
+        running.append(sent)
+
+
+def test_a_request_does_not_overtake_those_that_wait_for_the_same() -> None:
+    driven = Driven()
+    driven.join("w1", **FULL)
+    driven.ask("first")
+    driven.hear("w1")
+    driven.ask("second")
+    assert driven.machine.waiting == 2
+    driven.pass_time(0.1)
+    ids = [each.request_id for sent in driven.sent() for each in sent.batch.dispatches]
+    assert ids == ["first", "second"]
+
+
+def test_who_waited_in_vain_is_told_why_there_was_no_worker() -> None:
+    driven = Driven(waiting_room={"max_wait_ms": 2000})
+    driven.join("w1", **FULL)
+    driven.ask(stream=False)
+    driven.pass_time(1.99)
+    assert driven.words() == []
+    driven.pass_time(0.02)
+    error = _end(driven)
+    assert (error.code, error.retry_after_ms) == ("queue_full", 1000)
+    assert "w1 has 1 requests queued" in error.message
+    assert driven.view("w1").turned_away == 1
+    totals = driven.machine.metrics.totals
+    assert (totals.waiting, totals.waited, totals.unplaced) == (0, 1, 1)
+
+
+def test_who_finds_no_room_to_wait_is_told_so_at_once() -> None:
+    driven = Driven(waiting_room={"max_depth": 1})
+    driven.join("w1", **FULL)
+    driven.ask("first", inbox="_INBOX.first")
+    driven.ask("r")
+    assert (_end(driven).code, driven.words("_INBOX.first")) == ("queue_full", [])
+    driven.ask("urgent", priority="high")
+    assert driven.words("_INBOX.first") == ["queue_full"]
+
+
+def test_nobody_waits_for_what_no_worker_will_ever_serve() -> None:
+    driven = Driven()
+    driven.join("w1", models=models(best="warm"))
+    driven.ask()
+    assert _end(driven).code == "no_worker"
+
+
+def test_until_each_worker_was_heard_that_is_there_nobody_is_told_that_there_is_none() -> None:
+    driven = Driven(settled_s=3.0)
+    driven.join("w1", models=models(best="warm"))
+    driven.ask(stream=False)
+    driven.pass_time(2.9)
+    assert driven.words() == []
+    driven.join("w2")
+    driven.pass_time(0.1)
+    assert _offered(driven) == [("w2", 1)]
+
+
+@pytest.mark.parametrize(("limit_ms", "heard_s"), [(5000, 6.0), (1000, 3.0)])
+def test_the_wait_is_not_over_before_each_worker_was_heard(limit_ms: int, heard_s: float) -> None:
+    driven = Driven(settled_s=heard_s, waiting_room={"max_wait_ms": limit_ms})
+    driven.ask(stream=False)
+    driven.pass_time(heard_s - 0.1)
+    assert driven.words() == []
+    driven.pass_time(0.2)
+    assert _end(driven).code == "no_worker"
+
+
+def test_a_worker_that_starts_for_the_first_time_is_waited_for_a_minute() -> None:
+    driven = Driven()
+    driven.join("w1", state="starting")
+    driven.ask(stream=False)
+    for _ in range(58):
+        driven.pass_time(1)
+        driven.hear("w1", state="starting")
+    assert driven.words() == []
+    driven.hear("w1")
+    driven.pass_time(0.1)
+    assert _offered(driven) == [("w1", 1)]
+
+
+def test_a_worker_that_loads_the_model_takes_requests() -> None:
+    driven = Driven()
+    driven.join("w1", models=[ModelStatus(id=models(demo="warm")[0].id, state="loading")])
+    driven.ask()
+    assert _offered(driven) == [("w1", 1)]
+
+
+# Answers of another boot.
+
+
+def test_what_another_boot_says_it_has_it_has() -> None:
+    driven = Driven("w1")
+    driven.ask()
+    sent = driven.next_sent()
+    other = Sent(sent.worker, BootId("b2"), sent.number, sent.batch)
+    driven.accept(other)
+    assert (driven.state(), driven.known().boot_id) == ("running", "b2")
+
+
+def test_a_client_hears_of_a_worker_of_an_old_release_from_here_that_it_has_it() -> None:
+    """Others say so themselves."""
+    driven = Driven()
+    driven.join_old("w1")
+    driven.run()
+    (told,) = driven.told()
+    assert driven.words() == ["accepted"] and told.worker == "w1"
+    driven.run("whole", stream=False)
+    assert driven.words() == ["accepted"]

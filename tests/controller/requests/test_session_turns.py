@@ -1,0 +1,97 @@
+"""The order of the turns of sessions, beside lists."""
+
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from controller.requests.request import Request
+from controller.requests.session_turns import SessionTurns
+from shared.ids import SessionKey
+from tests.controller.values import request
+
+
+def _turn(name: str, session: str | None = "s") -> Request:
+    return request(name, session_id=session)
+
+
+def test_the_first_that_came_is_next_and_then_the_one_after_it() -> None:
+    turns, (one, two, three) = SessionTurns(), [_turn(name) for name in "abc"]
+    for each in (one, two, three):
+        turns.arrived(each)
+    assert [turns.is_next(each) for each in (one, two, three)] == [True, False, False]
+    assert turns.left(two) is None, "nobody's turn has come by that"
+    assert turns.left(one) is three and turns.is_next(three)
+    assert turns.left(three) is None
+
+
+def test_what_is_no_turn_waits_for_none() -> None:
+    turns, alone = SessionTurns(), _turn("a", None)
+    turns.arrived(alone)
+    assert turns.is_next(alone) and turns.left(alone) is None
+
+
+def test_what_runs_already_is_before_all_that_wait() -> None:
+    turns, waiting, running = SessionTurns(), _turn("a"), _turn("b")
+    turns.arrived(waiting)
+    turns.began_before(running)
+    assert turns.is_next(running) and not turns.is_next(waiting)
+    assert turns.left(running) is waiting
+
+
+def test_one_leaves_once() -> None:
+    turns, (one, two) = SessionTurns(), [_turn(name) for name in "ab"]
+    turns.arrived(one)
+    turns.arrived(two)
+    assert turns.left(one) is two
+    assert turns.left(one) is None
+    assert turns.left(_turn("stranger")) is None and turns.is_next(two)
+
+
+def test_after_the_last_turn_nothing_is_left_of_a_session() -> None:
+    turns, one = SessionTurns(), _turn("a")
+    turns.arrived(one)
+    turns.left(one)
+    assert turns._turns == {}
+
+
+class TurnsBesideLists(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = SessionTurns()
+        self.expected: defaultdict[SessionKey, list[Request]] = defaultdict(list)
+        self.all: list[Request] = []
+
+    @rule(session=st.sampled_from("st"), first=st.booleans())
+    def come(self, session: str, first: bool) -> None:
+        one = _turn(str(len(self.all)), session)
+        assert one.session is not None
+        self.all.append(one)
+        expected = self.expected[one.session]
+        if first:
+            self.turns.began_before(one)
+            expected.insert(0, one)
+        else:
+            self.turns.arrived(one)
+            expected.append(one)
+
+    @precondition(lambda self: self.all)
+    @rule(data=st.data())
+    def leave(self, data: Any) -> None:
+        one = data.draw(st.sampled_from(self.all))
+        expected = self.expected[one.session]
+        was_first = one in expected and expected[0] is one
+        if one in expected:
+            expected.remove(one)
+        assert self.turns.left(one) is (expected[0] if was_first and expected else None)
+
+    @invariant()
+    def one_of_each_session_is_next(self) -> None:
+        for expected in self.expected.values():
+            assert [self.turns.is_next(each) for each in expected] == [
+                number == 0 for number in range(len(expected))
+            ]
+
+
+test_turns_never_differ_from_lists = TurnsBesideLists.TestCase
