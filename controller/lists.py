@@ -309,7 +309,8 @@ class ListRunner:
             one.capacity, one.counted_at = self._capacity(one.whole)[0], now
         while one.end is None and one.waiting and now >= one.not_before:
             served = one.open
-            one.begun = one.begun or any(_is_served(part) for part in served)
+            if any(_is_served(part) for part in served):
+                self._begin(one)
             if one.rejected is not None and not one.begun:
                 return  # where not one finds a worker, the list is rejected
             seeking = sum(not _is_served(part) for part in served)
@@ -361,7 +362,8 @@ class ListRunner:
             part.route = message.route or part.route
             self._fail(one, part, message.error)
             return
-        one.begun = one.begun or message.worker is not None
+        if message.worker is not None:
+            self._begin(one)
         try:
             outputs = part.assembler.take(message)
         except ClusterError as error:
@@ -379,6 +381,12 @@ class ListRunner:
             part.answered, part.timings = True, part.assembler.timings
             part.route = part.assembler.route
             self._close(one, part)
+
+    def _begin(self, one: _List) -> None:
+        """A worker accepted one of its parts."""
+        if not one.begun:
+            one.begun = True
+            self._say(one, [Status(*one.origin, "accepted", seed=one.whole.seed)])
 
     def _close(self, one: _List, part: _Part) -> None:
         """What still comes for it does not count; others may go."""

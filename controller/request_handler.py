@@ -119,22 +119,21 @@ class RequestHandler:
             request = self._read(message)
             leader.on(Published(request))
         except RequestError as error:
-            await self._reject(message, error)
+            await self._reject(leader, message, error)
         except Exception as error:  # one request fails, not the controller
             logger.exception("a request could not be taken in")
             told = f"{type(error).__name__}: {error}"
-            await self._reject(message, RequestError(told, code="internal_error"))
+            await self._reject(leader, message, RequestError(told, code="internal_error"))
 
     def _read(self, message: Message) -> Request:
         limit = self._bus.max_payload // 4
         now = time.monotonic()
         return read_request(message, self._settings.skills, max_bytes=limit, now=now)
 
-    async def _reject(self, message: Message, error: RequestError) -> None:
+    async def _reject(self, leader: Leader, message: Message, error: RequestError) -> None:
         multiplex = Claims.of(message.payload).multiplex
-        await self._answer(
-            message, encode_stream(rejection(message.payload, error), multiplex=multiplex)
-        )
+        told = rejection(message.payload, error, leader.machine.attempts_before)
+        await self._answer(message, encode_stream(told, multiplex=multiplex))
 
     # Questions.
 

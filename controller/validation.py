@@ -53,6 +53,6 @@ def read_request(message: Message, skills: Skills, *, max_bytes: int, now: float
     )
 
 
-def rejection(payload: bytes, error: ClusterError) -> Failed:
+def rejection(payload: bytes, error: ClusterError, attempt: int) -> Failed:
     """The terminal message of a request that was not accepted."""
-    return Failed(Claims.of(payload).request_id, 0, None, StreamError.from_exception(error))
+    return Failed(Claims.of(payload).request_id, attempt, None, StreamError.from_exception(error))

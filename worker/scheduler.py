@@ -51,6 +51,9 @@ from worker.throughput import Throughput
 
 logger = logging.getLogger(__name__)
 
+_IN_FLIGHT_S = 1.0
+"""What ended so short a time before the last claim may not have been known then."""
+
 
 class Scheduler:
     """Owns every request between its dispatch and its end.
@@ -76,6 +79,7 @@ class Scheduler:
         self.kept = kept
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._requests = RequestTable()
+        self._claimed_at = 0.0
         self._numbers = itertools.count(1)
         self.throughput = Throughput(time.monotonic)
         self._speeds = ModelSpeeds(engines)
@@ -216,14 +220,16 @@ class Scheduler:
         left not long ago.
 
         Args:
-            again: it has claimed this worker before: it knows which ones had ended.
+            again: it has claimed this worker before: it knows which ones had ended then.
         """
-        table = self._requests
+        table, known_until = self._requests, self._claimed_at - _IN_FLIGHT_S if again else 0.0
+        self._claimed_at = time.monotonic()
         for request in table.recent:
             request.owner = leader
         listed = [request.claimed() for request in table]
         listed += [back.request.claimed(back.event) for back in table.given_back]
-        return listed if again else listed + [request.claimed() for request in table.ended]
+        ended = [request for request in table.ended if request.ended_at >= known_until]
+        return listed + [request.claimed() for request in ended]
 
     def contents(self, asked: Iterable[RequestRef], max_bytes: int) -> list[Dispatch]:
         """The contents of the first of these requests: as many as may be told at once; those that

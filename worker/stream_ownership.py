@@ -50,4 +50,4 @@ def _is_ours(request: ActiveRequest, state: RequestState, worker: WorkerId) -> b
     attempt = request.dispatch.attempt
     if state.attempt != attempt:
         return state.attempt < attempt  # it does not know of this one yet
-    return state.state in ("dispatching", "running") and state.worker == worker
+    return state.worker == worker  # none where the leader told the end itself

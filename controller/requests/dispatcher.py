@@ -43,6 +43,7 @@ class Dispatcher:
     """
     Attributes:
         router, queue, waiting: what it asks.
+        doubted: boots of workers that did not answer, and were not heard of since.
         failovers_ms: how long requests waited that had to leave a worker, until they went on: the
             longest for each worker.
     """
@@ -58,12 +59,20 @@ class Dispatcher:
         instructions: Instructions,
         draw: Callable[[], float],
         fire: Fire,
+        *,
+        attempts_before: int,
         settled_at: float,
     ) -> None:
+        """
+        Args:
+            attempts_before: what earlier leaders may have counted to.
+            settled_at: from then on every worker was heard that is there.
+        """
         self.router = router
         self.queue = queue
         self.waiting = WaitingRoom(settings.controller.waiting_room, metrics.totals)
         self.failovers_ms: dict[WorkerId, float] = {}
+        self.doubted: set[tuple[WorkerId, BootId]] = set()
         self._settings = settings
         self._registry = registry
         self._prefixes = prefixes
@@ -72,6 +81,7 @@ class Dispatcher:
         self._draw = draw
         self._retries = RetrySchedule(settings.controller.retry, draw)
         self._fire = fire
+        self._attempts_before = attempts_before
         self._settled_at = settled_at
 
     def configure(self, settings: ClusterSettings) -> None:
@@ -99,7 +109,7 @@ class Dispatcher:
         if error is None:
             self.waiting.leave(request)
         elif self._is_worth_waiting(request, error):
-            request.no_route = error
+            self._wait_for(request, error)
         else:
             self.waiting.leave(request, in_vain=True)
             self._fail_unplaced(request, error)
@@ -116,6 +126,7 @@ class Dispatcher:
         placed = Placement(decision.worker, prefill_ms, now, choices=request.contents.choices)
         if request.contents.debug:
             request.route = self.router.route(request, need, decision)
+        request.attempt = max(request.attempt, self._attempts_before)
         request.offer(decision, placed)
         self._out.add(*self.queue.add(decision.worker.report, request, now))
         return None
@@ -128,17 +139,23 @@ class Dispatcher:
             return
         if request.waits_since is None:
             request.waits_since = now
-        most_s = _STARTS_WITHIN_S if error.starts else self.waiting.max_wait_s
-        request.until = max(request.waits_since + most_s, self._settled_at)
-        request.state, request.reason, request.no_route = "queued", error.code, error
+        request.state = "queued"
+        self._wait_for(request, error)
         loser = self.waiting.enter(request, now)
         if loser is not None and loser.no_route is not None:
             self._fail_unplaced(loser, loser.no_route)
 
+    def _wait_for(self, request: Request, error: NoRoute) -> None:
+        most_s = _STARTS_WITHIN_S if error.starts else self.waiting.max_wait_s
+        request.until = max((request.waits_since or 0.0) + most_s, self._settled_at)
+        request.reason, request.no_route = error.code, error
+
     def _is_worth_waiting(self, request: Request, error: NoRoute) -> bool:
         """Until every worker was heard that is there, it is."""
+        if self._out.now < self._settled_at or error.returns:
+            return True
         rejections = request.rejected.values()
-        return error.passes or any(map(passes, rejections)) or self._out.now < self._settled_at
+        return self.waiting.enabled and (error.passes or any(map(passes, rejections)))
 
     def give_up_waiting(self, request: Request) -> None:
         """No worker had capacity in time."""
@@ -159,6 +176,10 @@ class Dispatcher:
     def look(self) -> None:
         """Workers may have capacity now."""
         self.waiting.look(lambda request: self._fire(request, "capacity_changed"))
+
+    def heard(self, worker: WorkerId) -> None:
+        """It is there."""
+        self.doubted = {boot for boot in self.doubted if boot[0] != worker}
 
     # Offered.
 
@@ -203,6 +224,8 @@ class Dispatcher:
         view = decision.worker
         self._metrics.refused(view.id, refusal.code)
         self._out.info(f"{view.id} rejected it: {refusal.message}", request, refusal.code)
+        if refusal.code == "worker_lost":
+            self.doubted.add((view.id, view.report.boot_id))
         request.rejected[view.id] = Rejection(refusal, view.report.boot_id, view.seen_at)
         request.decline("fault" if refusal.code in WORKER_FAULTS else "other", self._out.now)
 

@@ -51,6 +51,7 @@ class RequestMachine:
     """The requests of one leader, in one term.
 
     Attributes:
+        attempts_before: no leader before has counted attempts further.
         metrics: what it counts.
         router: says where requests go.
     """
@@ -77,9 +78,9 @@ class RequestMachine:
             settled_at: from then on every worker was heard that is there.
         """
         self.term = term
+        self.attempts_before = _ATTEMPTS_PER_LEADER * (term - 1)
         self.metrics = metrics
         self.router = Router(controller, settings, registry, prefixes, draw)
-        self._attempts_before = _ATTEMPTS_PER_LEADER * (term - 1)
         self._settings = settings
         self._registry = registry
         self._leaving = False
@@ -93,8 +94,9 @@ class RequestMachine:
         )
         self._dispatcher = Dispatcher(
             settings, registry, prefixes, metrics, self.router, self._queue, self._out, draw,
-            self._fire, settled_at,
+            self._fire, attempts_before=self.attempts_before, settled_at=settled_at,
         )  # fmt: skip
+        self._settled_at = settled_at
         self._takeover = Takeover(
             settings.skills, registry, prefixes, self._store, self._turns, self._out,
             self._fire, self._adopted, self._drop,
@@ -129,11 +131,12 @@ class RequestMachine:
     @property
     def busy_workers(self) -> set[tuple[WorkerId, BootId]]:
         """The boots of workers that have requests, or were asked to take some."""
-        return {
+        busy = {
             (request.worker, request.boot_id)
             for request in self._store
             if request.worker is not None and request.boot_id is not None
         }
+        return busy | self._dispatcher.doubted
 
     @property
     def unsettled(self) -> list[str]:
@@ -185,6 +188,7 @@ class RequestMachine:
             case events.TimePassed():
                 self._do_what_is_due()
             case events.WorkerHeard():
+                self._dispatcher.heard(event.worker)
                 self._takeover.on_heard(event.worker)
                 self._capacity_changed()
             case WorkerGone():
@@ -253,7 +257,7 @@ class RequestMachine:
 
     def _count_from_here(self, request: Request) -> None:
         """Nobody has it from before: what is said of it counts more than all that was."""
-        request.attempt = max(request.attempt, self._attempts_before)
+        request.attempt = max(request.attempt, self.attempts_before)
 
     def _arrive(self, request: Request) -> None:
         """It is known from now on."""
@@ -324,7 +328,7 @@ class RequestMachine:
                 request_id=request_id,
                 state=request.wire_state,
                 controller=controller,
-                worker=request.worker,
+                worker=request.worker if request.end is None else None,
                 attempt=request.attempt,
                 tokens=request.tokens,
             )
@@ -386,6 +390,8 @@ class RequestMachine:
         self._dispatcher.place(request)
         if request.state == "queued":
             self._due.set(request, request.until)
+            if self._out.now < self._settled_at:
+                self._look_at = min(self._look_at, self._settled_at)
 
     def _place_again(self, request: Request) -> None:
         self._dispatcher.place_again(request)
@@ -470,6 +476,7 @@ class RequestMachine:
 
     def _on_worker_gone(self, gone: WorkerGone) -> None:
         self._out.warn(f"worker {gone.worker} is gone: {gone.reason}")
+        self._dispatcher.heard(gone.worker)
         here = self._registry.worker(gone.worker)
         if here is None or not here.claimed:
             self._claims.lost(gone.worker)
@@ -544,6 +551,7 @@ class RequestMachine:
 
     def _forget(self, request: Request) -> None:
         """Nobody knows any more what was asked: its client asks again."""
+        request.decline("other", self._out.now)
         self._store.remove(request)
         self._drop(request)
 

@@ -19,20 +19,22 @@ class WaitingRoom:
 
     Attributes:
         max_wait_s: how long any request should wait.
+        enabled: also where nobody will return, but only has no capacity.
     """
 
     def __init__(self, limits: Limits, totals: Totals) -> None:
         self.max_wait_s = limits.max_wait_ms / 1000
+        self.enabled = limits.enabled
         self._queue: RequestQueue[Request, Hashable] = RequestQueue(
-            _depth(limits), kind=lambda request: request.waiting_kind, reject_when_full=False
+            limits.max_depth, kind=lambda request: request.waiting_kind, reject_when_full=False
         )
         self._totals = totals
         totals.waiting = 0
 
     def configure(self, limits: Limits) -> None:
         """Hold other limits; who waits already stays."""
-        self.max_wait_s = limits.max_wait_ms / 1000
-        self._queue.configure(_depth(limits))
+        self.max_wait_s, self.enabled = limits.max_wait_ms / 1000, limits.enabled
+        self._queue.configure(limits.max_depth)
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -74,7 +76,3 @@ class WaitingRoom:
                 place_again(request)
                 if request.state == "queued":
                     in_vain.add(alike)
-
-
-def _depth(limits: Limits) -> int:
-    return limits.max_depth if limits.enabled else 0

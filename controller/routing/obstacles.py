@@ -54,6 +54,7 @@ class NoRoute(Unavailable):
     Attributes:
         passes: whether one that could is only short of room, failed lately, or may be back soon,
             or nobody was heard of yet: it pays to wait.
+        returns: of these, whether it may be back soon, or nobody was heard of yet.
         starts: whether one that could starts.
     """
 
@@ -66,7 +67,8 @@ class NoRoute(Unavailable):
             retry_after_ms=min(waits, default=None) if code != "no_worker" else None,
         )
         self.obstacles = obstacles
-        self.passes = nobody or any(found.passes for found in obstacles.values())
+        self.returns = nobody or any(found.may_return for found in obstacles.values())
+        self.passes = self.returns or any(found.passes for found in obstacles.values())
         self.starts = any(found.starts for found in obstacles.values())
 
 

@@ -36,6 +36,18 @@ KEPT: dict[str, Sequence[Step]] = {
         Start("w-1", 2.0),
         Kill("c-1"),
     ),
+    "the worker dropped the end of an answer that it had not sent yet, as the leader knew that it had "
+    "ended": (
+        KillServer("s-1", 0.3),
+        Stop("c-2", 4.0),
+        SlowFrom("w-1", 0.4, "c-1"),
+        Wait(2.5),
+        Ask(2, same_inbox=True),
+        Ask(1, plainly=True, same_inbox=True),
+        Wait(0.3),
+        KillServer("s-2", 0.3),
+        StopJetStream(5.0, "lost"),
+    ),
     "a controller that stood still while another one led, and JetStream lost the record, led in "
     "the same term": (
         Stop("c-1", 4.0),

@@ -10,6 +10,7 @@ from shared.errors import BusError, NoJetStream, Overtaken
 from tests.simulation.bus import SimulatedBus
 
 _ANSWER_S = 0.002
+_LATE_S = 0.3
 
 
 class JetStream:
@@ -33,7 +34,15 @@ class JetStream:
         """All that was kept, as with the disks of the servers: sequences begin anew."""
         self.sequence, self.value, self.was_lost = 0, b"", True
 
-    def tell(self, value: bytes) -> None:
+    def write(self, value: bytes, after: int) -> int | None:
+        """The new sequence; None where another one is there."""
+        if after != self.sequence:
+            return None
+        self.sequence, self.value = self.sequence + 1, value
+        self._tell(value)
+        return self.sequence
+
+    def _tell(self, value: bytes) -> None:
         for bus, handler in self.hearing:
             if bus.connected:
                 bus.spawn(_called(handler, value))
@@ -54,14 +63,14 @@ class RecordStore:
 
     async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int:
         await self._reach(timeout_s)
-        overtaken = after != self._jetstream.sequence
-        if not overtaken:
-            self._jetstream.sequence += 1
-            self._jetstream.value = value
-            self._jetstream.tell(value)
-        sequence = self._jetstream.sequence
+        if self._jetstream.loses_answers:  # it may be done any time
+            loop = asyncio.get_running_loop()
+            loop.call_later(_LATE_S, self._jetstream.write, value, after)
+            await asyncio.sleep(timeout_s)
+            raise BusError("JetStream's answer was lost")
+        sequence = self._jetstream.write(value, after)
         await self._answer(timeout_s)
-        if overtaken:
+        if sequence is None:
             raise Overtaken("another one has written since")
         return sequence
 

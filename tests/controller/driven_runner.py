@@ -1,0 +1,241 @@
+"""A `ListRunner` that a test drives: its leader, its workers and its clients are what the test
+says."""
+
+from typing import Any
+
+from controller.lists import ListRunner
+from controller.requests.events import Event, Finish, ListEnded, Published, Queried
+from controller.requests.instructions import OrderList
+from controller.requests.request import Request, RequestKey
+from shared.bus import Message
+from shared.ids import WorkerId
+from shared.messages.stream import (
+    ChoiceOutput,
+    Chunk,
+    Done,
+    Failed,
+    FinishReason,
+    Status,
+    StatusName,
+    StreamError,
+    StreamMessage,
+    Timings,
+    Usage,
+    decode,
+    encode,
+)
+from tests.controller.values import request
+from tests.worker.virtual_time import Clock
+
+INBOX, LATER = "_INBOX.x", "_INBOX.later"
+RUNNER = "_INBOX.c-1"
+W1 = WorkerId("w1")
+TIMINGS = Timings(1, 2, 3, 4)
+_TICK_S = 0.25
+
+
+class DrivenRunner:
+    """
+    Attributes:
+        slots, most: of all workers, and of the one that has most.
+        connections: how often a connection was made.
+        events: all that was submitted to the leader.
+        put: messages to clients: the inbox, what it says, and the reply subject.
+    """
+
+    def __init__(
+        self, clock: Clock, *, slots: int = 8, most: int = 8, max_bytes: int = 1_000_000
+    ) -> None:
+        self.clock = clock
+        self.slots, self.most = slots, most
+        self.connections = 1
+        self.events: list[Event] = []
+        self.put: list[tuple[str, list[StreamMessage], str]] = []
+        self.known: dict[RequestKey, Request] = {}
+        self._read = 0
+        self.runner = ListRunner(
+            self._submit,
+            self.known.get,
+            lambda whole: (self.slots, self.most),
+            lambda inbox, payload, reply: self.put.append((inbox, decode(payload), reply)),
+            RUNNER,
+            max_bytes,
+            lambda: self.connections,
+        )
+
+    def limit_messages(self, max_bytes: int) -> None:
+        """Of the server."""
+        self.runner._max_bytes = max_bytes
+
+    # The leader.
+
+    def serve(self, prompts: int = 2, *, request_id: str = "r", **fields: Any) -> Request:
+        """One more list; each prompt has a number."""
+        texts = [f"prompt {number}" for number in range(prompts)]
+        body = {"prompt": texts, **fields}
+        whole = request(request_id, now=self.clock.now, **body)
+        self.runner.take(OrderList("serve", whole))
+        return whole
+
+    def order(self, verb: Any, whole: Request, **fields: Any) -> None:
+        self.runner.take(OrderList(verb, whole, **fields))
+
+    def new_parts(self) -> list[Request]:
+        """Those that were submitted since the last look, also again."""
+        published = [each.request for each in self.events if isinstance(each, Published)]
+        new, self._read = published[self._read :], len(published)
+        return new
+
+    def new_prompts(self) -> list[str]:
+        return [str(part.contents.prompt) for part in self.new_parts()]
+
+    def run(self, *parts: Request) -> None:
+        """A worker has these."""
+        for part in parts:
+            self._move(part, "running", 1)
+
+    def ended(self) -> list[Done | Failed]:
+        """What the leader was told of lists."""
+        return [each.end for each in self.events if isinstance(each, ListEnded)]
+
+    def cancelled(self) -> list[str]:
+        """The parts that the leader is to cancel."""
+        found = [each for each in self.events if isinstance(each, Queried)]
+        assert all(each.cancel and each.of_part and not each.reply for each in found)
+        return [each.key[1] for each in found]
+
+    def finished(self) -> list[tuple[str, str]]:
+        """The parts that the leader is to end, and why."""
+        found = [each for each in self.events if isinstance(each, Finish)]
+        return [(each.key[1] if each.key is not None else "", each.error.code) for each in found]
+
+    def _submit(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, Published):
+            self.known.setdefault(event.request.key, event.request)
+
+    def _move(self, part: Request, state: Any, attempt: int) -> None:
+        known = self.known[part.key]
+        known.state, known.worker, known.attempt = state, W1, attempt
+
+    # Workers.
+
+    def say(self, part: Request, status: StatusName) -> None:
+        self.hear(Status(*_origin(part), status))
+
+    def speak(
+        self,
+        part: Request,
+        index: int,
+        *token_ids: int,
+        choice: int = 0,
+        reason: FinishReason | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        """New tokens of a choice."""
+        self.run(part)
+        output = _spoken(choice, index, token_ids, reason)
+        self.hear(Chunk(*_origin(part), output, usage))
+
+    def end(
+        self,
+        part: Request,
+        index: int,
+        *token_ids: int,
+        choice: int = 0,
+        reason: FinishReason = "stop",
+        usage: Usage | None = None,
+        timings: Timings = TIMINGS,
+        route: dict[str, Any] | None = None,
+    ) -> None:
+        """The good end of a part, with the last tokens of a choice."""
+        self._move(part, "ended", 1)
+        output = _spoken(choice, index, token_ids, reason)
+        count = usage or Usage(5, 1, index + len(token_ids))
+        self.hear(Done(*_origin(part), count, timings, (output,), route))
+
+    def answer(self, part: Request, *token_ids: int) -> None:
+        """The same whole answer in each choice."""
+        n = part.contents.n
+        for choice in range(n - 1):
+            self.speak(part, 0, *token_ids, choice=choice, reason="stop")
+        usage = Usage(5, 1, n * len(token_ids))
+        self.end(part, 0, *token_ids, choice=n - 1, usage=usage)
+
+    def fail(
+        self, part: Request, code: str, message: str = "it failed", **fields: Any
+    ) -> None:
+        """The leader or a worker ends a part."""
+        known = self.known[part.key]
+        known.state, known.ended_well = "ended", False
+        self.hear(Failed(*_origin(part), StreamError.of(code, message, **fields)))
+
+    def hear(self, *messages: StreamMessage) -> None:
+        for message in messages:
+            self.runner.on_message(Message(f"{RUNNER}.parts", "", encode(message, multiplex=True)))
+
+    def miss(self, inbox: str = INBOX) -> bool:
+        """Nobody listens to an inbox; returns whether the last message was to find that out."""
+        subject = f"{RUNNER}.probe.{inbox}"
+        asked = self.put[-1][2] == subject
+        if asked:
+            self.runner.on_message(Message(subject, "", b"", no_responders=True))
+        return asked
+
+    # Time.
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(round(seconds / _TICK_S)):
+            self.clock.now += _TICK_S
+            self.runner.tick()
+
+    # Clients.
+
+    def told(self, inbox: str = INBOX) -> list[StreamMessage]:
+        return [each for to, messages, _ in self.put if to == inbox for each in messages]
+
+    def chunks(self, inbox: str = INBOX) -> list[Chunk]:
+        return [each for each in self.told(inbox) if isinstance(each, Chunk)]
+
+    def statuses(self, inbox: str = INBOX) -> list[str]:
+        return [each.status for each in self.told(inbox) if isinstance(each, Status)]
+
+    def tokens(self, inbox: str = INBOX) -> dict[int, list[int]]:
+        """By choice, in order and without a gap."""
+        found: dict[int, list[int]] = {}
+        for chunk in self.chunks(inbox):
+            tokens = found.setdefault(chunk.output.choice, [])
+            assert chunk.output.index == len(tokens), "something is missing"
+            tokens += chunk.output.token_ids
+        return found
+
+    def reasons(self, inbox: str = INBOX) -> dict[int, str]:
+        outputs = [chunk.output for chunk in self.chunks(inbox)]
+        return {each.choice: each.finish_reason for each in outputs if each.finish_reason}
+
+    def errors(self, inbox: str = INBOX) -> dict[int, StreamError]:
+        outputs = [chunk.output for chunk in self.chunks(inbox)]
+        return {each.choice: each.error for each in outputs if each.error is not None}
+
+    def done(self, inbox: str = INBOX) -> Done:
+        """The good end, after which nothing was said."""
+        end = self.told(inbox)[-1]
+        assert isinstance(end, Done), end
+        return end
+
+    def failed(self, inbox: str = INBOX) -> StreamError:
+        end = self.told(inbox)[-1]
+        assert isinstance(end, Failed), end
+        return end.error
+
+
+def _origin(part: Request) -> tuple[Any, int, WorkerId]:
+    return part.request_id, 1, W1
+
+
+def _spoken(
+    choice: int, index: int, token_ids: tuple[int, ...], reason: FinishReason | None
+) -> ChoiceOutput:
+    """Each token is its number in angle brackets."""
+    text = "".join(f"<{token}>" for token in token_ids)
+    return ChoiceOutput(choice, index, list(token_ids), text, finish_reason=reason)
