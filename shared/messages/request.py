@@ -360,7 +360,9 @@ class InferenceRequest(Tools):
         id with another fingerprint conflicts."""
         if not any(getattr(self, name) for name in _WITH_KEYS):  # as most are; much cheaper
             exclude = {"request_id", "resume"}
-            body = self.__pydantic_serializer__.to_json(self, exclude=exclude, exclude_defaults=True)
+            body = self.__pydantic_serializer__.to_json(
+                self, exclude=exclude, exclude_defaults=True
+            )
             return hashlib.sha256(body).hexdigest()
         fields = self.model_dump(exclude={"request_id", "resume"}, exclude_defaults=True)
         try:

@@ -1,15 +1,26 @@
-"""A running controller for each test."""
+"""A running controller, or a list runner that is driven by hand, for each test."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
+from controller import lists
 from shared.bus import Bus
 from shared.settings.tree import Nats
+from tests.controller.driven_runner import DrivenRunner
 from tests.controller.running import Running, running_controller
+from tests.worker.virtual_time import Clock
 
 
 @pytest.fixture
 async def cluster(nats_settings: Nats, bus: Bus) -> AsyncIterator[Running]:
     async with running_controller(nats_settings, bus) as running:
         yield running
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> DrivenRunner:
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    monkeypatch.setattr(lists, "awake_or_asleep", clock)
+    return DrivenRunner(clock)

@@ -37,35 +37,38 @@ _TICK_S = 0.25
 class DrivenRunner:
     """
     Attributes:
+        clock: of all of them.
         slots, most: of all workers, and of the one that has most.
         connections: how often a connection was made.
         events: all that was submitted to the leader.
         put: messages to clients: the inbox, what it says, and the reply subject.
     """
 
-    def __init__(
-        self, clock: Clock, *, slots: int = 8, most: int = 8, max_bytes: int = 1_000_000
-    ) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.slots, self.most = slots, most
+        self.slots = self.most = 8
         self.connections = 1
         self.events: list[Event] = []
         self.put: list[tuple[str, list[StreamMessage], str]] = []
         self.known: dict[RequestKey, Request] = {}
-        self._read = 0
-        self.runner = ListRunner(
+        self._read = self._missed = 0
+        self._runner = ListRunner(
             self._submit,
             self.known.get,
             lambda whole: (self.slots, self.most),
             lambda inbox, payload, reply: self.put.append((inbox, decode(payload), reply)),
             RUNNER,
-            max_bytes,
+            1_000_000,
             lambda: self.connections,
         )
 
+    @property
+    def idle(self) -> bool:
+        return self._runner.idle
+
     def limit_messages(self, max_bytes: int) -> None:
         """Of the server."""
-        self.runner._max_bytes = max_bytes
+        self._runner._max_bytes = max_bytes
 
     # The leader.
 
@@ -74,11 +77,11 @@ class DrivenRunner:
         texts = [f"prompt {number}" for number in range(prompts)]
         body = {"prompt": texts, **fields}
         whole = request(request_id, now=self.clock.now, **body)
-        self.runner.take(OrderList("serve", whole))
+        self._runner.take(OrderList("serve", whole))
         return whole
 
     def order(self, verb: Any, whole: Request, **fields: Any) -> None:
-        self.runner.take(OrderList(verb, whole, **fields))
+        self._runner.take(OrderList(verb, whole, **fields))
 
     def new_parts(self) -> list[Request]:
         """Those that were submitted since the last look, also again."""
@@ -162,9 +165,7 @@ class DrivenRunner:
         usage = Usage(5, 1, n * len(token_ids))
         self.end(part, 0, *token_ids, choice=n - 1, usage=usage)
 
-    def fail(
-        self, part: Request, code: str, message: str = "it failed", **fields: Any
-    ) -> None:
+    def fail(self, part: Request, code: str, message: str = "it failed", **fields: Any) -> None:
         """The leader or a worker ends a part."""
         known = self.known[part.key]
         known.state, known.ended_well = "ended", False
@@ -172,14 +173,19 @@ class DrivenRunner:
 
     def hear(self, *messages: StreamMessage) -> None:
         for message in messages:
-            self.runner.on_message(Message(f"{RUNNER}.parts", "", encode(message, multiplex=True)))
+            self.receive(Message(f"{RUNNER}.parts", "", encode(message, multiplex=True)))
+
+    def receive(self, message: Message) -> None:
+        self._runner.on_message(message)
 
     def miss(self, inbox: str = INBOX) -> bool:
-        """Nobody listens to an inbox; returns whether the last message was to find that out."""
+        """Nobody listens to an inbox; returns whether a message was sent there to find that out,
+        since the last one that nobody heard."""
         subject = f"{RUNNER}.probe.{inbox}"
-        asked = self.put[-1][2] == subject
+        asked = any(reply == subject for _, _, reply in self.put[self._missed :])
+        self._missed = len(self.put)
         if asked:
-            self.runner.on_message(Message(subject, "", b"", no_responders=True))
+            self.receive(Message(subject, "", b"", no_responders=True))
         return asked
 
     # Time.
@@ -187,7 +193,7 @@ class DrivenRunner:
     def pass_time(self, seconds: float) -> None:
         for _ in range(round(seconds / _TICK_S)):
             self.clock.now += _TICK_S
-            self.runner.tick()
+            self._runner.tick()
 
     # Clients.
 

@@ -102,12 +102,12 @@ def test_only_inboxes_of_the_client_are_answered() -> None:
 
 def test_a_rejection_names_the_id_if_there_is_one_and_carries_the_error() -> None:
     error = InvalidRequest("n: too many", param="n")
-    end = rejection(b'{"request_id": "mine", "n": 999}', error)
-    assert (end.request_id, end.attempt, end.worker) == ("mine", 0, None)
+    end = rejection(b'{"request_id": "mine", "n": 999}', error, 2000)
+    assert (end.request_id, end.attempt, end.worker) == ("mine", 2000, None)
     assert (end.error.code, end.error.param, end.error.message) == (
         "invalid_request", "n", "n: too many",
     )  # fmt: skip
-    assert rejection(b"nonsense", error).request_id is None
+    assert rejection(b"nonsense", error, 0).request_id is None
 
 
 # Holding.

@@ -150,12 +150,26 @@ def test_what_comes_again_was_not_given_back(claimed: Claimed) -> None:
 # Ended.
 
 
-def test_what_has_ended_is_told_to_the_first_claim_of_a_leader_alone(claimed: Claimed) -> None:
-    claimed.worker.accept("r")
-    claimed.worker.finish("r")
+def test_a_leader_that_claims_again_is_told_what_has_ended_since(
+    claimed: Claimed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in the second before: that was on its way when it claimed."""
+    clock = Clock()
+    monkeypatch.setattr("time.monotonic", clock)
+    claimed.worker.accept("early", "late", "later")
+    claimed.worker.finish("early")
+    clock.now += 10
+    claimed.worker.finish("late")
+    clock.now += 0.9
+    assert claimed.states() == {"early": "finished", "late": "finished", "later": "running"}
+    clock.now += 1
+    claimed.worker.finish("later")
+    assert claimed.states(again=True) == {"late": "finished", "later": "finished"}
+    clock.now += 5
+    assert claimed.states(again=True) == {"later": "finished"}, "the last answer may be lost"
     assert claimed.states(again=True) == {}
-    assert claimed.states() == {"r": "finished"}
-    assert claimed.contents("r") == []
+    assert claimed.states() == {"early": "finished", "late": "finished", "later": "finished"}
+    assert claimed.contents("early", "late", "later") == [], "their clients have all of it"
 
 
 def test_what_went_back_and_what_ended_is_forgotten_after_half_a_minute(

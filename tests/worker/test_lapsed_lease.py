@@ -78,8 +78,8 @@ async def lapsed(stream: Streaming, lapse: Callable[[], None]) -> int:
 @pytest.mark.parametrize(
     ("state", "worker", "attempt"),
     [
-        ("failed", "this", 0),
-        ("finished", "this", 0),
+        ("failed", None, 0),
+        ("finished", None, 0),
         ("accepted", None, 0),
         ("running", "another", 0),
         ("running", "another", 1),
@@ -104,10 +104,11 @@ async def test_what_the_leader_ended_or_gave_to_another_attempt_is_dropped_witho
         assert len(stream.listener.messages) == before
 
 
-@pytest.mark.parametrize("state", ["running", "dispatching"])
+@pytest.mark.parametrize("state", ["running", "dispatching", "finished", "failed"])
 async def test_what_is_still_this_workers_goes_on(
     slow: RunningAgent, leader: Leader, lapse: Callable[[], None], state: str
 ) -> None:
+    """Also what has ended here, by the leader's word: its client is yet to hear it."""
     async with streaming(slow) as stream:
         await stream.listener.has_tokens(3)
         leader.says(state, worker=slow.id)
@@ -157,8 +158,8 @@ async def test_each_stream_is_asked_after_by_itself(
 ) -> None:
     async with streaming(slow) as lost, streaming(slow) as ours:
         await ours.listener.has_tokens(3)
-        answers = {lost.id: ("failed", 0), ours.id: ("running", 0)}
-        leader.answer = lambda request_id: answer_of(request_id, slow.id, *answers[request_id])
+        answers = {lost.id: (None, "failed", 0), ours.id: (slow.id, "running", 0)}
+        leader.answer = lambda request_id: answer_of(request_id, *answers[request_id])
         before = await lapsed(ours, lapse)
         await ours.listener.has_tokens(before + 5)
         assert (lost.request.fenced, ours.request.fenced) == (True, False)
@@ -167,7 +168,7 @@ async def test_each_stream_is_asked_after_by_itself(
 async def test_an_end_that_came_while_the_worker_was_away_is_not_sent_when_the_leader_ended_it(
     slow: RunningAgent, leader: Leader, lapse: Callable[[], None]
 ) -> None:
-    leader.says("failed", worker=slow.id)
+    leader.says("failed")
     lapse()
     async with streaming(slow, max_tokens=1) as stream:  # its first message is its end
         scheduler = slow.agent._scheduler
@@ -177,3 +178,13 @@ async def test_an_end_that_came_while_the_worker_was_away_is_not_sent_when_the_l
         for _ in range(2):
             await slow.settle()
         assert stream.listener.messages == []
+
+
+async def test_an_end_that_came_while_the_worker_was_away_is_sent_when_the_leader_has_it_from_there(
+    slow: RunningAgent, leader: Leader, lapse: Callable[[], None]
+) -> None:
+    leader.says("finished", worker=slow.id)
+    lapse()
+    async with streaming(slow, max_tokens=1) as stream:
+        await stream.listener.ended()
+        assert leader.asked == [stream.id]

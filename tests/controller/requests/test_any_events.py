@@ -61,7 +61,12 @@ class AnyEvents(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.boots = {name: TruthfulBoot(name) for name in WORKERS}
-        self.driven = Driven(term=2, unclaimed=WORKERS, retry={"initial_delay_ms": 50})
+        self.driven = Driven(
+            term=2,
+            unclaimed=WORKERS,
+            retry={"initial_delay_ms": 50},
+            circuit_breaker={"failure_threshold": 2, "recovery_timeout_ms": 500},
+        )
         self.lists: list[Request] = []
         self.ends: dict[tuple[str, str | None, int], Done | Failed] = {}
         self.lives: dict[str, int] = {}
@@ -169,6 +174,9 @@ class AnyEvents(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.001, 0.05, 0.6, 1.1, 3.1, 31.0]))
     def wait(self, seconds: float) -> None:
         self.driven.pass_time(seconds)
+        if seconds > 30:
+            for boot in self.boots.values():
+                boot.forget_ended()
         self._carry()
 
     @rule(what=st.sampled_from(["restored", "finish", "history"]), number=_NUMBERS)
@@ -200,6 +208,9 @@ class AnyEvents(RuleBasedStateMachine):
         machine = self.driven.machine
         assert machine.active == len(machine.unsettled)
         assert machine.waiting == machine.metrics.totals.waiting <= machine.active
+        placed = {request.placement for request in machine._store}
+        for view in self.driven.registry.workers:
+            assert placed.issuperset([*view._asked, *view._taken])
 
     def teardown(self) -> None:
         """All that is said arrives, and workers end what they have."""
@@ -218,6 +229,7 @@ class AnyEvents(RuleBasedStateMachine):
         for view in self.driven.registry.workers:
             books = view.load, view.unreported, view.choices, view.unreported_choices
             assert (*books, view._asked, view._taken) == (0, 0, 0, 0, {}, {})
+            assert view.breaker is not None and not view.breaker._trials
 
     def _let_end(self, boot: TruthfulBoot) -> None:
         while boot.sent:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from controller.fleet.registry import WorkerGone
+from shared.ids import BootId, WorkerId
 from shared.messages.control import CancelRequest
 from shared.messages.stream import Failed, StreamError
 from tests.controller.requests.driven import Driven
@@ -122,12 +124,26 @@ def test_what_a_worker_had_goes_on_elsewhere_when_it_is_gone(how: str) -> None:
     assert (sent.worker, sent.dispatch.attempt) == ("w2", 2)
 
 
-def test_a_boot_that_is_gone_already_takes_nothing_along() -> None:
+def test_a_boot_that_is_gone_takes_nothing_of_the_next_one_along() -> None:
     driven = Driven("w1")
     driven.join("w1", boot="b2")
     driven.run()
-    driven.hear("w1", "left", boot="b1")
+    driven.on(WorkerGone(WorkerId("w1"), BootId("b1"), "nobody listens there any more"))
     assert driven.state() == "running"
+
+
+@pytest.mark.parametrize("late", ["token", "end"])
+def test_what_is_told_late_of_an_attempt_means_nothing_for_the_next_one_there(late: str) -> None:
+    driven = Driven("w1")
+    first = driven.run()
+    driven.give_back(first)
+    second = _next(driven)
+    assert second.worker == first.worker
+    if late == "token":
+        driven.emit(first, 0, 9)
+    else:
+        driven.finish(first)
+    assert driven.state() == "running" and not driven.known().started
 
 
 # Begun.

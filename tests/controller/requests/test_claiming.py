@@ -113,6 +113,21 @@ def test_what_a_worker_has_no_more_is_forgotten_and_its_client_asks_again() -> N
     assert (driven.state(), driven.machine.active, driven.words()) == ("unknown", 0, [])
 
 
+def test_nothing_is_counted_any_more_of_what_is_forgotten() -> None:
+    driven = Driven("w1", circuit_breaker={"failure_threshold": 1, "recovery_timeout_ms": 1000})
+    driven.give_back(driven.run("a"), "engine_crashed")
+    driven.cancel("a")
+    driven.pass_time(1.1)
+    driven.run("b")
+    breaker = driven.view("w1").breaker
+    assert breaker is not None and not breaker.admits(driven.now), "one is tried at a time"
+    driven.pass_time(2)
+    driven.on(LinkRestored())
+    driven.claimed("w1")
+    assert driven.machine.active == 0 and driven.view("w1").load == 0
+    assert breaker.admits(driven.now)
+
+
 def test_what_came_to_it_since_it_was_asked_is_not_forgotten() -> None:
     driven = Driven("w1")
     driven.pass_time(2)

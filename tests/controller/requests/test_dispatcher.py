@@ -132,6 +132,17 @@ def test_where_nobody_listens_nothing_is_to_be_cancelled() -> None:
     assert (_offered(driven), driven.orders()) == ([("w2", 2)], [])
 
 
+def test_a_worker_that_did_not_answer_is_looked_after_until_it_is_heard() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    driven.next_sent()
+    driven.pass_time(1.1)
+    w1, w2 = ("w1", "b1"), ("w2", "b1")
+    assert driven.machine.busy_workers == {w1, w2}
+    driven.hear("w1")
+    assert driven.machine.busy_workers == {w2}
+
+
 def test_a_worker_that_is_gone_is_not_waited_for() -> None:
     driven = Driven("w1", "w2")
     driven.ask()
@@ -221,6 +232,23 @@ def test_who_finds_no_room_to_wait_is_told_so_at_once() -> None:
     assert driven.words("_INBOX.first") == ["queue_full"]
 
 
+def test_switched_off_nobody_waits_for_room() -> None:
+    driven = Driven(waiting_room={"enabled": False})
+    driven.join("w1", **FULL)
+    driven.ask()
+    assert _end(driven).code == "queue_full"
+
+
+def test_also_then_one_waits_for_a_worker_that_may_be_back_in_a_moment() -> None:
+    driven = Driven("w1", waiting_room={"enabled": False})
+    driven.leave("w1")
+    driven.ask()
+    assert driven.machine.waiting == 1
+    driven.join("w1", boot="b2")
+    driven.pass_time(0.1)
+    assert _offered(driven) == [("w1", 1)]
+
+
 def test_nobody_waits_for_what_no_worker_will_ever_serve() -> None:
     driven = Driven()
     driven.join("w1", models=models(best="warm"))
@@ -237,6 +265,16 @@ def test_until_each_worker_was_heard_that_is_there_nobody_is_told_that_there_is_
     driven.join("w2")
     driven.pass_time(0.1)
     assert _offered(driven) == [("w2", 1)]
+
+
+def test_when_each_worker_was_heard_it_is_told_at_once() -> None:
+    driven = Driven(settled_s=3.0)
+    driven.join("w1", models=models(best="warm"))
+    driven.ask(stream=False)
+    driven.pass_time(2.99)
+    assert driven.words() == []
+    driven.pass_time(0.02)
+    assert _end(driven).code == "no_worker"
 
 
 @pytest.mark.parametrize(("limit_ms", "heard_s"), [(5000, 6.0), (1000, 3.0)])
@@ -260,6 +298,15 @@ def test_a_worker_that_starts_for_the_first_time_is_waited_for_a_minute() -> Non
     driven.hear("w1")
     driven.pass_time(0.1)
     assert _offered(driven) == [("w1", 1)]
+
+
+def test_also_one_that_waits_already_waits_for_a_worker_that_starts_then() -> None:
+    driven = Driven()
+    driven.ask(stream=False)
+    driven.pass_time(4)
+    driven.join("w1", state="starting")
+    driven.pass_time(10)
+    assert driven.words() == [] and driven.machine.waiting == 1
 
 
 def test_a_worker_that_loads_the_model_takes_requests() -> None:

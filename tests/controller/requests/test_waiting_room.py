@@ -169,10 +169,11 @@ def test_who_finds_no_room_to_wait_has_not_waited(hall: Hall) -> None:
     assert hall.counts == (4, 4, 0)
 
 
-def test_switched_off_nobody_waits() -> None:
+def test_whether_it_is_switched_on_is_for_who_sends_requests_there_to_say() -> None:
     hall = Hall(enabled=False)
-    assert hall.come("high") is hall.guests[0]
-    assert hall.counts == (0, 0, 0)
+    assert (hall.room.enabled, hall.come()) == (False, None)
+    hall.room.configure(Limits(enabled=True))
+    assert hall.room.enabled
 
 
 def test_with_other_limits_who_waits_already_stays(hall: Hall) -> None:

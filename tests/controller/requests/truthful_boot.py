@@ -78,6 +78,9 @@ class TruthfulBoot:
         self.dropped.add(key)
         self.had.pop(key, None)
 
+    def forget_ended(self) -> None:
+        self.had = {key: each for key, each in self.had.items() if each.state == "running"}
+
     def go_on(self, driven: Driven, had: Had, what: str, code: str = "", *, heard: bool) -> None:
         """With a token, or to an end: `finish`, `fail`, `give_back`."""
         batch = DispatchBatch(owner=LEADER, dispatches=[had.dispatch])

@@ -91,7 +91,7 @@ async def test_a_stream_whose_leader_and_worker_end_together_goes_on_from_what_c
     assert second == {**first, "resume": {"token_ids": [1, 2], "text_sent": 2}}
     await controller.send(
         again,
-        Status(request_id, 1000, None, "queued", reason="leader_change"),
+        Status(request_id, 1001, MAC, "accepted", seed=5),
         chunk(request_id, 2, "c", 3, attempt=1001),
         done(
             request_id,
