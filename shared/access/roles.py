@@ -76,7 +76,6 @@ def permissions(role: Role, name: str) -> Permissions:
                 publish=(
                     f"{INBOX_PREFIX}.>",
                     f"{subjects.INTERNAL_INBOX_PREFIX}.>",
-                    "mlx.request.*.status",
                     "mlx.controller.*.transfer",
                     "mlx.worker.*.infer",
                     "mlx.worker.*.control.*",

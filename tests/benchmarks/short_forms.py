@@ -47,6 +47,10 @@ SHORT_FORMS = {
             "shares.*.engine-1",
         ),
     ),
+    "failover": ShortForm(
+        "--cases kill --times 1",
+        ("results.kill.accepted_again_s.*", "results.kill.calm_gap_s", "results.kill.requests.done"),
+    ),
     "gateway": ShortForm(
         "--streams 2 --max-tokens 6 --repeats 1",
         ("ratio.median", "pairs.*.direct.tokens_per_s", "pairs.*.gateway.tokens_per_s"),

@@ -79,6 +79,8 @@ class AnyEvents(RuleBasedStateMachine):
             key = dispatch.request_id, dispatch.attempt
             if all(key not in boot.had for boot in self.boots.values()):
                 self.boots[name].had[key] = Had(dispatch, state, list(range(tokens)))
+        for name in WORKERS:
+            self._beat(name)
         self._carry()
 
     # Clients.
@@ -154,7 +156,7 @@ class AnyEvents(RuleBasedStateMachine):
 
     @rule(name=_NAMES, full=st.booleans(), term=st.sampled_from([1, 2]))
     def heartbeat(self, name: str, full: bool, term: int) -> None:
-        self.driven.hear(name, boot=self.boots[name].id, term=term, **(FULL if full else {}))
+        self._beat(name, term=term, **(FULL if full else {}))
         self._carry()
 
     @rule(name=_NAMES, how=st.sampled_from(["left", "again", "both"]))
@@ -164,7 +166,7 @@ class AnyEvents(RuleBasedStateMachine):
             self.driven.leave(name)
         self.boots[name] = TruthfulBoot(name, boot.number + 1)
         if how != "left":
-            self.driven.hear(name, "joined", boot=self.boots[name].id)
+            self._beat(name)
         for order in boot.orders:
             self.driven.answer(order, None)
         self._carry()
@@ -215,8 +217,8 @@ class AnyEvents(RuleBasedStateMachine):
     def teardown(self) -> None:
         """All that is said arrives, and workers end what they have."""
         for _ in range(60):
-            for name, boot in self.boots.items():
-                self.driven.hear(name, boot=boot.id, term=2)
+            for name in WORKERS:
+                self._beat(name)
             while self.lists:
                 self.end_list(well=True)
             for boot in self.boots.values():
@@ -245,6 +247,10 @@ class AnyEvents(RuleBasedStateMachine):
         for had in boot.running:
             boot.go_on(self.driven, had, "finish", heard=True)
             self._carry()
+
+    def _beat(self, name: str, **fields: Any) -> None:
+        values = {"term": 2, "dispatches_per_message": 16, **fields}
+        self.driven.hear(name, boot=self.boots[name].id, **values)
 
     # What is said arrives.
 
