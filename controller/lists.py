@@ -231,6 +231,8 @@ class ListRunner:
         if (one := self._lists.get(whole.key)) is None:
             return
         if one.streams:
+            if one.begun:
+                self._outgoing.append((one, _accepted(one), (inbox,)))
             for output in one.log.since(None, 0):
                 self._outgoing.append((one, Chunk(*one.origin, output), (inbox,)))
         if one.end is not None:
@@ -309,11 +311,11 @@ class ListRunner:
             one.capacity, one.counted_at = self._capacity(one.whole)[0], now
         while one.end is None and one.waiting and now >= one.not_before:
             served = one.open
-            if any(_is_served(part) for part in served):
+            if any(map(self._is_served, served)):
                 self._begin(one)
             if one.rejected is not None and not one.begun:
                 return  # where not one finds a worker, the list is rejected
-            seeking = sum(not _is_served(part) for part in served)
+            seeking = sum(not self._is_served(part) for part in served)
             taken = sum(part.choices for part in served)
             part = one.parts[one.waiting[0]]
             if seeking >= MOST_SEEKING or (served and taken + part.choices > one.capacity):
@@ -382,11 +384,18 @@ class ListRunner:
             part.route = part.assembler.route
             self._close(one, part)
 
+    def _is_served(self, part: _Part) -> bool:
+        """Whether a worker has it, or had."""
+        if part.request is None:
+            return False
+        known = self._find(part.request.key) or part.request
+        return known.state == "running" or (known.ended and known.ended_well)
+
     def _begin(self, one: _List) -> None:
         """A worker accepted one of its parts."""
         if not one.begun:
             one.begun = True
-            self._say(one, [Status(*one.origin, "accepted", seed=one.whole.seed)])
+            self._say(one, [_accepted(one)])
 
     def _close(self, one: _List, part: _Part) -> None:
         """What still comes for it does not count; others may go."""
@@ -590,12 +599,8 @@ def _numbers(part: _Part) -> range:
     return range(part.first, part.first + part.choices)
 
 
-def _is_served(part: _Part) -> bool:
-    """Whether a worker has it, or had."""
-    request = part.request
-    return request is not None and (
-        request.state == "running" or (request.ended and request.ended_well)
-    )
+def _accepted(one: _List) -> Status:
+    return Status(*one.origin, "accepted", seed=one.whole.seed)
 
 
 def _of_prompt(one: _List, part: _Part, error: StreamError) -> StreamError:

@@ -335,7 +335,7 @@ class Controller:
         leader.on(LeavingBegan())
         await self._leave()  # what came before this we have
         await self._within(_OFFERS_S, leader.until_nothing_is_offered(), stop)
-        transfers = leader.machine.transferable()
+        transfers = leader.machine.transferable(time.monotonic())
         await self._flush()
         await self._leadership.give_up()
         if transfers and not await self._within(_SUCCESSOR_S, self._give(transfers), stop):

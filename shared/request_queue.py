@@ -130,7 +130,7 @@ class RequestQueue(Generic[Q, K]):
             The request that the full queue drops: this one, or one that was queued. None if it
             had room.
         """
-        if self.room(request.level) == 0:
+        if self.room(request.level) <= 0:
             return request
         loser = self._least() if len(self) >= self.max_depth else None
         if loser is not None:

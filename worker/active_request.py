@@ -214,11 +214,6 @@ class ActiveRequest:
         session = self.dispatch.request.cache_session
         return (self.dispatch.client, session) if session is not None else None
 
-    @property
-    def ordered_session(self) -> tuple[ClientName, str] | None:
-        """The session whose turns go one after another."""
-        return self.session if self.dispatch.request.turn_of is not None else None
-
     @cached_property
     def prefixes(self) -> PrefixChain:
         return prefix_chain(self.model, self.dispatch.request, self._messages)

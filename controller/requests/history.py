@@ -19,7 +19,9 @@ def history_needed(request: Request, home: WorkerId | None) -> bool:
         home: where its session was served last, if anybody knows.
     """
     body = request.contents
-    if request.session is None or not body.messages or body.history == "sent" or request.earlier:
+    if request.session is None or not body.messages or body.history == "sent":
+        return False
+    if request.earlier or request.joined:
         return False
     alone = all(message.role in ("user", "tool") for message in body.messages)
     return body.history == "kept" or (home is not None and alone)

@@ -164,10 +164,10 @@ class RequestMachine:
         taken, self._dispatcher.failovers_ms = self._dispatcher.failovers_ms, {}
         return taken
 
-    def transferable(self) -> list[Dispatch]:
+    def transferable(self, now: float) -> list[Dispatch]:
         """What no worker has, for the next leader, in the order of its coming."""
         return [
-            request.transfer(self._out.now)
+            request.transfer(now)
             for request in self._store
             if request.part_of is None and request.state not in ("offered", "running")
         ]
@@ -177,6 +177,7 @@ class RequestMachine:
     def on(self, event: Event, now: float) -> list[Instruction]:
         """What is to be done because of an event."""
         self._out.now = now
+        self._store.forget_old(now)
         match event:
             case events.RequestsReported():
                 for told in event.events:
@@ -216,7 +217,7 @@ class RequestMachine:
             case events.LinkRestored():
                 self._takeover.claim_all()
             case events.LeavingBegan():
-                self._leaving = True
+                self._leaving, self._look_at = True, math.inf
             case _:
                 assert_never(event)
         if self._is_opening and not self._claims.missing:
@@ -268,7 +269,7 @@ class RequestMachine:
         self._wait_or_begin(request)
 
     def _adopted(self, request: Request) -> None:
-        self._due.set(request, self._due_at(request))
+        self._set_due(request)
         self.metrics.adopted()
         self._out.info(f"adopted from {request.worker}", request)
 
@@ -291,15 +292,18 @@ class RequestMachine:
     # Published again: who listens.
 
     def _listen(self, request: Request, again: Request) -> None:
-        inbox = again.inboxes[0]
-        request.listen(inbox)
-        self._out.tell_waiting(request, [inbox])
+        for inbox in again.inboxes:
+            request.listen(inbox)
+        self._out.tell_waiting(request, again.inboxes)
 
     def _attach(self, request: Request, again: Request) -> None:
-        self._out.attach(request, again.inboxes[0])
+        for inbox in again.inboxes:
+            request.listen(inbox)
+            self._out.attach(request, inbox)
 
     def _attach_to_list(self, request: Request, again: Request) -> None:
-        self._out.add(OrderList("attach", request, again.inboxes[0]))
+        for inbox in again.inboxes:
+            self._out.add(OrderList("attach", request, inbox))
 
     def _tell_end_again(self, request: Request, again: Request) -> None:
         """Who said the end says it again; where that one is gone, the same seed gives the same
@@ -388,10 +392,9 @@ class RequestMachine:
 
     def _place(self, request: Request) -> None:
         self._dispatcher.place(request)
-        if request.state == "queued":
-            self._due.set(request, request.until)
-            if self._out.now < self._settled_at:
-                self._look_at = min(self._look_at, self._settled_at)
+        self._set_due(request)
+        if request.state == "queued" and self._out.now < self._settled_at:
+            self._look_at = min(self._look_at, self._settled_at)
 
     def _place_again(self, request: Request) -> None:
         self._dispatcher.place_again(request)
@@ -442,7 +445,7 @@ class RequestMachine:
 
     def _take_contents(self, request: Request, told: Dispatch, models: list[ModelId]) -> None:
         request.fill(told, models, self._out.now)
-        self._due.set(request, self._due_at(request))
+        self._set_due(request)
         if request.returned is not None:
             returned, request.returned = request.returned, None
             self._take_back(request, returned)
@@ -471,8 +474,7 @@ class RequestMachine:
             self._end_cancelled(request)
             return
         self._dispatcher.retry(request, error)
-        if request.state in ("backing_off", "queued"):
-            self._due.set(request, request.until)
+        self._set_due(request)
 
     def _on_worker_gone(self, gone: WorkerGone) -> None:
         self._out.warn(f"worker {gone.worker} is gone: {gone.reason}")
@@ -577,7 +579,6 @@ class RequestMachine:
             self._look_at = math.inf
             self._dispatcher.look()
         self._dispatcher.send_due()
-        self._store.forget_old(now)
 
     def _attend(self, request: Request) -> None:
         """Do for a request what is due, if anything, and say when to come again."""
@@ -593,8 +594,11 @@ class RequestMachine:
             self._dispatcher.give_up_waiting(request)
         elif now >= _next_word_at(request):
             self._out.tell_waiting(request, request.inboxes)
+        self._set_due(request)
+
+    def _set_due(self, request: Request) -> None:
         if self._is_served(request):
-            self._due.set(request, self._due_at(request))
+            self._due.set(request, max(self._out.now, self._due_at(request)))
 
     def _is_served(self, request: Request) -> bool:
         """From here: the list runner looks after its own."""

@@ -58,6 +58,7 @@ class Request:
         request: what the client asked for; None while only a worker knows, and after the end.
         payload: that as its client wrote it, where it is at hand.
         earlier: messages of its session that come before its own.
+        joined: `request` has them already, as its worker told it.
         attempt: the highest number that was given; 0 before the first.
         rejected: by whom, since the search for a worker began.
         need: what it asks of a worker; None until that is asked first.
@@ -109,6 +110,7 @@ class Request:
     route: Route | None = None
     progress: AnswerProgress = field(default_factory=AnswerProgress)
     earlier: list[Message] = field(default_factory=list)
+    joined: bool = False
     dispatched_to: list[str] = field(default_factory=list)
     rejected: dict[WorkerId, Rejection] = field(default_factory=dict)
     waits_since: float | None = None
@@ -210,7 +212,7 @@ class Request:
             [],
             models,
             now,
-            told.request.fingerprint(),
+            told.body_fingerprint,
             session=(told.client, session) if session is not None else None,
             attempt=told.attempt,
             failures=told.retries,
@@ -224,6 +226,7 @@ class Request:
     def fill(self, told: Dispatch, models: list[ModelId], now: float) -> None:
         """Its contents are known now."""
         self.request, self.seed, self.inboxes = told.request, told.seed, list(told.inboxes)
+        self.earlier, self.joined = [], told.fingerprint is not None
         self.models = models
         self.arrived_at, self.elapsed_before_ms = now, told.elapsed_ms
         self.route = told.route
@@ -308,10 +311,10 @@ class Request:
     def dispatch_json(self, now: float) -> bytes:
         """What a worker is sent: with all that was said before in its session."""
         fields = self._carried(now)
-        if not self.earlier and self.payload is not None:
-            return dispatch_json(fields, self.payload)
         if self.earlier:
             fields["fingerprint"] = self.fingerprint
+        elif self.payload is not None:
+            return dispatch_json(fields, self.payload)
         return dispatch_json(fields, encode(self.whole))
 
     def transfer(self, now: float) -> Dispatch:
@@ -337,6 +340,8 @@ class Request:
             fields["resume"] = self.progress.continuation(self.contents.heard_ids)
         if self.route is not None:
             fields["route"] = self.route
+        if self.joined:
+            fields["fingerprint"] = self.fingerprint
         return fields
 
     def run(self, boot_id: BootId, now: float) -> None:

@@ -19,7 +19,6 @@ from controller.requests.skills import Skills, models_told
 from controller.requests.store import RequestStore
 from shared.ids import BootId, WorkerId
 from shared.messages.control import (
-    Claimed,
     ClaimedRequest,
     ClaimWorker,
     ControlReply,
@@ -86,9 +85,9 @@ class Takeover:
         view, now = self._registry.worker(worker), self._out.now
         if view is None:
             return
-        if view.protocol < 2:  # of a release that knows no leader
-            claimed = Claimed(term=self._out.term)
-            self.on_claimed(WorkerClaimed(worker, view.report.boot_id, claimed, now))
+        if view.protocol < 2:  # of a release that knows no leader, and tells nothing
+            view.claimed = True
+            self.claims.answered(worker)
         elif self.claims.ask(worker, now):
             order = ClaimWorker(term=self._out.term, controller=self._out.controller)
             self._out.order(worker, order, lambda reply: _claimed(worker, now, reply))

@@ -49,7 +49,11 @@ SHORT_FORMS = {
     ),
     "failover": ShortForm(
         "--cases kill --times 1",
-        ("results.kill.accepted_again_s.*", "results.kill.calm_gap_s", "results.kill.requests.done"),
+        (
+            "results.kill.accepted_again_s.*",
+            "results.kill.calm_gap_s",
+            "results.kill.requests.done",
+        ),
     ),
     "gateway": ShortForm(
         "--streams 2 --max-tokens 6 --repeats 1",

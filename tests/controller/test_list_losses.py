@@ -36,6 +36,16 @@ def test_a_gap_is_repaired_before_the_client_hears_of_it(runner: DrivenRunner) -
     assert runner.tokens() == {0: [1, 2, 3], 1: [7]} and runner.done()
 
 
+def test_pieces_that_do_not_fit_together_end_their_part(runner: DrivenRunner) -> None:
+    runner.serve(2)
+    first, second = runner.new_parts()
+    runner.speak(first, 0, 1)
+    runner.speak(first, 0, 1, 2)
+    runner.answer(second, 7)
+    assert runner.finished() == [(first.request_id, "stream_broken")]
+    assert runner.errors()[0].code == "stream_broken" and runner.done()
+
+
 @pytest.mark.parametrize(("talks", "code"), [(False, "stream_silent"), (True, "stream_broken")])
 def test_a_part_of_which_something_is_missing_for_long_is_given_up(
     runner: DrivenRunner, talks: bool, code: str

@@ -34,7 +34,7 @@ class Observation:
 
     Attributes:
         requests: that controllers and workers had, active and queued ones.
-        tasks: of asyncio.
+        tasks: of asyncio; of the controllers together.
     """
 
     requests: Mapping[str, int]

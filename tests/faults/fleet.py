@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -197,12 +198,16 @@ class Fleet:
         """What controllers, workers and engines hold now."""
         reports = await self.health()
         counted = ("active_requests", "queued_requests")
+        tasks = Counter[str]()
+        controllers = {controller.name for controller in self.controllers}
+        for name, report in reports.items():  # of controllers together: the one that leads has more
+            tasks["the controllers" if name in controllers else name] += report["tasks"]
         return Observation(
             {
                 name: sum(report.get(each, 0) for each in counted)
                 for name, report in reports.items()
             },
-            {name: report["tasks"] for name, report in reports.items()},
+            tasks,
             footprints(self._processes()),
         )
 

@@ -84,11 +84,7 @@ class Driven:
         self.now = 100.0
         self.said: list[Instruction] = []
         self._read: dict[type[Any], int] = {}
-        settings = ClusterSettings.model_validate({
-            "skills": {"chat": ["demo"]},
-            "security": {"strict_inbox": strict, "max_requests_per_client": most_per_client},
-            "controller": {"retry": {"jitter": 0}, **controller},
-        })  # fmt: skip
+        settings = _settings(controller, strict=strict, most_per_client=most_per_client)
         self.registry = Registry(3.0, settings.controller.circuit_breaker)
         for name in unclaimed:
             self._hear("joined", name)
@@ -109,6 +105,11 @@ class Driven:
             self.on(WorkerHeard(WorkerId(name)))
         for name in workers:
             self.join(name)
+
+    def configure(self, *, most_per_client: int = 1000, **controller: Any) -> None:
+        """Other settings hold, where the server authenticates."""
+        settings = _settings(controller, strict=True, most_per_client=most_per_client)
+        self.machine.configure(settings)
 
     # What happens.
 
@@ -310,3 +311,14 @@ class Driven:
     def list_orders(self) -> list[tuple[str, str]]:
         """To the list runner, since the last look: each with its inbox."""
         return [(each.verb, each.inbox) for each in self.new(OrderList)]
+
+
+def _settings(controller: dict[str, Any], *, strict: bool, most_per_client: int) -> ClusterSettings:
+    security = {"strict_inbox": strict, "max_requests_per_client": most_per_client}
+    return ClusterSettings.model_validate(
+        {
+            "skills": {"chat": ["demo"]},
+            "security": security,
+            "controller": {"retry": {"jitter": 0}, **controller},
+        }
+    )

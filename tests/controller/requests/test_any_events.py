@@ -1,6 +1,7 @@
 """Whatever happens, in whatever order: nothing fails, no client is told two ends, all ends."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from controller.requests.events import (
 )
 from controller.requests.instructions import GiveOrder, OrderList, SendDispatches, TellClient
 from controller.requests.request import Request
+from controller.requests.store import KEPT_AFTER_END_S
 from shared.ids import RequestId, WorkerId
 from shared.messages.control import CancelRequest
 from shared.messages.dispatch import Refusal
@@ -291,7 +293,10 @@ class AnyEvents(RuleBasedStateMachine):
         known = self.driven.machine.find(asked.key)
         if known is not None and known.fingerprint != asked.fingerprint:
             return f"_INBOX.conflict.{next(self.numbers)}"
-        if known is None:
+        is_old = (
+            known is not None and (known.ended_at or math.inf) < self.driven.now - KEPT_AFTER_END_S
+        )
+        if known is None or is_old:
             self.lives[asked.request_id] = next(self.numbers)
         return f"_INBOX.{at}.{self.lives.get(asked.request_id)}"
 

@@ -28,7 +28,7 @@ def test_nothing_new_goes_to_a_worker_and_its_client_is_told_why() -> None:
     driven.ask()
     driven.pass_time(0.6)
     assert (driven.sent(), driven.words()) == ([], ["leader_change"])
-    assert _ids(driven.machine.transferable()) == ["r"]
+    assert _ids(driven.machine.transferable(driven.now)) == ["r"]
 
 
 def test_what_waits_for_a_worker_does_so_at_the_next_leader() -> None:
@@ -38,7 +38,7 @@ def test_what_waits_for_a_worker_does_so_at_the_next_leader() -> None:
     driven.on(LeavingBegan())
     driven.hear("w1")
     driven.pass_time(1)
-    assert driven.sent() == [] and _ids(driven.machine.transferable()) == ["r"]
+    assert driven.sent() == [] and _ids(driven.machine.transferable(driven.now)) == ["r"]
 
 
 def test_what_was_said_before_comes_too_late_to_begin_here() -> None:
@@ -48,7 +48,7 @@ def test_what_was_said_before_comes_too_late_to_begin_here() -> None:
     order = driven.last_order("session")
     driven.answer(order, driven.reply("w1", said=[{"role": "user", "content": "Hello"}]))
     driven.pass_time(1)
-    assert driven.sent() == [] and _ids(driven.machine.transferable()) == ["r", "other"]
+    assert driven.sent() == [] and _ids(driven.machine.transferable(driven.now)) == ["r", "other"]
 
 
 def test_a_turn_whose_time_comes_begins_at_the_next_leader() -> None:
@@ -58,7 +58,7 @@ def test_a_turn_whose_time_comes_begins_at_the_next_leader() -> None:
     driven.on(LeavingBegan())
     driven.finish(first)
     driven.pass_time(1)
-    assert driven.sent() == [] and _ids(driven.machine.transferable()) == ["r"]
+    assert driven.sent() == [] and _ids(driven.machine.transferable(driven.now)) == ["r"]
 
 
 def test_what_had_a_worker_goes_on_in_time() -> None:
@@ -76,7 +76,7 @@ def test_what_no_worker_has_is_given_as_it_is(state: State) -> None:
     driven.pass_time(1)
     driven.on(LeavingBegan())
     known = driven.known()
-    (told,) = [each for each in driven.machine.transferable() if each.request_id == "r"]
+    (told,) = [each for each in driven.machine.transferable(driven.now) if each.request_id == "r"]
     assert (told.inboxes, told.seed, told.attempt) == ([INBOX], 5, known.attempt)
     assert told.elapsed_ms == pytest.approx(known.elapsed_ms(driven.now), abs=0.001)
     assert told.request == known.contents.model_copy(update={"request_id": RequestId("r")})
@@ -84,7 +84,7 @@ def test_what_no_worker_has_is_given_as_it_is(state: State) -> None:
 
 @pytest.mark.parametrize("state", ["offered", "running", "ended"])
 def test_what_a_worker_has_the_next_leader_hears_of_from_that(state: State) -> None:
-    assert in_state(state).machine.transferable() == []
+    assert in_state(state).machine.transferable(0.0) == []
 
 
 def test_a_list_is_given_whole_and_its_parts_are_not() -> None:
@@ -93,7 +93,7 @@ def test_a_list_is_given_whole_and_its_parts_are_not() -> None:
     driven.hear("w2", **FULL)
     driven.ask("part")
     driven.known("part").part_of = RequestId("r")
-    assert _ids(driven.machine.transferable()) == ["r"]
+    assert _ids(driven.machine.transferable(driven.now)) == ["r"]
 
 
 # The next leader.
@@ -105,7 +105,7 @@ def test_the_next_leader_serves_them_in_the_order_in_which_they_came() -> None:
         first.ask(name, **fields)
     first.pass_time(2)
     second = Driven("w1", term=2)
-    _take(second, first.machine.transferable())
+    _take(second, first.machine.transferable(first.now))
     second.pass_time(0.01)
     sent = second.sent()
     assert [(each.dispatch.request_id, each.dispatch.attempt) for each in sent] == [
@@ -124,7 +124,7 @@ def test_its_deadline_stays() -> None:
     first.ask(timeout_ms=3000)
     first.pass_time(2)
     second = Driven(term=2)
-    _take(second, first.machine.transferable())
+    _take(second, first.machine.transferable(first.now))
     second.pass_time(0.9)
     assert "deadline_exceeded" not in second.words()
     second.pass_time(0.2)
@@ -138,7 +138,7 @@ def test_what_had_begun_goes_on_there() -> None:
     first.on(LeavingBegan())
     first.leave("w1")
     second = Driven("w2", term=2)
-    _take(second, first.machine.transferable())
+    _take(second, first.machine.transferable(first.now))
     dispatch = second.next_sent().dispatch
     assert dispatch.resume is not None and dispatch.resume.token_ids == {0: [1, 2]}
     assert (dispatch.migrations, dispatch.attempt) == (1, 1001)
@@ -147,7 +147,7 @@ def test_what_had_begun_goes_on_there() -> None:
 def test_given_again_they_are_the_same_requests() -> None:
     first = Driven()
     first.ask()
-    given = first.machine.transferable()
+    given = first.machine.transferable(first.now)
     second = Driven(term=2)
     for _ in range(2):
         _take(second, given)
@@ -159,7 +159,7 @@ def test_who_has_asked_the_next_leader_already_is_joined() -> None:
     first.ask()
     second = Driven(term=2)
     second.ask(inbox=LATER)
-    _take(second, first.machine.transferable())
+    _take(second, first.machine.transferable(first.now))
     assert second.machine.active == 1 and set(second.known().inboxes) == {INBOX, LATER}
 
 
@@ -167,7 +167,7 @@ def test_what_a_worker_has_already_is_not_served_twice() -> None:
     first = Driven("w1")
     sent = first.run()
     first.give_back(sent)
-    (given,) = first.machine.transferable()
+    (given,) = first.machine.transferable(first.now)
     second = Driven("w1", term=2)
     running = second.run()
     _take(second, [given])

@@ -3,12 +3,11 @@
 import pytest
 
 from controller.requests.events import Finish, Queried
-from controller.requests.request import State
 from shared.ids import RequestId
-from shared.messages.stream import KEEP_ALIVE_S, Failed, Status, StreamError
+from shared.messages.stream import Failed, StreamError
 from tests.controller.requests.driven import FULL, INBOX, LEADER, Driven
-from tests.controller.requests.states import NOT_AT_A_WORKER, in_state
-from tests.controller.values import ADA, DEMO
+from tests.controller.requests.states import in_state
+from tests.controller.values import ADA, DEMO, request
 
 DRAINING = StreamError.of("draining", "it shut down")
 
@@ -104,77 +103,6 @@ def test_attempts_are_counted_from_the_term_on() -> None:
     assert (end.request_id, end.attempt, end.worker) == ("b", 2000, None)
 
 
-# Who waits.
-
-
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        ("waiting", "earlier_turn"),
-        ("fetching", "history"),
-        ("queued", "queue_full"),
-        ("offered", "dispatching"),
-        ("backing_off", "retry"),
-    ],
-)
-def test_a_client_that_waits_is_told_so_after_a_moment_and_then_again_and_again(
-    state: State, reason: str
-) -> None:
-    driven = in_state(state, timeout_ms=100_000)
-    since = driven.known().arrived_at
-    driven.pass_time(since + 0.49 - driven.now)
-    assert _reasons(driven) == []
-    driven.pass_time(0.02)
-    assert _reasons(driven) == [reason]
-    for count in range(2, 5):
-        driven.pass_time(KEEP_ALIVE_S)
-        assert _reasons(driven) == [reason] * count
-
-
-@pytest.mark.parametrize("state", [*NOT_AT_A_WORKER, "offered"])
-def test_who_waits_for_a_whole_answer_is_not_told_that_it_does(state: State) -> None:
-    driven = in_state(state, stream=False, timeout_ms=100_000)
-    driven.pass_time(5)
-    assert _reasons(driven) == []
-
-
-def test_what_a_worker_has_nobody_but_that_speaks_of() -> None:
-    driven = in_state("running")
-    driven.pass_time(10)
-    assert driven.words() == []
-
-
-# Deadlines.
-
-
-@pytest.mark.parametrize("state", ["waiting", "fetching", "queued"])
-def test_what_no_worker_has_ends_at_its_deadline(state: State) -> None:
-    driven = in_state(state, timeout_ms=2000, stream=False)
-    driven.pass_time(driven.known().arrived_at + 1.99 - driven.now)
-    assert driven.words() == []
-    driven.pass_time(0.02)
-    assert (driven.words(), driven.state()) == (["deadline_exceeded"], "failed")
-    assert driven.orders() == []
-
-
-@pytest.mark.parametrize("state", ["offered", "running"])
-def test_where_a_worker_has_it_that_is_given_some_seconds_more_to_end_it(state: State) -> None:
-    driven = in_state(state, timeout_ms=2000, stream=False)
-    driven.pass_time(6.9)
-    assert driven.words() == [] and driven.orders() == []
-    driven.pass_time(0.2)
-    assert driven.words() == ["deadline_exceeded"]
-    ((worker, order),) = driven.orders()
-    assert (worker, order.verb, getattr(order, "silent", None)) == ("w1", "cancel", True)
-    assert driven.machine.active == 0 and driven.view("w1").load == 0
-
-
-def test_the_deadline_of_a_list_is_the_list_runners() -> None:
-    driven = in_state("delegated", timeout_ms=1000)
-    driven.pass_time(10)
-    assert (driven.words(), driven.list_orders()) == ([], [])
-
-
 # How many.
 
 
@@ -225,6 +153,56 @@ def test_one_of_them_can_be_ended_alone() -> None:
     assert (driven.state("a"), driven.state("b")) == ("failed", "running")
 
 
+# Settings.
+
+
+def test_other_settings_hold_from_now_on() -> None:
+    driven = Driven("w1", "w2", waiting_room={"max_wait_ms": 9000})
+    first = driven.run("a")
+    driven.configure(most_per_client=2, retry={"enabled": False})
+    driven.run("b")
+    driven.ask("c", inbox="_INBOX.c")
+    assert driven.words("_INBOX.c") == ["rate_limit_exceeded"]
+    driven.give_back(first)
+    assert driven.state("a") == "failed"
+    for name in ("w1", "w2"):
+        driven.hear(name, **FULL)
+    driven.ask("d", inbox="_INBOX.d", stream=False)
+    driven.pass_time(5.1)
+    assert driven.words("_INBOX.d") == ["queue_full"], "five seconds are the default"
+
+
+# Why it went where it went.
+
+
+def test_who_asks_for_it_is_told_why_a_worker_was_chosen() -> None:
+    driven = Driven("w1", "w2")
+    route = driven.run(debug=True).dispatch.route
+    assert route is not None and (route.controller, route.worker) == (LEADER, "w1")
+    assert driven.run("plain").dispatch.route is None
+
+
+def test_who_asks_for_it_is_told_why_there_was_no_worker() -> None:
+    driven = Driven(waiting_room={"enabled": False})
+    driven.join("w1", **FULL)
+    driven.ask(debug=True)
+    (end,) = driven.told()
+    assert isinstance(end, Failed) and end.route is not None
+    assert [each["worker"] for each in end.route["out"]] == ["w1"]
+
+
+def test_where_a_request_would_go_is_known_without_serving_it() -> None:
+    driven = Driven("w1", "w2", routing={"policy": "round-robin"})
+    asked = request("other")
+    workers = [driven.machine.explain(asked, driven.now).worker for _ in range(2)]
+    assert workers == ["w1", "w1"], "nobody's turn is over by that"
+    for name in ("w1", "w2"):
+        driven.hear(name, **FULL)
+    route = driven.machine.explain(asked, driven.now)
+    assert (route.worker, [each.code for each in route.out]) == (None, ["queue_full"] * 2)
+    assert (driven.sent(), driven.machine.active) == ([], 0)
+
+
 # Parts of lists.
 
 
@@ -241,6 +219,23 @@ def test_a_part_of_a_list_is_its_runners_to_cancel() -> None:
     driven.finish(sent)
 
 
+@pytest.mark.parametrize(("n", "state"), [(8, "dispatching"), (9, "running")])
+def test_more_choices_than_any_worker_decodes_at_once_are_served_as_a_list(
+    n: int, state: str
+) -> None:
+    driven = Driven()
+    driven.join("w1", max_batch_size=2)
+    driven.join("w2", max_batch_size=8)
+    driven.ask(n=n)
+    assert (driven.state(), len(driven.list_orders())) == (state, n == 9)
+
+
+def test_where_no_worker_is_there_choices_wait_together() -> None:
+    driven = Driven()
+    driven.ask(n=9)
+    assert (driven.list_orders(), driven.machine.waiting) == ([], 1)
+
+
 def test_a_list_is_served_by_the_list_runner_and_ends_as_that_says() -> None:
     driven = in_state("delegated")
     assert driven.state() == "running"
@@ -253,10 +248,3 @@ def _state(driven: Driven) -> tuple[str, str | None, int, int]:
     told = driven.query()
     assert told is not None and told.controller == LEADER
     return told.state, told.worker, told.attempt, told.tokens
-
-
-def _reasons(driven: Driven) -> list[str | None]:
-    """What the client of `r` was told that says why it waits."""
-    told = [each for each in driven.told() if isinstance(each, Status) and each.request_id == "r"]
-    assert all((each.status, each.worker) == ("queued", None) for each in told)
-    return [each.reason for each in told]
