@@ -166,8 +166,8 @@ class Leadership:
         return self._renew_s
 
     async def _write_again(self) -> None:
-        """Renew the record, also one that JetStream has lost. It is read first: sequences begin anew
-        where all is lost, and one that was written before may then be another's.
+        """Renew the record, also one that JetStream has lost. It is read first: sequences begin
+        anew where all is lost, and one that was written before may then be another's.
 
         Raises:
             BusError, TimeoutError: JetStream did not do it.

@@ -36,8 +36,8 @@ KEPT: dict[str, Sequence[Step]] = {
         Start("w-1", 2.0),
         Kill("c-1"),
     ),
-    "the worker dropped the end of an answer that it had not sent yet, as the leader knew that it had "
-    "ended": (
+    "the worker dropped the end of an answer that it had not sent yet, as the leader knew that it "
+    "had ended": (
         KillServer("s-1", 0.3),
         Stop("c-2", 4.0),
         SlowFrom("w-1", 0.4, "c-1"),

@@ -157,5 +157,6 @@ PLANTS = (
     Plant("taken for another request", "the same request does not look the same twice",
           "shared.messages.request:InferenceRequest.fingerprint", _never_the_same),
     Plant("a fault of the cluster", "some requests cannot be read",
-          "controller.request_handler:RequestHandler._read", _fails_for_one(RuntimeError("planted"))),
+          "controller.request_handler:RequestHandler._read",
+          _fails_for_one(RuntimeError("planted"))),
 )  # fmt: skip
