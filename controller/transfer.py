@@ -1,5 +1,6 @@
 """What no worker has goes from the leader that leaves to the next one."""
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId
 from shared.messages.codec import decode, encode
 from shared.messages.dispatch import Dispatch, Transfer, TransferReply
+
+logger = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0
 _ENVELOPE_BYTES = 1024
@@ -40,14 +43,19 @@ async def give(
 
 async def taken(bus: Bus, message: Message, leader: Leader | None, skills: Skills) -> None:
     """Take what the leader before gives, if this controller leads."""
-    if leader is not None:
+    try:
         transfer = decode(Transfer, message.payload)
+    except DecodeError as error:
+        logger.error("what the leader before gives cannot be read: %s", error.message)
+        return
+    if leader is not None:
         now = time.monotonic()
         carried = [
             Request.carried(each, models_told(each, skills), now) for each in transfer.requests
         ]
         leader.on(Transferred(carried))
-    await bus.publish(message.reply, encode(TransferReply(taken=leader is not None)))
+    if message.reply:
+        await bus.publish(message.reply, encode(TransferReply(taken=leader is not None)))
 
 
 def _batches(requests: Sequence[Dispatch], max_bytes: int) -> list[list[Dispatch]]:

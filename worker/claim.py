@@ -14,8 +14,8 @@ class Claim:
         self.term = 0
         self.controller: ControllerId | None = None
 
-    def take(self, term: int, controller: ControllerId) -> bool:
-        """A controller claims this worker; returns whether it had done so before.
+    def take(self, term: int, controller: ControllerId) -> None:
+        """A controller claims this worker.
 
         Raises:
             RequestError: another one leads since.
@@ -23,9 +23,7 @@ class Claim:
         self.check(term)
         if term == self.term and controller != self.controller and self.term:
             raise RequestError(f"{self.controller} leads, in term {term}", code="stale_term")
-        again = term == self.term
         self.term, self.controller = term, controller
-        return again
 
     def check(self, term: int | None) -> None:
         """An order came: of an operator without a term.
@@ -37,7 +35,7 @@ class Claim:
             message = f"an order of term {term}; {self.controller} leads, in term {self.term}"
             raise RequestError(message, code="stale_term")
 
-    def check_work(self, term: int | None) -> None:
+    def check_work(self, term: int | None, controller: ControllerId) -> None:
         """Work came; of a release without leaders it has no term, and counts until one has claimed
         this worker.
 
@@ -45,6 +43,8 @@ class Claim:
             RequestError: it is not from the leader that has claimed this worker.
         """
         self.check(term)
+        if term and term == self.term and controller != self.controller:
+            raise RequestError(f"{self.controller} leads, in term {term}", code="stale_term")
         if (term or 0) != self.term:
             message = f"claimed in term {self.term}, not in {term or 'any'}"
             raise RequestError(message, code="not_claimed" if term else "stale_term")

@@ -145,7 +145,7 @@ class Entrance:
 
     def _accept(self, dispatch: Dispatch, owner: ControllerId, term: int | None) -> Refusal | None:
         try:
-            self._claim.check_work(term)
+            self._claim.check_work(term, owner)
         except RequestError as error:
             return Refusal(code=error.code, message=f"worker {self._id}: {error.message}")
         state = self._state()
@@ -254,10 +254,10 @@ class Entrance:
         return ControlReply(worker=self._id, ok=True)
 
     def _be_claimed(self, order: ClaimWorker) -> ControlReply:
-        again = self._claim.take(order.term or 0, order.controller)
+        self._claim.take(order.term or 0, order.controller)
         claimed = Claimed(
             term=self._claim.term,
-            requests=self._scheduler.claimed_by(order.controller, again=again),
+            requests=self._scheduler.claimed_by(order.controller, order.ended_within_ms),
             kept=self._scheduler.kept.changes(),  # who does not hear this asks for all
         )
         return ControlReply(worker=self._id, boot_id=self._boot_id, ok=True, claimed=claimed)

@@ -5,6 +5,7 @@ Facts from engines come in, messages for the publisher go out; nothing here awai
 
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -51,9 +52,6 @@ from worker.throughput import Throughput
 
 logger = logging.getLogger(__name__)
 
-_IN_FLIGHT_S = 1.0
-"""What ended so short a time before the last claim may not have been known then."""
-
 
 class Scheduler:
     """Owns every request between its dispatch and its end.
@@ -79,7 +77,6 @@ class Scheduler:
         self.kept = kept
         self._prompt_rules = settings.worker.kv_cache.prompt_rules
         self._requests = RequestTable()
-        self._claimed_at = 0.0
         self._numbers = itertools.count(1)
         self.throughput = Throughput(time.monotonic)
         self._speeds = ModelSpeeds(engines)
@@ -215,20 +212,22 @@ class Scheduler:
         error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
         self._fail(request, error, give_back=True)
 
-    def claimed_by(self, leader: ControllerId, *, again: bool) -> list[ClaimedRequest]:
+    def claimed_by(
+        self, leader: ControllerId, ended_within_ms: int | None
+    ) -> list[ClaimedRequest]:
         """Tell a leader, from now on, of all requests; returns those that are here, and those that
         left not long ago.
 
         Args:
-            again: it has claimed this worker before: it knows which ones had ended then.
+            ended_within_ms: which of those that ended it does not know of; None: all.
         """
-        table, known_until = self._requests, self._claimed_at - _IN_FLIGHT_S if again else 0.0
-        self._claimed_at = time.monotonic()
+        table, now = self._requests, time.monotonic()
         for request in table.recent:
             request.owner = leader
+        within_s = math.inf if ended_within_ms is None else ended_within_ms / 1000
         listed = [request.claimed() for request in table]
         listed += [back.request.claimed(back.event) for back in table.given_back]
-        ended = [request for request in table.ended if request.ended_at >= known_until]
+        ended = [request for request in table.ended if now - request.ended_at <= within_s]
         return listed + [request.claimed() for request in ended]
 
     def contents(self, asked: Iterable[RequestRef], max_bytes: int) -> list[Dispatch]:

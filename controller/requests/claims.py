@@ -12,6 +12,8 @@ _ANSWER_S = 1.0
 """Requests without a session begin so long after the leader began to lead, whoever has not
 answered."""
 _ASK_AGAIN_S = 1.0
+_IN_FLIGHT_S = 1.0
+"""So much of what a worker told may have been on its way when it answered."""
 
 
 class Claims:
@@ -26,6 +28,7 @@ class Claims:
     def __init__(self, workers: Iterable[WorkerId], now: float) -> None:
         self._missing = set(workers)
         self._asked_at: dict[WorkerId, float] = {}
+        self._answered: dict[WorkerId, float] = {}
         self.open_at = now + _ANSWER_S
 
     @property
@@ -50,10 +53,18 @@ class Claims:
         self._asked_at[worker] = now
         return True
 
-    def answered(self, worker: WorkerId) -> None:
+    def answered(self, worker: WorkerId, asked_at: float) -> None:
+        """It told what it had when it was asked."""
+        self._answered[worker] = asked_at
         self._missing.discard(worker)
+
+    def known_for_ms(self, worker: WorkerId, now: float) -> int | None:
+        """Since when what it told may be out of date; None where it told nothing yet."""
+        asked_at = self._answered.get(worker)
+        return round((now - asked_at + _IN_FLIGHT_S) * 1000) if asked_at is not None else None
 
     def lost(self, worker: WorkerId) -> None:
         """It is gone, started again, or takes no work from us: to be asked anew."""
         self._asked_at.pop(worker, None)
+        self._answered.pop(worker, None)
         self._missing.discard(worker)

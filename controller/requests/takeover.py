@@ -87,9 +87,13 @@ class Takeover:
             return
         if view.protocol < 2:  # of a release that knows no leader, and tells nothing
             view.claimed = True
-            self.claims.answered(worker)
+            self.claims.answered(worker, now)
         elif self.claims.ask(worker, now):
-            order = ClaimWorker(term=self._out.term, controller=self._out.controller)
+            order = ClaimWorker(
+                term=self._out.term,
+                controller=self._out.controller,
+                ended_within_ms=self.claims.known_for_ms(worker, now),
+            )
             self._out.order(worker, order, lambda reply: _claimed(worker, now, reply))
 
     def claim_anew(self, worker: WorkerId) -> None:
@@ -115,7 +119,7 @@ class Takeover:
         view = self._registry.worker(worker)
         if view is None or boot_id != view.report.boot_id:
             return  # it is asked again when it is heard again
-        self.claims.answered(worker)
+        self.claims.answered(worker, event.asked_at)
         view.claimed = True
         if told.kept is not None:
             self._prefixes.take(told.kept)

@@ -34,13 +34,14 @@ from shared.ids import (
 )
 from shared.messages.codec import decode, encode, shortened
 from shared.messages.control import ControlOrder, ControlReply, RequestState
-from shared.messages.health import ClusterHealth
+from shared.messages.health import ClusterHealth, ControllerHealth
 from shared.messages.request import check_request, parse_request
 from shared.messages.rollout import ROLLOUT_ORDERS, RolloutOrder, RolloutReply
 from shared.messages.routes import Route, RouteAnswer
 from shared.settings.tree import Nats
 
 CONNECT_WAIT_S = 3.0
+_CONTROLLERS_WAIT_S = 0.5
 _ANSWER_WAIT_S = 2.0
 
 Content = str | list[dict[str, Any]]
@@ -206,18 +207,19 @@ class Cluster:
         return answer.value(schema) if schema is not None else answer
 
     async def cancel(self, request_id: str) -> RequestState:
-        """Stop a request; its stream ends with finish_reason `cancelled`.
+        """Stop a request; its stream ends with finish_reason `cancelled`. Of one that nobody knows the
+        state is `unknown`.
 
         Raises:
-            Unavailable: no controller knows it.
+            Unavailable: no controller answers.
         """
         return await self._query("cancel", request_id)
 
     async def status(self, request_id: str) -> RequestState:
-        """Where a request stands.
+        """Where a request stands; `unknown` where nobody knows it.
 
         Raises:
-            Unavailable: no controller knows it.
+            Unavailable: no controller answers.
         """
         return await self._query("status", request_id)
 
@@ -242,15 +244,29 @@ class Cluster:
         """The state of the whole cluster.
 
         Raises:
-            Unavailable: no controller answers, or NATS is gone.
+            Unavailable: no controller leads, with the reason where others are there, or NATS is
+                gone.
         """
-        answer = await self._ask(
-            subjects.HEALTH_CLUSTER,
-            b"",
-            self._nobody(),
-            code="no_controller",
-        )
+        code = "no_controller"
+        try:
+            answer = await self._ask(subjects.HEALTH_CLUSTER, b"", self._nobody(), code=code)
+        except Unavailable as error:
+            if error.code != code:
+                raise
+            raise Unavailable(await self._why_nobody_leads(), code=code) from None
         return decode(ClusterHealth, answer.payload)
+
+    async def _why_nobody_leads(self) -> str:
+        answers = await self.bus.request_many(
+            subjects.HEALTH_CONTROLLERS, b"", wait_s=_CONTROLLERS_WAIT_S
+        )
+        reports = [decode(ControllerHealth, answer.payload).controller for answer in answers]
+        if not reports:
+            return self._nobody()
+        names = ", ".join(sorted(report.id for report in reports))
+        problems = [report.leader_problem for report in reports if report.leader_problem]
+        why = problems[0] if problems else "one is about to; ask again in a moment"
+        return f"no controller leads: {why} (there are: {names})"
 
     async def control(self, worker: WorkerId, order: ControlOrder) -> ControlReply:
         """Have a worker carry out an order; `ok` of the reply is False where it refuses.
@@ -287,7 +303,7 @@ class Cluster:
     async def _query(self, verb: str, request_id: str) -> RequestState:
         subject = subjects.request(self.client, verb)
         query = orjson.dumps({"request_id": request_id})
-        answer = await self._ask(subject, query, f"no controller knows the request {request_id!r}")
+        answer = await self._ask(subject, query, f"no controller answers about the request {request_id!r}")
         return decode(RequestState, answer.payload)
 
     async def _ask(

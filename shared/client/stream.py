@@ -37,7 +37,7 @@ class Stream:
     Raises while iterating:
         StreamFailed: the request ended in an error, or too much was left unread; code, param
             and retryable tell which.
-        StreamSilent: nothing was heard for 8 s, or the connection is gone for 5 s.
+        StreamSilent: nothing was heard for 15 s, or the connection is gone for 5 s.
         Unavailable: no controller takes requests.
     """
 

@@ -156,10 +156,15 @@ class SettingChange(Part):
 
 class ClaimWorker(LeaderOrder):
     """From now on the worker takes work of this leader only, and tells it of all requests; the
-    reply says which there are. Also for a leader that may have missed what it was told."""
+    reply says which there are. Also for a leader that may have missed what it was told.
+
+    Attributes:
+        ended_within_ms: of those that ended, which ones it does not know of yet; None: all.
+    """
 
     verb: Literal["claim"] = "claim"
     controller: ControllerId
+    ended_within_ms: Count | None = None
 
 
 class RequestRef(Part):

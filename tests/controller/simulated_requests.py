@@ -67,13 +67,9 @@ class SimulatedRequests:
         if held is not None and held.dispatch.attempt == attempt:
             del self._held[client, request_id]
 
-    def claimed(self, *, again: bool) -> list[ClaimedRequest]:
-        """As a worker tells it; who claims it again knows which ones had ended."""
-        return [
-            _claimed(held)
-            for held in self._held.values()
-            if not again or held.state in ("running", "returned")
-        ]
+    def claimed(self) -> list[ClaimedRequest]:
+        """As a worker tells it."""
+        return [_claimed(held) for held in self._held.values()]
 
     def contents(self, asked: Iterable[RequestRef]) -> list[Dispatch]:
         """Those that are here, with what was emitted."""

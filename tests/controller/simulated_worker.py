@@ -131,7 +131,7 @@ class SimulatedWorker(SimulatedStreams):
 
     def _refusal(self, batch: DispatchBatch) -> Refusal | None:
         try:
-            self.claim.check_work(batch.term)
+            self.claim.check_work(batch.term, batch.owner)
         except RequestError as error:
             return Refusal(code=error.code, message=error.message)
         return None
@@ -150,11 +150,11 @@ class SimulatedWorker(SimulatedStreams):
         order = decode(ClaimWorker, message.payload)
         await self.answers_claims.wait()
         try:
-            again = self.claim.take(order.term or 0, order.controller)
+            self.claim.take(order.term or 0, order.controller)
         except RequestError as error:
             reply = ControlReply(worker=self.id, ok=False, code=error.code, message=error.message)
         else:
-            claimed = Claimed(term=self.claim.term, requests=self.requests.claimed(again=again))
+            claimed = Claimed(term=self.claim.term, requests=self.requests.claimed())
             reply = ControlReply(worker=self.id, boot_id=self.boot, ok=True, claimed=claimed)
         await self._bus.publish(message.reply, encode(reply))
 

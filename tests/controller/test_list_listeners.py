@@ -1,6 +1,7 @@
 """Who listens to lists of prompts, by value: who comes later, and who is gone."""
 
-from shared.messages.stream import Failed
+from shared.ids import RequestId
+from shared.messages.stream import Failed, Status
 from tests.controller.driven_runner import INBOX, LATER, DrivenRunner
 
 # Who comes later.
@@ -17,6 +18,19 @@ def test_who_comes_later_hears_it_from_the_start(runner: DrivenRunner) -> None:
     runner.end(first, 2)
     assert runner.tokens(LATER) == runner.tokens() == {0: [1, 2], 1: [7]}
     assert runner.done(LATER) == runner.done()
+
+
+def test_who_comes_later_hears_the_seed_first(runner: DrivenRunner) -> None:
+    whole = runner.serve(2)
+    first, _ = runner.new_parts()
+    runner.order("attach", whole, inbox=LATER)
+    assert runner.told(LATER) == [], "no worker has accepted a part"
+    runner.speak(first, 0, 1)
+    runner.order("attach", whole, inbox="_INBOX.last")
+    accepted = Status(RequestId("r"), 0, None, "accepted", seed=5)
+    for inbox in (INBOX, LATER, "_INBOX.last"):
+        assert runner.told(inbox)[0] == accepted
+    assert runner.tokens("_INBOX.last") == {0: [1]}
 
 
 def test_who_comes_after_the_end_hears_all_of_it(runner: DrivenRunner) -> None:

@@ -121,6 +121,17 @@ def test_so_many_seek_a_worker_at_a_time(runner: DrivenRunner) -> None:
     assert len(runner.new_parts()) == 5
 
 
+def test_parts_that_workers_have_already_do_not_seek_one(runner: DrivenRunner) -> None:
+    """They were begun for the leader before."""
+    runner.slots = 100
+    for number in range(40):
+        part = request(part_id((ADA, RequestId("r")), number))
+        part.state, part.worker, part.attempt = "running", W1, 1
+        runner.known[part.key] = part
+    runner.serve(40)
+    assert len(runner.new_parts()) == 40
+
+
 def test_places_are_counted_again_from_time_to_time(runner: DrivenRunner) -> None:
     runner.slots = 1
     runner.serve(3)

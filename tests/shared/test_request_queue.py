@@ -146,6 +146,15 @@ def test_who_comes_last_drops_nobody_of_its_own_priority(level: Priority) -> Non
     assert _popped(queue) == [0, 1]
 
 
+@pytest.mark.parametrize("level", PRIORITIES)
+def test_above_a_depth_that_was_lowered_who_comes_is_refused(level: Priority) -> None:
+    queue, _ = _queue("high", "high", "low", reject_when_full=False)
+    queue.configure(2)
+    late = Waiting(3, level)
+    assert queue.push(late, 1.0) is late
+    assert _popped(queue) == [0, 1, 2]
+
+
 def test_one_that_rose_is_still_dropped_as_what_it_came() -> None:
     queue, requests = _queue("low", "medium", reject_when_full=False)
     assert queue.promote(10.0) == [requests[1], requests[0]]

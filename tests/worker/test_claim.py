@@ -9,10 +9,10 @@ from worker.claim import Claim
 ONE, OTHER = ControllerId("c-1"), ControllerId("c-2")
 
 
-def refusal(claim: Claim, term: int | None) -> str | None:
+def refusal(claim: Claim, term: int | None, controller: ControllerId = ONE) -> str | None:
     """The code with which work of a term is refused."""
     try:
-        claim.check_work(term)
+        claim.check_work(term, controller)
     except RequestError as error:
         return error.code
     return None
@@ -21,18 +21,20 @@ def refusal(claim: Claim, term: int | None) -> str | None:
 def test_work_counts_only_in_the_term_that_claimed_the_worker() -> None:
     claim = Claim()
     assert refusal(claim, 1) == "not_claimed"
-    assert claim.take(1, ONE) is False
+    claim.take(1, ONE)
     assert refusal(claim, 1) is None
     assert refusal(claim, 2) == "not_claimed"
-    assert claim.take(2, OTHER) is False
+    claim.take(2, OTHER)
     assert refusal(claim, 1) == "stale_term"
-    assert refusal(claim, 2) is None
+    assert refusal(claim, 2, OTHER) is None
+    assert refusal(claim, 2, ONE) == "stale_term"
 
 
-def test_the_same_leader_may_claim_again_and_is_told_so() -> None:
+def test_the_same_leader_may_claim_again() -> None:
     claim = Claim()
     claim.take(3, ONE)
-    assert claim.take(3, ONE) is True
+    claim.take(3, ONE)
+    assert (claim.term, claim.controller) == (3, ONE)
 
 
 @pytest.mark.parametrize(("term", "controller"), [(2, OTHER), (3, OTHER), (2, ONE)])

@@ -25,11 +25,14 @@ class Claimed:
         self.worker = Scheduled(folder)
         self.scheduler = self.worker.scheduler
 
-    def claim(self, leader: ControllerId = HEIR, *, again: bool = False) -> list[ClaimedRequest]:
-        return self.scheduler.claimed_by(leader, again=again)
+    def claim(
+        self, leader: ControllerId = HEIR, *, ended_within_ms: int | None = None
+    ) -> list[ClaimedRequest]:
+        return self.scheduler.claimed_by(leader, ended_within_ms)
 
-    def states(self, *, again: bool = False) -> dict[str, str]:
-        return {each.request_id: each.state for each in self.claim(again=again)}
+    def states(self, *, ended_within_ms: int | None = None) -> dict[str, str]:
+        told = self.claim(ended_within_ms=ended_within_ms)
+        return {each.request_id: each.state for each in told}
 
     def contents(
         self, *request_ids: str, attempt: int = 0, max_bytes: int = NO_LIMIT
@@ -153,7 +156,7 @@ def test_what_comes_again_was_not_given_back(claimed: Claimed) -> None:
 def test_a_leader_that_claims_again_is_told_what_has_ended_since(
     claimed: Claimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And in the second before: that was on its way when it claimed."""
+    """As it asks; it knows since when."""
     clock = Clock()
     monkeypatch.setattr("time.monotonic", clock)
     claimed.worker.accept("early", "late", "later")
@@ -164,10 +167,10 @@ def test_a_leader_that_claims_again_is_told_what_has_ended_since(
     assert claimed.states() == {"early": "finished", "late": "finished", "later": "running"}
     clock.now += 1
     claimed.worker.finish("later")
-    assert claimed.states(again=True) == {"late": "finished", "later": "finished"}
+    assert claimed.states(ended_within_ms=2000) == {"late": "finished", "later": "finished"}
     clock.now += 5
-    assert claimed.states(again=True) == {"later": "finished"}, "the last answer may be lost"
-    assert claimed.states(again=True) == {}
+    assert claimed.states(ended_within_ms=6000) == {"later": "finished"}
+    assert claimed.states(ended_within_ms=4000) == {}
     assert claimed.states() == {"early": "finished", "late": "finished", "later": "finished"}
     assert claimed.contents("early", "late", "later") == [], "their clients have all of it"
 

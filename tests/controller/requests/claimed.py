@@ -8,10 +8,16 @@ from shared.messages.control import ClaimedRequest, TellContents
 from shared.messages.dispatch import Continuation, Dispatch, DispatchBatch
 from shared.messages.events import RequestFailed
 from tests.controller.requests.driven import LEADER, Driven
+from tests.controller.requests.states import HELLO, HI
 from tests.controller.requests.wire import Sent
 from tests.controller.values import ADA, CHAT, DEMO, request
 
 HAD = "_INBOX.had"
+_AND: dict[str, Any] = {"role": "user", "content": "And?"}
+ALONE: dict[str, Any] = {
+    "prompt": None, "messages": [_AND], "session_id": "s", "history": "kept"
+}  # fmt: skip
+"""The body of a turn that came without what was said before."""
 
 
 def old_dispatch(
@@ -31,6 +37,12 @@ def old_dispatch(
         request=request(request_id, **fields).contents,
         resume=resume,
     )
+
+
+def turn_with_history() -> Dispatch:
+    """A worker was given what was said before, too."""
+    had = old_dispatch("r", 3, **{**ALONE, "messages": [HELLO, HI, _AND]})
+    return had.model_copy(update={"fingerprint": request("r", **ALONE).fingerprint})
 
 
 def key_of(had: Dispatch, state: str = "running", **fields: Any) -> ClaimedRequest:

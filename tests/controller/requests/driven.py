@@ -128,6 +128,7 @@ class Driven:
         """Do what is due now."""
         for _ in range(_MOST_AT_ONCE):
             self.on(TimePassed())
+            assert self.machine.next_due >= self.now, "something was left undone"
             if self.machine.next_due > self.now:
                 return
         raise AssertionError("something is due for ever")

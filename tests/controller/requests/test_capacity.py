@@ -100,6 +100,26 @@ def test_also_then_one_waits_for_a_worker_that_may_be_back_in_a_moment() -> None
     assert _offered(driven) == [("w1", 1)]
 
 
+def test_also_then_one_waits_for_a_worker_that_has_not_told_yet_what_it_has() -> None:
+    driven = Driven(waiting_room={"enabled": False})
+    driven.hear("w1", "joined")
+    driven.ask()
+    assert (driven.machine.waiting, driven.sent()) == (1, [])
+    driven.claimed("w1")
+    driven.pass_time(0.1)
+    assert _offered(driven) == [("w1", 1)]
+
+
+def test_also_then_one_waits_until_each_worker_was_heard_and_no_longer() -> None:
+    driven = Driven(settled_s=3.0, waiting_room={"enabled": False})
+    driven.join("w1", **FULL)
+    driven.ask(stream=False)
+    driven.pass_time(2.99)
+    assert driven.words() == []
+    driven.pass_time(0.02)
+    assert _end(driven).code == "queue_full"
+
+
 def test_nobody_waits_for_what_no_worker_will_ever_serve() -> None:
     driven = Driven()
     driven.join("w1", models=models(best="warm"))

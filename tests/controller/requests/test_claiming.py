@@ -278,3 +278,18 @@ def test_a_worker_of_a_release_without_a_leader_is_not_asked() -> None:
     sent = driven.run()
     driven.finish(sent)
     assert driven.state() == "finished"
+
+
+@pytest.mark.parametrize("why", ["quiet", "new connection"])
+def test_such_a_worker_keeps_what_it_has_though_it_cannot_tell_of_it(why: str) -> None:
+    driven = Driven()
+    driven.join_old("w1")
+    sent = driven.run()
+    driven.pass_time(2)
+    if why == "quiet":
+        driven.pass_time(7)
+    else:
+        driven.on(LinkRestored())
+    assert driven.state() == "running" and driven.new(GiveOrder) == []
+    driven.finish(sent)
+    assert driven.state() == "finished"

@@ -14,7 +14,7 @@ def test_where_no_worker_is_there_all_may_begin() -> None:
 
 def test_before_all_have_answered_nothing_begins_and_after_a_second_only_no_turn() -> None:
     claims = Claims([ONE, OTHER], 10.0)
-    claims.answered(ONE)
+    claims.answered(ONE, 10.0)
     assert claims.missing and claims.open_at == 11.0
     for now, begins in ((10.9, False), (11.0, True), (99.0, True)):
         assert claims.may_begin(now, turn=False) is begins
@@ -25,7 +25,7 @@ def test_when_all_have_answered_turns_may_begin() -> None:
     claims = Claims([ONE, OTHER], 10.0)
     for worker in (OTHER, ONE):
         assert claims.missing
-        claims.answered(worker)
+        claims.answered(worker, 10.0)
     assert not claims.missing and claims.may_begin(10.0, turn=True)
 
 
@@ -37,7 +37,7 @@ def test_who_is_gone_need_not_answer() -> None:
 
 def test_who_comes_later_is_not_waited_for() -> None:
     claims = Claims([ONE], 10.0)
-    claims.answered(ONE)
+    claims.answered(ONE, 10.0)
     assert claims.ask(OTHER, 11.0) and not claims.missing
 
 
@@ -63,3 +63,15 @@ def test_how_long_ago_one_was_asked_is_known() -> None:
     assert claims.asked_for_s(ONE, 15.0) == 3
     claims.lost(ONE)
     assert claims.asked_for_s(ONE, 15.0) == 0
+
+
+def test_of_who_answered_it_is_known_since_when_its_answer_is_old() -> None:
+    claims = Claims([ONE], 10.0)
+    assert claims.known_for_ms(ONE, 12.0) is None
+    claims.ask(ONE, 12.0)
+    claims.answered(ONE, 12.0)
+    assert claims.known_for_ms(ONE, 15.0) == 4000, "and a second, for what was on its way"
+    claims.ask(ONE, 15.0)
+    assert claims.known_for_ms(ONE, 16.0) == 5000, "not since what it was asked, and did not answer"
+    claims.lost(ONE)
+    assert claims.known_for_ms(ONE, 16.0) is None

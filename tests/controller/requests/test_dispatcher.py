@@ -139,6 +139,15 @@ def test_a_worker_that_did_not_answer_is_looked_after_until_it_is_heard() -> Non
     assert driven.machine.busy_workers == {w2}
 
 
+def test_or_until_it_is_gone() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    driven.pass_time(1.1)
+    assert ("w1", "b1") in driven.machine.busy_workers
+    driven.leave("w1")
+    assert driven.machine.busy_workers == {("w2", "b1")}
+
+
 def test_a_worker_that_is_gone_is_not_waited_for() -> None:
     driven = Driven("w1", "w2")
     driven.ask()

@@ -8,6 +8,7 @@ from controller.requests.events import LeavingBegan, Transferred
 from controller.requests.request import Request, State
 from shared.ids import RequestId
 from shared.messages.dispatch import Dispatch
+from tests.controller.requests.claimed import ALONE, sent_before, taken_over, turn_with_history
 from tests.controller.requests.driven import FULL, INBOX, LATER, Driven
 from tests.controller.requests.states import NOT_AT_A_WORKER, in_state
 from tests.controller.values import DEMO
@@ -37,6 +38,16 @@ def test_what_waits_for_a_worker_does_so_at_the_next_leader() -> None:
     driven.ask()
     driven.on(LeavingBegan())
     driven.hear("w1")
+    driven.pass_time(1)
+    assert driven.sent() == [] and _ids(driven.machine.transferable(driven.now)) == ["r"]
+
+
+def test_a_look_for_a_worker_that_was_due_already_is_not_made() -> None:
+    driven = Driven()
+    driven.join("w1", **FULL)
+    driven.ask()
+    driven.hear("w1")
+    driven.on(LeavingBegan())
     driven.pass_time(1)
     assert driven.sent() == [] and _ids(driven.machine.transferable(driven.now)) == ["r"]
 
@@ -172,3 +183,36 @@ def test_what_a_worker_has_already_is_not_served_twice() -> None:
     running = second.run()
     _take(second, [given])
     assert second.sent() == [] and second.known().worker == running.worker
+
+
+def test_a_turn_with_its_history_is_given_with_it() -> None:
+    second = taken_over(had := turn_with_history())
+    second.pass_time(2)
+    second.give_back(sent_before(had))
+    third = Driven("w3", term=3)
+    third.finish(third.run("before", session_id="s"))
+    _take(third, second.machine.transferable(second.now))
+    assert third.orders() == [], "nobody is asked what was said before"
+    dispatch = third.next_sent().dispatch
+    assert dispatch.request.messages == had.request.messages
+    assert dispatch.fingerprint == had.fingerprint
+    third.ask(inbox=LATER, **ALONE)
+    assert third.words(LATER) == ["dispatching"], "it is the same request"
+
+
+@pytest.mark.parametrize("state", ["waiting", "offered", "running", "delegated"])
+def test_all_who_listened_there_listen_here(state: State) -> None:
+    driven = in_state(state)
+    (given,) = _given(driven.known(), [LATER, "_INBOX.last"])
+    _take(driven, [given])
+    attached = [(order.verb, getattr(order, "inbox", "")) for _, order in driven.orders()]
+    expected = [("attach", LATER), ("attach", "_INBOX.last")]
+    assert attached == (expected if state == "running" else [])
+    assert driven.list_orders() == (expected if state == "delegated" else [])
+    if state != "delegated":
+        assert driven.known().inboxes == [INBOX, LATER, "_INBOX.last"]
+
+
+def _given(known: Request, inboxes: list[str]) -> Sequence[Dispatch]:
+    """The same request, as another leader has it."""
+    return [known.transfer(known.arrived_at).model_copy(update={"inboxes": inboxes})]

@@ -3,6 +3,7 @@
 import pytest
 
 from controller.requests.events import Finish, Queried
+from controller.requests.request import State
 from shared.ids import RequestId
 from shared.messages.stream import Failed, StreamError
 from tests.controller.requests.driven import FULL, INBOX, LEADER, Driven
@@ -46,6 +47,13 @@ def test_how_it_stands_is_told_who_asks() -> None:
     assert _state(driven) == ("finished", "w1", 1, 2)
     driven.pass_time(4)
     assert _state(driven) == ("unknown", None, 0, 0)
+
+
+@pytest.mark.parametrize("state", ["offered", "running"])
+def test_of_what_was_ended_from_here_no_worker_is_told(state: State) -> None:
+    driven = in_state(state)
+    driven.on(Finish(None, DRAINING))
+    assert _state(driven) == ("failed", None, 1, 0)
 
 
 def test_what_a_worker_fails_has_failed_and_its_client_knows() -> None:

@@ -119,6 +119,16 @@ def test_where_it_runs_its_worker_is_to_tell_one_more() -> None:
     assert driven.words(LATER) == [], "the worker speaks"
 
 
+def test_who_comes_while_a_worker_has_it_goes_along_to_the_next_one() -> None:
+    driven = Driven("w1", "w2")
+    driven.emit(driven.run(), 0, 1)
+    _again(driven)
+    driven.leave("w1")
+    assert (driven.words(), driven.words(LATER)) == (["migrating"], ["migrating"])
+    sent = driven.next_sent()
+    assert (sent.worker, sent.dispatch.inboxes) == ("w2", [INBOX, LATER])
+
+
 def test_the_same_inbox_again_is_told_the_stream_again() -> None:
     driven = in_state("running")
     _again(driven, INBOX)
@@ -160,6 +170,13 @@ def test_where_that_worker_is_gone_the_same_is_served_again(how: str) -> None:
     dispatch = driven.next_sent().dispatch
     assert (dispatch.attempt, dispatch.seed, dispatch.inboxes) == (2, seed, [LATER])
     assert dispatch.resume is None and driven.machine.active == 1
+
+
+def test_what_ended_long_ago_is_served_anew_though_nothing_happened_since() -> None:
+    driven = in_state("ended")
+    driven.pass_time(30.1)
+    driven.ask(inbox=LATER)
+    assert driven.orders() == [] and driven.next_sent().dispatch.attempt == 1
 
 
 @pytest.mark.parametrize("how", ["cancelled", "failed"])

@@ -7,6 +7,7 @@ from controller.requests.instructions import GiveOrder
 from shared.messages.control import AttachStream, CancelRequest, ClaimWorker
 from shared.messages.stream import StreamError
 from tests.controller.requests.claimed import (
+    ALONE,
     HAD,
     failure_of,
     key_of,
@@ -14,6 +15,7 @@ from tests.controller.requests.claimed import (
     sent_before,
     taken_over,
     tell,
+    turn_with_history,
     wanted,
 )
 from tests.controller.requests.driven import INBOX, LATER, LEADER, Driven
@@ -147,6 +149,29 @@ def test_what_was_taken_over_goes_on_elsewhere_when_its_worker_is_gone() -> None
     assert sent.dispatch.resume.token_ids == {0: [1, 2]}
     assert sent.dispatch.elapsed_ms >= 1000
     assert driven.words(HAD) == ["migrating"]
+
+
+def test_its_attempts_are_those_of_this_term() -> None:
+    driven = Driven("w2", "w3", term=3, unclaimed=["w1"])
+    tell(driven, "w1", old_dispatch("r", 1007, 1))
+    driven.leave("w1")
+    first = driven.next_sent()
+    driven.reject(first)
+    assert [first.dispatch.attempt, driven.next_sent().dispatch.attempt] == [2001, 2002]
+
+
+def test_a_turn_with_its_history_is_still_what_its_client_asked_for() -> None:
+    had = turn_with_history()
+    driven = taken_over(had)
+    driven.ask(inbox=LATER, **ALONE)
+    ((worker, order),) = driven.orders()
+    assert isinstance(order, AttachStream)
+    assert (worker, order.inbox, driven.words(LATER)) == ("w1", LATER, [])
+    driven.leave("w1")
+    driven.pass_time(0.2)
+    dispatch = driven.next_sent().dispatch
+    assert (dispatch.fingerprint, dispatch.inboxes) == (had.fingerprint, [HAD, LATER])
+    assert dispatch.request.messages == had.request.messages
 
 
 def test_what_failed_before_counts_still() -> None:

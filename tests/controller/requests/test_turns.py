@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from controller.fleet.registry import WorkerGone
+from controller.requests.events import LinkRestored
 from controller.requests.instructions import GiveOrder
 from shared.ids import BootId, WorkerId
 from shared.messages.control import ForgetSession, TellSession
+from shared.messages.dispatch import Continuation
 from shared.messages.stream import Failed
+from tests.controller.requests.claimed import key_of
 from tests.controller.requests.driven import FULL, Driven
 from tests.controller.requests.states import HELLO, HI
 from tests.controller.requests.wire import Sent
@@ -174,6 +177,26 @@ def test_another_attempt_has_the_whole_conversation_too() -> None:
     driven.pass_time(0.2)
     again = driven.next_sent()
     assert (again.worker, _contents(again)) == ("w2", ["Hello", "Hi", "And?"])
+
+
+def test_where_its_worker_told_all_again_the_conversation_is_there_once() -> None:
+    driven = Driven("w1", "w2")
+    _served(driven)
+    _turn(driven, "r", AND)
+    driven.answer(_asked(driven), driven.reply("w1", said=[HELLO, HI]))
+    first = driven.next_sent()
+    driven.accept(first)
+    driven.pass_time(2)
+    driven.on(LinkRestored())
+    driven.claimed("w1", key_of(first.dispatch, tokens=2))
+    resume = Continuation(token_ids={0: [1, 2]}, text_sent={0: 2})
+    now = first.dispatch.model_copy(update={"resume": resume})
+    driven.answer(driven.last_order("contents"), driven.reply("w1", contents=[now]))
+    driven.leave("w1")
+    again = driven.next_sent()
+    assert (again.worker, again.dispatch.resume) == ("w2", resume)
+    assert _contents(again) == ["Hello", "Hi", "And?"]
+    assert again.dispatch.body_fingerprint == driven.known().fingerprint
 
 
 @pytest.mark.parametrize(

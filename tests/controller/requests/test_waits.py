@@ -4,7 +4,7 @@ import pytest
 
 from controller.requests.request import State
 from shared.messages.stream import KEEP_ALIVE_S, Status
-from tests.controller.requests.driven import Driven
+from tests.controller.requests.driven import FULL, Driven
 from tests.controller.requests.states import NOT_AT_A_WORKER, in_state
 
 # Who waits.
@@ -45,6 +45,22 @@ def test_what_a_worker_has_nobody_but_that_speaks_of() -> None:
     driven = in_state("running")
     driven.pass_time(10)
     assert driven.words() == []
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_after_a_failure_it_is_told_as_often(begun: bool) -> None:
+    driven = Driven("w1", waiting_room={"max_wait_ms": 60_000})
+    sent = driven.run(timeout_ms=100_000)
+    driven.pass_time(4)
+    if begun:
+        driven.emit(sent, 0, 1)
+    driven.give_back(sent)
+    for count in range(1, 8):
+        driven.hear("w1", **FULL)
+        driven.pass_time(KEEP_ALIVE_S)
+        assert len(driven.words()) >= count
+    assert driven.known().state == "queued"
+    assert driven.words()[-1] == ("migrating" if begun else "queue_full")
 
 
 # Deadlines.
