@@ -52,6 +52,7 @@ _UNANSWERED = [
     "mlx.event.kept.worker-1",
     "mlx.event.controller.controller-1",
     "mlx.event.request.controller-1",
+    "mlx.controller.controller-1.transfer",
     "mlx.logs.recent",
     "mlx.log.worker.worker-1",
     "mlx.request.local.dance",

@@ -10,8 +10,9 @@ import pytest
 
 from shared import subjects
 from shared.bus import Bus
-from shared.errors import BusError
-from shared.ids import BootId, ControllerId
+from shared.client import Cluster
+from shared.errors import BusError, Unavailable
+from shared.ids import BootId, ClientName, ControllerId
 from shared.messages.codec import encode
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import ControllerEvent, ControllerReport, EventType
@@ -184,6 +185,10 @@ async def test_nobody_begins_to_lead_while_a_controller_of_an_older_release_is_t
     report = pair.second.controller.report()
     assert report.leader_problem is not None and "c-0" in report.leader_problem
     assert not report.leader
+    with pytest.raises(
+        Unavailable, match=f"no controller leads: .*c-0.*{pair.second.controller.id}"
+    ):
+        await Cluster(bus, ClientName("local")).health()
     await say("left")
     await pair.second.until(lambda: pair.second.serves)
     assert pair.second.controller.report().leader_problem is None

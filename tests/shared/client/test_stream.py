@@ -106,7 +106,7 @@ async def test_where_no_controller_is_it_says_so(cluster: Cluster) -> None:
     assert (caught.value.code, caught.value.retryable) == ("no_controller", True)
     with pytest.raises(Unavailable, match="no controller answers"):
         await cluster.health()
-    with pytest.raises(Unavailable, match="no controller knows"):
+    with pytest.raises(Unavailable, match="no controller answers"):
         await cluster.status("r")
 
 
