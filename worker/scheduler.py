@@ -212,9 +212,7 @@ class Scheduler:
         error = StreamError.of("queue_full", message, retry_after_ms=retry_after_ms)
         self._fail(request, error, give_back=True)
 
-    def claimed_by(
-        self, leader: ControllerId, ended_within_ms: int | None
-    ) -> list[ClaimedRequest]:
+    def claimed_by(self, leader: ControllerId, ended_within_ms: int | None) -> list[ClaimedRequest]:
         """Tell a leader, from now on, of all requests; returns those that are here, and those that
         left not long ago.
 

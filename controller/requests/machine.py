@@ -393,11 +393,15 @@ class RequestMachine:
     def _place(self, request: Request) -> None:
         self._dispatcher.place(request)
         self._set_due(request)
-        if request.state == "queued" and self._out.now < self._settled_at:
-            self._look_at = min(self._look_at, self._settled_at)
+        self._look_when_settled()
 
     def _place_again(self, request: Request) -> None:
         self._dispatcher.place_again(request)
+
+    def _look_when_settled(self) -> None:
+        """Then it is known of each worker whether it is there."""
+        if self.waiting and not self._leaving and self._out.now < self._settled_at:
+            self._look_at = min(self._look_at, self._settled_at)
 
     def _capacity_changed(self) -> None:
         if self.waiting and not self._leaving:
@@ -578,6 +582,7 @@ class RequestMachine:
         if now >= self._look_at:
             self._look_at = math.inf
             self._dispatcher.look()
+            self._look_when_settled()
         self._dispatcher.send_due()
 
     def _attend(self, request: Request) -> None:

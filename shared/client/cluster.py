@@ -303,7 +303,9 @@ class Cluster:
     async def _query(self, verb: str, request_id: str) -> RequestState:
         subject = subjects.request(self.client, verb)
         query = orjson.dumps({"request_id": request_id})
-        answer = await self._ask(subject, query, f"no controller answers about the request {request_id!r}")
+        answer = await self._ask(
+            subject, query, f"no controller answers about the request {request_id!r}"
+        )
         return decode(RequestState, answer.payload)
 
     async def _ask(

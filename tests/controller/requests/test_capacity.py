@@ -148,6 +148,16 @@ def test_when_each_worker_was_heard_it_is_told_at_once() -> None:
     assert _end(driven).code == "no_worker"
 
 
+def test_also_where_one_was_heard_again_before() -> None:
+    driven = Driven(settled_s=3.0)
+    driven.join("w1", models=models(best="warm"))
+    driven.ask(stream=False)
+    driven.pass_time(1)
+    driven.hear("w1", models=models(best="warm"))
+    driven.pass_time(2.02)
+    assert _end(driven).code == "no_worker"
+
+
 @pytest.mark.parametrize(("limit_ms", "heard_s"), [(5000, 6.0), (1000, 3.0)])
 def test_the_wait_is_not_over_before_each_worker_was_heard(limit_ms: int, heard_s: float) -> None:
     driven = Driven(settled_s=heard_s, waiting_room={"max_wait_ms": limit_ms})
