@@ -126,6 +126,16 @@ class Leadership:
         if self.leads and term > self.term:
             self._lose(f"another one leads, in term {term}")
 
+    def on_controllers(self) -> None:
+        """A controller told of itself: beside one that shares requests with all others nobody leads."""
+        if self.leads and self._registry.old_controllers:
+            self._lose(self._older)
+
+    @property
+    def _older(self) -> str:
+        names = ", ".join(self._registry.old_controllers)
+        return f"nobody leads while controllers of an older release run: {names}"
+
     def on_refused(self) -> None:
         """A worker takes no orders of this term: another leader had it."""
         if self.leads:
@@ -203,9 +213,8 @@ class Leadership:
     async def _stand_by(self) -> float:
         if self._retiring:
             return 0.0
-        if old := self._registry.old_controllers:
-            names = ", ".join(old)
-            self._set_problem(f"nobody leads while controllers of an older release run: {names}")
+        if self._registry.old_controllers:
+            self._set_problem(self._older)
             return self._probe_interval_s
         try:
             async with asyncio.timeout(self._renew_s):

@@ -440,6 +440,7 @@ class Controller:
             return
         self._registry.on_controller_event(event, time.monotonic())
         self._leadership.on_term(report.term)
+        self._leadership.on_controllers()
         if self._leadership.leads or not report.leader:
             return
         if report.state == "draining":

@@ -65,7 +65,7 @@ class Request:
         decision: how the worker was chosen that it was offered to last.
         no_route: why it waits for a worker.
         waiting_kind: who is alike finds a worker where this one does; None where that cannot be
-        said.
+            said.
         waits_since: when the search first found none.
         tried: workers whose attempt failed; others come first.
         failures: attempts that failed after a worker accepted them.

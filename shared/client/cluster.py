@@ -207,8 +207,8 @@ class Cluster:
         return answer.value(schema) if schema is not None else answer
 
     async def cancel(self, request_id: str) -> RequestState:
-        """Stop a request; its stream ends with finish_reason `cancelled`. Of one that nobody knows the
-        state is `unknown`.
+        """Stop a request; its stream ends with finish_reason `cancelled`. The state is `unknown`
+        where nobody knows it.
 
         Raises:
             Unavailable: no controller answers.

@@ -167,7 +167,7 @@ async def test_without_jetstream_the_first_by_name_leads_alone_and_says_so(
         await ends_once(inbox, first)
 
 
-async def test_nobody_begins_to_lead_while_a_controller_of_an_older_release_is_there(
+async def test_nobody_leads_while_a_controller_of_an_older_release_is_there(
     pair: Pair, bus: Bus
 ) -> None:
     old = ControllerReport(
@@ -180,6 +180,7 @@ async def test_nobody_begins_to_lead_while_a_controller_of_an_older_release_is_t
 
     await say("heartbeat")
     await pair.second.until(lambda: pair.second.hears(old.id))
+    await pair.first.until(lambda: not pair.first.controller.report().leader)
     await pair.first.leave()
     await pair.second.until(lambda: pair.second.controller.report().leader_problem is not None)
     report = pair.second.controller.report()
