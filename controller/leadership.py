@@ -127,7 +127,7 @@ class Leadership:
             self._lose(f"another one leads, in term {term}")
 
     def on_controllers(self) -> None:
-        """A controller told of itself: beside one that shares requests with all others nobody leads."""
+        """A controller told of itself: beside one of a release without leaders nobody leads."""
         if self.leads and self._registry.old_controllers:
             self._lose(self._older)
 
