@@ -13,6 +13,7 @@ from shared import subjects
 from shared.client import Cluster, Completion, connect
 from shared.ids import WorkerId
 from shared.messages.dispatch import choice_seed
+from shared.messages.health import Leader
 from shared.messages.stream import ChoiceOutput
 from tests.access.roles import as_client, as_tester
 from tests.asking import Answer, Asker
@@ -59,8 +60,8 @@ async def warm_everywhere(cluster: Cluster) -> str:
             await asyncio.sleep(0.05)
 
 
-async def dispatch(asker: Asker, worker: str, seed: int, term: int, **body: Any) -> Answer:
-    """Have a worker answer, past the leader of this term, with a seed of 64 bits."""
+async def dispatch(asker: Asker, worker: str, seed: int, leader: Leader, **body: Any) -> Answer:
+    """Have a worker answer, in the name of the leader, with a seed of 64 bits."""
     answer = Answer()
     inbox = asker.client.new_inbox()
     await asker.client.subscribe(inbox, cb=answer.take)
@@ -68,7 +69,7 @@ async def dispatch(asker: Asker, worker: str, seed: int, term: int, **body: Any)
         "request_id": inbox, "client": "local", "skill": "chat", "model": body.pop("model"),
         "attempt": 0, "inboxes": [inbox], "seed": seed, "elapsed_ms": 0.0, "request": body,
     }  # fmt: skip
-    batch = {"protocol": 2, "owner": "nobody", "term": term, "dispatches": [order]}
+    batch = {"protocol": 2, "owner": leader.id, "term": leader.term, "dispatches": [order]}
     subject = subjects.worker_infer(WorkerId(worker))
     await asker.client.request(subject, json.dumps(batch).encode(), timeout=20)
     await asyncio.wait_for(answer.ended.wait(), 60)
@@ -99,11 +100,10 @@ async def test_choices_are_those_of_one_worker_and_of_each_prompt_alone(
         worker = in_turn.ready["workers"][0]
         leader = (await cluster.health()).leader
         assert leader is not None
-        term = leader.term
-        together = await dispatch(asker, worker, seed, term, **body, prompt=prompts)
+        together = await dispatch(asker, worker, seed, leader, **body, prompt=prompts)
         alone = [
             await dispatch(
-                asker, worker, choice_seed(seed, number * n), term, **body, prompt=prompt
+                asker, worker, choice_seed(seed, number * n), leader, **body, prompt=prompt
             )
             for number, prompt in enumerate(prompts)
         ]
