@@ -54,6 +54,9 @@ def description(gateway: GatewayProcess, seed: int) -> OpenApiSchema:
     schema: OpenApiSchema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
     schema.config.seed = seed
     schema.config.generation.update(max_examples=examples(12, 250))
+    # Of what the description forbids it expects to be rejected, but not that it is too large.
+    rejection = schema.config.checks.negative_data_rejection
+    rejection.expected_statuses = [*rejection.expected_statuses, "413"]
     return schema
 
 
