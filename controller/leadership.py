@@ -57,7 +57,7 @@ class Leadership:
         term: while it leads; of the leader before while it stands by.
         doubts: the leader did not answer when it was asked last.
         problem: why nobody leads, or could follow; None where nothing is wrong.
-        changes: notified when one of these changes.
+        changes: notified when one of the first three changes.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Leadership:
             return self._probe_interval_s
         self._set_problem(None)
         record = _record_of(kept)
-        self.term = max(self.term, record.term if record is not None else 0)
+        self._heard_of(record.term if record is not None else 0)
         if record is None:
             self._set_doubts(True)
             is_free = not await self._other_leads()
@@ -307,6 +307,11 @@ class Leadership:
         self.leads = False
         logger.warning("controller %s leads no more: %s", self._controller, why)
         self.changes.notify()
+
+    def _heard_of(self, term: int) -> None:
+        if term > self.term:
+            self.term = term
+            self.changes.notify()
 
     def _set_doubts(self, doubts: bool) -> None:
         if doubts != self.doubts:

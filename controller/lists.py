@@ -97,6 +97,7 @@ class _Part:
     usage: Usage | None = None
     timings: Timings | None = None
     route: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -381,7 +382,7 @@ class ListRunner:
                 self._say(one, [self._chunk(one, numbered, part.usage)])
         if part.assembler.done:
             part.answered, part.timings = True, part.assembler.timings
-            part.route = part.assembler.route
+            part.route, part.warnings = part.assembler.route, part.assembler.warnings
             self._close(one, part)
 
     def _is_served(self, part: _Part) -> bool:
@@ -479,9 +480,11 @@ class ListRunner:
             sum(each.prompt_tokens for each in usages),
             sum(each.cached_tokens for each in usages),
             sum(one.next_index),
+            sum(part.usage.reasoning_tokens for part in one.parts if part.usage is not None),
         )
         outputs = () if one.streams else one.log.joined()
-        self._end(one, Done(*one.origin, usage, _timings(one), outputs, _route(one)))
+        warnings = tuple(dict.fromkeys(told for part in one.parts for told in part.warnings))
+        self._end(one, Done(*one.origin, usage, _timings(one), outputs, _route(one), warnings))
 
     def _failed(self, one: _List, error: StreamError) -> Failed:
         return Failed(*one.origin, error, _route(one))
@@ -552,10 +555,10 @@ class ListRunner:
                 self._end(one, self._failed(one, StreamError.of("client_gone", message)))
 
 
-def part_id(key: RequestKey, number: int, tries: int = 0) -> RequestId:
-    """Of a part: the same whoever serves the list."""
+def part_id(key: RequestKey, choices: range, tries: int = 0) -> RequestId:
+    """Of a part with these choices of the whole: the same whoever serves the list in such parts."""
     client, request_id = key
-    named = f"{client}\0{request_id}\0{number}\0{tries}".encode()
+    named = f"{client}\0{request_id}\0{choices.start}\0{choices.stop}\0{tries}".encode()
     return RequestId(f"part-{hashlib.blake2b(named, digest_size=12).hexdigest()}")
 
 
@@ -580,7 +583,7 @@ def _request_of(whole: Request, part: _Part, inbox: str, now: float) -> Request:
         [inbox],
         body.model_copy(update=alone),
         whole.models,
-        request_id=part_id(whole.key, part.number, part.tries),
+        request_id=part_id(whole.key, _numbers(part), part.tries),
         seed=choice_seed(whole.seed, part.first),
         now=now,
         elapsed_before_ms=whole.elapsed_ms(now),

@@ -4,6 +4,7 @@ A controller that may lead in a moment holds what comes: it serves that then, or
 """
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -53,6 +54,8 @@ class RequestHandler:
         self._health = health
         self._leader: Leader | None = None
         self._subscriptions: list[Subscription] = []
+        self._infer: Subscription | None = None
+        self._held_since = math.inf
         self._held: deque[tuple[float, _Handle, Message]] = deque(maxlen=_MOST_HELD)
 
     def configure(self, settings: ClusterSettings) -> None:
@@ -63,32 +66,45 @@ class RequestHandler:
         """Hear clients, and keep what they say for a while."""
         if self._subscriptions:
             return
+        self._held_since = time.monotonic()
         handlers: tuple[tuple[str, _Handle], ...] = (
             (subjects.REQUEST_ALL, self._on_query),
             (subjects.ROUTE_ALL, self._on_route),
             (subjects.HEALTH_CLUSTER, self._on_health),
-            (subjects.INFER_ALL, self._on_infer),
         )
         for subject, handle in handlers:
             self._subscriptions.append(await self._bus.subscribe(subject, self._taking(handle)))
+        self._infer = await self._bus.subscribe(subjects.INFER_ALL, self._taking(self._on_infer))
 
     async def serve(self, leader: Leader) -> None:
         """Hand over what is held, and all that comes."""
         await self.hold()
-        self._leader = leader
-        oldest = time.monotonic() - _HOLD_S
-        while self._held:
+        while self._held:  # what comes meanwhile follows it
             at, handle, message = self._held.popleft()
-            if at >= oldest:
+            if at >= time.monotonic() - _HOLD_S:
                 await handle(leader, message)
+        self._leader = leader
 
     async def close(self) -> None:
         """Hear clients no more; what is held goes."""
         self._leader = None
         self._held.clear()
+        await self.take_no_more()
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             await subscription.unsubscribe()
+
+    async def take_no_more(self) -> None:
+        """No more requests; questions about those that are served are answered."""
+        infer, self._infer = self._infer, None
+        if infer is not None:
+            await infer.unsubscribe()
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether it holds what nobody here is going to serve in time."""
+        held_s = time.monotonic() - self._held_since
+        return bool(self._subscriptions) and self._leader is None and held_s > _HOLD_S
 
     def forget_anonymous(self) -> None:
         """Drop the requests without an id that are held: the leader that leaves has them."""
@@ -100,7 +116,10 @@ class RequestHandler:
             if self._leader is not None:
                 await handle(self._leader, message)
             else:
-                self._held.append((time.monotonic(), handle, message))
+                now = time.monotonic()
+                while self._held and self._held[0][0] < now - _HOLD_S:
+                    self._held.popleft()
+                self._held.append((now, handle, message))
 
         return take
 

@@ -322,6 +322,7 @@ class Controller:
         leader = self._leader
         await self._change_state("draining")
         if not others:
+            await self._handler.take_no_more()
             await self._within(_DRAIN_S, leader.until_idle(), stop)
             error = StreamError.of("draining", f"controller {self.id} shut down")
             leader.on(Finish(None, error))
@@ -397,6 +398,8 @@ class Controller:
                     self._on_worker_gone(gone)
             if self._leader is not None:
                 await self._probing.probe()
+            elif self._handler.in_vain and not self._leadership.doubts:
+                await self._handler.close()
 
     # Workers and controllers.
 

@@ -50,19 +50,22 @@ class AnswerProgress:
         """Tokens of all choices."""
         return sum(map(len, self.tokens.values()))
 
-    def note(self, event: TokensEmitted, elapsed_ms: float) -> None:
-        """Keep new tokens; what is known already is not taken twice."""
+    def note(self, event: TokensEmitted, elapsed_ms: float) -> bool:
+        """Keep new tokens; what is known already is not taken twice. Returns whether they fit:
+        after a gap nothing does any more."""
         if self.first_token_ms is None:
             self.first_token_ms = elapsed_ms
             self.cached_tokens = event.cached_tokens
         known = self.tokens.setdefault(event.choice, [])
         index = event.index - self.heard
-        if 0 <= index <= len(known):  # after a gap nothing fits any more
-            known.extend(event.token_ids[len(known) - index :])
-            if event.token_ids:
-                self.text_sent[event.choice] = event.text_sent
-            if event.finish_reason is not None:
-                self.finish_reasons[event.choice] = event.finish_reason
+        if not 0 <= index <= len(known):
+            return False
+        known.extend(event.token_ids[len(known) - index :])
+        if event.token_ids:
+            self.text_sent[event.choice] = event.text_sent
+        if event.finish_reason is not None:
+            self.finish_reasons[event.choice] = event.finish_reason
+        return True
 
     def continuation(self, heard_ids: list[int]) -> Continuation | None:
         """What the next attempt goes on from; None before the first token."""

@@ -229,16 +229,17 @@ class Dispatcher:
         request.rejected[view.id] = Rejection(refusal, view.report.boot_id, view.seen_at)
         request.decline("fault" if refusal.code in WORKER_FAULTS else "other", self._out.now)
 
-    def note_tokens(self, request: Request, event: TokensEmitted) -> None:
+    def note_tokens(self, request: Request, event: TokensEmitted) -> bool:
+        """Whether all is known that its worker emitted so far."""
         if request.request is None:
-            return  # its contents, which are on their way, have them
+            return True  # its contents, which are on their way, have them
         if not request.started and request.model is not None and request.worker is not None:
             seconds = request.elapsed_ms(self._out.now) / 1000
             self._metrics.first_token(request.model, seconds)
             if request.need is not None:
                 links = [link for link, _ in request.need.links(request.model)]
                 self._prefixes.expect(request.worker, links)
-        request.note(event, self._out.now)
+        return request.note(event, self._out.now)
 
     # After a failure.
 

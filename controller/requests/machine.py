@@ -8,6 +8,7 @@ already.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
@@ -43,6 +44,7 @@ _GRACE_S = 5.0
 """A worker ends its requests at their deadline; the leader so much later."""
 _FIRST_WORD_S = 0.5
 """A client that waits hears after so long that it does."""
+_MOST_EARLY_CANCELS = 10_000
 _LOOK_S = 0.02
 """Changes of capacity within so short a time are looked at together."""
 
@@ -103,6 +105,7 @@ class RequestMachine:
         )  # fmt: skip
         self._claims = self._takeover.claims
         self._is_opening = self._claims.missing
+        self._early_cancels: deque[events.Queried] = deque(maxlen=_MOST_EARLY_CANCELS)
         self._open_at = self._claims.open_at if self._is_opening else math.inf
 
     def configure(self, settings: ClusterSettings) -> None:
@@ -222,7 +225,7 @@ class RequestMachine:
                 assert_never(event)
         if self._is_opening and not self._claims.missing:
             self._is_opening, self._open_at = False, math.inf
-            self._begin_waiting()
+            self._open()
         return self._out.take()
 
     def _fire(self, request: Request, trigger: Trigger, *told: object) -> None:
@@ -283,6 +286,12 @@ class RequestMachine:
         else:
             self._fire(request, "may_begin")
 
+    def _open(self) -> None:
+        """All workers have told what they have."""
+        while self._early_cancels:
+            self._on_queried(self._early_cancels.popleft())
+        self._begin_waiting()
+
     def _begin_waiting(self) -> None:
         """What waited for workers to tell what they have may begin."""
         for request in self._store:
@@ -292,16 +301,16 @@ class RequestMachine:
     # Published again: who listens.
 
     def _listen(self, request: Request, again: Request) -> None:
-        for inbox in again.inboxes:
-            request.listen(inbox)
+        request.listen(again.inboxes)
         self._out.tell_waiting(request, again.inboxes)
 
     def _attach(self, request: Request, again: Request) -> None:
+        request.listen(again.inboxes)
         for inbox in again.inboxes:
-            request.listen(inbox)
             self._out.attach(request, inbox)
 
     def _attach_to_list(self, request: Request, again: Request) -> None:
+        request.listen(again.inboxes)
         for inbox in again.inboxes:
             self._out.add(OrderList("attach", request, inbox))
 
@@ -336,8 +345,10 @@ class RequestMachine:
                 attempt=request.attempt,
                 tokens=request.tokens,
             )
-        elif self._claims.missing:
-            return  # who has not answered yet may have it
+        elif self._claims.missing:  # who has not answered yet may have it
+            if event.cancel:
+                self._early_cancels.append(event)
+            return
         if event.reply:
             self._out.add(AnswerQuery(event.reply, state))
 
@@ -445,7 +456,8 @@ class RequestMachine:
                 self._fire(request, "returned", event)
 
     def _note_tokens(self, request: Request, event: TokensEmitted) -> None:
-        self._dispatcher.note_tokens(request, event)
+        if not self._dispatcher.note_tokens(request, event) and request.worker is not None:
+            self._takeover.claim(request.worker)  # it tells all of it again
 
     def _take_contents(self, request: Request, told: Dispatch, models: list[ModelId]) -> None:
         request.fill(told, models, self._out.now)

@@ -1,7 +1,7 @@
 """One request of a client, as the leader knows it: from its arrival to half a minute after its
 end."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -294,11 +294,10 @@ class Request:
 
     # What becomes of it.
 
-    def listen(self, inbox: str) -> None:
-        """One more listener; the oldest goes when there are too many."""
-        if inbox not in self.inboxes:
-            self.inboxes.append(inbox)
-            del self.inboxes[:-MAX_INBOXES]
+    def listen(self, inboxes: Iterable[str]) -> None:
+        """More listeners; the oldest go when there are too many."""
+        self.inboxes += [inbox for inbox in inboxes if inbox not in self.inboxes]
+        del self.inboxes[:-MAX_INBOXES]
 
     def offer(self, decision: Decision, placed: Placement) -> None:
         """A worker is asked to take it."""
@@ -352,12 +351,12 @@ class Request:
         if self.placement is not None:
             self.placement.taken()
 
-    def note(self, event: TokensEmitted, now: float) -> None:
-        """Its worker emitted tokens."""
+    def note(self, event: TokensEmitted, now: float) -> bool:
+        """Its worker emitted tokens; returns whether they are known now."""
         if not self._began and self.placement is not None:
             self._began = True
             self.placement.began(now)
-        self.progress.note(event, self.elapsed_ms(now))
+        return self.progress.note(event, self.elapsed_ms(now))
 
     def give_up_attempt(self, error: StreamError, now: float) -> None:
         """The worker is gone or gave the request back; another one comes."""

@@ -31,7 +31,7 @@ class RequestStore:
         return self._requests.get(key)
 
     def count(self, client: ClientName) -> int:
-        """How many of a client have not ended."""
+        """How many of a client have not ended; a list of prompts is one."""
         return self._by_client[client]
 
     def add(self, request: Request) -> None:
@@ -39,7 +39,8 @@ class RequestStore:
         if (known := self._requests.get(request.key)) is not None:
             self.remove(known)
         self._requests[request.key] = self._active[request.key] = request
-        self._by_client[request.client] += 1
+        if request.part_of is None:
+            self._by_client[request.client] += 1
 
     def end(self, request: Request) -> None:
         """It has ended: what was asked and answered goes."""
@@ -64,6 +65,8 @@ class RequestStore:
 
     def _deactivate(self, request: Request) -> None:
         del self._active[request.key]
+        if request.part_of is not None:
+            return
         self._by_client[request.client] -= 1
         if not self._by_client[request.client]:
             del self._by_client[request.client]

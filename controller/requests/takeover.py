@@ -175,7 +175,8 @@ class Takeover:
         is_needed = known.request is None
         match told.state:
             case "running":
-                is_needed = is_needed or told.tokens > known.tokens
+                known_tokens = known.progress.heard + known.tokens
+                is_needed = is_needed or told.tokens > known_tokens
             case "returned":
                 self._fire(known, "returned", told.failure or _unknown_failure(told))
             case "finished":

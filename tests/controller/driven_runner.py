@@ -150,12 +150,13 @@ class DrivenRunner:
         usage: Usage | None = None,
         timings: Timings = TIMINGS,
         route: dict[str, Any] | None = None,
+        warnings: tuple[str, ...] = (),
     ) -> None:
         """The good end of a part, with the last tokens of a choice."""
         self._move(part, "ended", 1)
         output = _spoken(choice, index, token_ids, reason)
         count = usage or Usage(5, 1, index + len(token_ids))
-        self.hear(Done(*_origin(part), count, timings, (output,), route))
+        self.hear(Done(*_origin(part), count, timings, (output,), route, warnings))
 
     def answer(self, part: Request, *token_ids: int) -> None:
         """The same whole answer in each choice."""

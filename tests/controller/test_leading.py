@@ -56,6 +56,11 @@ def knows_term(one: Running, term: int) -> bool:
     return one.follows and one.controller.report().term == term
 
 
+def holds(one: Running) -> bool:
+    """It hears what clients publish, for the case that it leads in a moment."""
+    return bool(one.controller._handler._subscriptions) and not one.serves
+
+
 async def leader_of(several: Sequence[Running]) -> tuple[Running, Running]:
     """The one of two that leads, when one does, and the other one."""
     one, other = several
@@ -104,6 +109,7 @@ async def test_one_of_three_leads_and_the_next_in_a_higher_term_whoever_that_is(
         await first.leave()
         second, third = await leader_of(others)
         assert await told([third], term + 1) == [second.controller.id]
+        await third.until(lambda: not holds(third))
         await second.die()
         await third.until(lambda: third.serves)
         assert third.machine.term == term + 2

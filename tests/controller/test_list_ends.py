@@ -22,6 +22,15 @@ def test_a_part_that_fails_does_so_alone(runner: DrivenRunner) -> None:
     assert runner.done().usage == Usage(5, 1, 3)
 
 
+def test_the_end_says_what_its_parts_say_for_people_once(runner: DrivenRunner) -> None:
+    runner.serve(3)
+    parts = runner.new_parts()
+    for part, warnings in zip(parts, (("no tool",), (), ("no tool", "cut")), strict=True):
+        runner.end(part, 0, 1, usage=Usage(5, 1, 1, 1), warnings=warnings)
+    assert runner.done().warnings == ("no tool", "cut")
+    assert runner.done().usage.reasoning_tokens == 3
+
+
 def test_choices_of_a_part_that_had_ended_stay_as_they_are(runner: DrivenRunner) -> None:
     runner.serve(2, n=2)
     first, second = runner.new_parts()

@@ -63,13 +63,27 @@ def test_ids_of_parts_are_the_same_whoever_serves_the_list(runner: DrivenRunner)
     for each in (runner, other):
         each.serve(2)
         found.append([part.request_id for part in each.new_parts()])
-    assert found[0] == found[1] == [part_id((ADA, RequestId("r")), number) for number in (0, 1)]
+    wanted = [part_id((ADA, RequestId("r")), range(number, number + 1)) for number in (0, 1)]
+    assert found[0] == found[1] == wanted
+
+
+def test_other_parts_have_other_ids(runner: DrivenRunner) -> None:
+    """Workers tell other sizes after the leader has changed: what is left of the parts before is
+    not taken for these."""
+    other = DrivenRunner(runner.clock)
+    found = set()
+    for each, most in ((runner, 2), (other, 4)):
+        each.slots, each.most = 8, most
+        each.serve(1, n=4)
+        found |= {part.request_id for part in each.new_parts()}
+    assert len(found) == 3
 
 
 def test_no_other_part_has_the_id_of_one() -> None:
     keys = [(ADA, RequestId("r")), (ADA, RequestId("s")), (ClientName("bob"), RequestId("r"))]
-    ids = {part_id(key, number, tries) for key in keys for number in (0, 1) for tries in (0, 1)}
-    assert len(ids) == 12
+    choices = [range(0, 1), range(0, 2), range(1, 2)]
+    ids = {part_id(key, some, tries) for key in keys for some in choices for tries in (0, 1)}
+    assert len(ids) == 18
 
 
 def test_the_first_prompt_alone_is_known_for_who_asks_where_it_would_go() -> None:
@@ -125,7 +139,7 @@ def test_parts_that_workers_have_already_do_not_seek_one(runner: DrivenRunner) -
     """They were begun for the leader before."""
     runner.slots = 100
     for number in range(40):
-        part = request(part_id((ADA, RequestId("r")), number))
+        part = request(part_id((ADA, RequestId("r")), range(number, number + 1)))
         part.state, part.worker, part.attempt = "running", W1, 1
         runner.known[part.key] = part
     runner.serve(40)

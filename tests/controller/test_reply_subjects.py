@@ -7,6 +7,7 @@ import pytest
 
 from shared.bus import Bus, Message
 from shared.settings.tree import Nats
+from shared.version import PROTOCOL
 from tests.controller.running import CONTROLLER, Running, running_controller
 
 pytestmark = pytest.mark.anyio
@@ -15,6 +16,7 @@ ORDER = "mlx.worker.w9.control.drain"
 ASKED = json.dumps({"prompt": "x", "request_id": "r"}).encode()
 ASKED_ANEW = json.dumps({"prompt": "x"}).encode()
 QUERY = b'{"request_id": "r"}'
+TRANSFER = json.dumps({"protocol": PROTOCOL, "controller": "c-9", "term": 1, "requests": []}).encode()
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,7 @@ QUERY = b'{"request_id": "r"}'
         ("mlx.health.cluster", b""),
         ("mlx.health.controller", b""),
         (f"mlx.health.controller.{CONTROLLER}", b""),
+        (f"mlx.controller.{CONTROLLER}.transfer", TRANSFER),
     ],
 )
 async def test_no_answer_is_an_order(

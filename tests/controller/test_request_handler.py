@@ -183,6 +183,20 @@ async def test_what_was_held_too_long_is_not_served(
     assert worker.unread == (0, 0)
 
 
+async def test_what_is_held_in_vain_is_dropped(
+    cluster: Running, handler: RequestHandler, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.request_handler._HOLD_S", 0.0)
+    for name in ("a", "b"):
+        await cluster.ask(request_id=name)
+        await cluster.settle()
+    assert handler.in_vain and len(handler._held) == 1
+    monkeypatch.undo()
+    assert not handler.in_vain
+    await serve()
+    assert not handler.in_vain
+
+
 async def test_who_stands_by_again_drops_what_it_held(
     cluster: Running, handler: RequestHandler, serve: Serve
 ) -> None:

@@ -130,6 +130,9 @@ async def test_a_controller_that_stops_alone_in_good_order_lets_what_runs_end(
     assert await running_state(cluster, "r") == "running"
     cluster.stop.request()
     await cluster.until(lambda: cluster.controller.state == "draining")
+    with pytest.raises(NoResponders):
+        await cluster.bus.request("mlx.infer.local.chat", b"{}", timeout_s=10)
+    assert await running_state(cluster, "r") == "running"
     await worker.finish(dispatch)
     await inbox.done()
     await cluster.ended()

@@ -4,7 +4,7 @@ again, mean."""
 import pytest
 
 from controller.requests.events import LinkRestored
-from controller.requests.instructions import GiveOrder
+from controller.requests.instructions import AnswerQuery, GiveOrder
 from shared.ids import BootId
 from shared.messages.control import CancelRequest, Claimed
 from shared.messages.dispatch import Continuation
@@ -21,6 +21,26 @@ def test_until_all_have_told_it_is_not_known_what_there_is() -> None:
     assert driven.query() is None, "who has not answered yet may have it"
     driven.claimed("w2")
     assert driven.state() == "unknown"
+
+
+def test_a_cancel_that_comes_before_all_have_told_is_done_then() -> None:
+    driven = Driven(term=2, unclaimed=["w1", "w2"])
+    assert driven.query(cancel=True) is None
+    tell(driven, "w1", old_dispatch())
+    driven.orders()
+    driven.claimed("w2")
+    ((worker, order),) = driven.orders()
+    assert isinstance(order, CancelRequest)
+    assert (worker, order.request_id, order.silent) == ("w1", "r", False)
+    (answer,) = driven.new(AnswerQuery)
+    assert (answer.reply, answer.state.state) == ("_INBOX.query", "running")
+
+
+def test_a_question_that_comes_before_all_have_told_is_to_be_asked_again() -> None:
+    driven = Driven(term=2, unclaimed=["w1"])
+    assert driven.query() is None
+    driven.claimed("w1")
+    assert driven.new(AnswerQuery) == []
 
 
 def test_what_comes_before_all_have_told_waits_for_that() -> None:

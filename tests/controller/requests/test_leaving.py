@@ -209,8 +209,10 @@ def test_all_who_listened_there_listen_here(state: State) -> None:
     expected = [("attach", LATER), ("attach", "_INBOX.last")]
     assert attached == (expected if state == "running" else [])
     assert driven.list_orders() == (expected if state == "delegated" else [])
-    if state != "delegated":
-        assert driven.known().inboxes == [INBOX, LATER, "_INBOX.last"]
+    assert driven.known().inboxes == [INBOX, LATER, "_INBOX.last"]
+    if state in ("waiting", "delegated"):
+        (given,) = driven.machine.transferable(driven.now)
+        assert given.inboxes == [INBOX, LATER, "_INBOX.last"]
 
 
 def _given(known: Request, inboxes: list[str]) -> Sequence[Dispatch]:

@@ -154,7 +154,7 @@ def test_of_too_many_listeners_the_oldest_goes_and_none_is_there_twice() -> None
     one = request()
     for number in range(MAX_INBOXES):
         for _ in range(2):
-            one.listen(f"_INBOX.{number}")
+            one.listen([f"_INBOX.{number}"])
     assert one.inboxes == [f"_INBOX.{number}" for number in range(MAX_INBOXES)]
 
 

@@ -54,6 +54,16 @@ def test_how_many_a_client_has_is_counted() -> None:
     assert (store.count(ADA), store.count(BOB), dict(store._by_client)) == (0, 0, {})
 
 
+def test_parts_of_a_list_count_with_it() -> None:
+    store, (whole, part) = RequestStore(), [request(name) for name in "ab"]
+    part.part_of = whole.request_id
+    for each in (whole, part):
+        store.add(each)
+    assert store.count(ADA) == 1
+    store.remove(part)
+    assert (len(store), store.count(ADA)) == (1, 1)
+
+
 def test_ended_ones_are_remembered_for_a_while_and_others_for_good() -> None:
     store, ended, running = RequestStore(), request("ended"), request("running")
     for each in (ended, running):

@@ -5,6 +5,7 @@ import pytest
 from controller.requests.events import Finish
 from controller.requests.instructions import GiveOrder
 from shared.messages.control import AttachStream, CancelRequest, ClaimWorker
+from shared.messages.dispatch import Continuation
 from shared.messages.stream import StreamError
 from tests.controller.requests.claimed import (
     ALONE,
@@ -135,6 +136,39 @@ def test_what_is_cancelled_before_its_contents_are_there_is_cancelled_at_its_wor
     ((worker, order),) = driven.orders()
     assert isinstance(order, CancelRequest)
     assert (worker, order.attempt, order.silent) == ("w1", 3, False)
+
+
+def test_what_a_worker_told_and_was_missed_is_asked_for() -> None:
+    driven = Driven("w1")
+    sent = driven.run()
+    driven.emit(sent, 0, 1)
+    driven.pass_time(1)
+    before = driven.last_order("claim")
+    driven.emit(sent, 2, 3)
+    assert driven.last_order("claim") is not before
+    had = sent.dispatch.model_copy(
+        update={"resume": Continuation(token_ids={0: [1, 2, 3]}, text_sent={0: 3})}
+    )
+    tell(driven, "w1", had)
+    driven.emit(sent, 3, 4)
+    driven.give_back(sent)
+    driven.join("w2")
+    dispatch = driven.next_sent().dispatch
+    assert dispatch.resume is not None and dispatch.resume.token_ids == {0: [1, 2, 3, 4]}
+
+
+def test_contents_are_asked_for_only_where_something_is_missing() -> None:
+    """What its client had before counts at the worker, too."""
+    driven = Driven("w1")
+    sent = driven.run(resume={"token_ids": [7, 8, 9]})
+    driven.emit(sent, 3, 1)
+    driven.pass_time(5)
+    driven.orders()
+    driven.claimed("w1", key_of(sent.dispatch, tokens=4))
+    assert driven.orders() == []
+    driven.pass_time(5)
+    driven.claimed("w1", key_of(sent.dispatch, tokens=5))
+    assert [order.verb for _, order in driven.orders()] == ["contents"]
 
 
 # What goes on.
