@@ -111,10 +111,7 @@ class Leader:
 
     def on(self, event: Event) -> None:
         """Something happened: do what is to be done."""
-        if self._is_sure:
-            self._take(event)
-        else:
-            self._hold(lambda: self._take(event))
+        self._when_sure(lambda: self._take(event))
 
     def _take(self, event: Event) -> None:
         for instruction in self.machine.on(event, time.monotonic()):

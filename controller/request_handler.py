@@ -13,7 +13,7 @@ from controller.leader import Leader
 from controller.lists import first_part
 from controller.requests.events import Published, Queried
 from controller.requests.request import Request
-from controller.validation import may_answer, read_request, rejection
+from controller.validation import read_request, rejection
 from shared import subjects
 from shared.bus import Bus, Message, Subscription
 from shared.errors import BusError, DecodeError, InvalidRequest, RequestError
@@ -127,7 +127,7 @@ class RequestHandler:
 
     async def _on_infer(self, leader: Leader, message: Message) -> None:
         client, _ = subjects.parse_infer(message.subject)
-        if not may_answer(message, client, strict=self._strict):
+        if not subjects.is_inbox(message.reply, client, strict=self._strict):
             logger.warning(
                 "a request on %s was ignored: its reply subject %r is no inbox of that client",
                 message.subject, message.reply,
@@ -184,7 +184,7 @@ class RequestHandler:
             now = time.monotonic()
             request = self._read(message)
             one = first_part(request, now) if len(request.contents.prompts) > 1 else request
-            route = leader.machine.explain(one, now)
+            route = leader.machine.router.explain(one, now)
             answer = RouteAnswer(route=route)
         except RequestError as error:
             answer = RouteAnswer(code=error.code, message=error.message, param=error.param)
@@ -194,7 +194,7 @@ class RequestHandler:
         await self._answer(message, encode(answer))
 
     async def _on_health(self, _: Leader, message: Message) -> None:
-        if subjects.is_any_inbox(message.reply):
+        if message.reply:
             await self._answer(message, self._health())
 
     async def _answer(self, message: Message, payload: bytes) -> None:

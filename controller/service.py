@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 from controller.fleet.kept_prefixes import KeptByWorkers
 from controller.fleet.probing import Boot, Probing
@@ -148,7 +148,7 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._subscribe()
-                lives: tuple[Awaitable[None], ...] = (
+                lives: tuple[Coroutine[None, None, None], ...] = (
                     self._leadership.run(),
                     self._follow(),
                     self._prefixes.run(),
@@ -157,7 +157,7 @@ class Controller:
                     self._tick(),
                     self._logs.run(self._bus),
                 )
-                background = [tasks.create_task(_coroutine(life)) for life in lives]
+                background = [tasks.create_task(life) for life in lives]
                 await self._change_state("ready")
                 logger.info("controller %s is ready", self.id, extra={"controller": self.id})
                 await stop.wait()
@@ -494,7 +494,3 @@ class Controller:
                 workers=workers,
             )
         )
-
-
-async def _coroutine(life: Awaitable[None]) -> None:
-    await life

@@ -54,7 +54,7 @@ async def taken(bus: Bus, message: Message, leader: Leader | None, skills: Skill
             Request.carried(each, models_told(each, skills), now) for each in transfer.requests
         ]
         leader.on(Transferred(carried))
-    if subjects.is_any_inbox(message.reply):
+    if message.reply:
         await bus.publish(message.reply, encode(TransferReply(taken=leader is not None)))
 
 

@@ -5,18 +5,9 @@ from controller.requests.skills import Skills, models_of
 from shared import subjects
 from shared.bus import Message
 from shared.errors import ClusterError, InvalidRequest, RequestError
-from shared.ids import ClientName, is_name, new_request_id
+from shared.ids import is_name, new_request_id
 from shared.messages.request import Claims, default_seed, parse_request
 from shared.messages.stream import Failed, StreamError
-
-
-def may_answer(message: Message, client: ClientName, *, strict: bool) -> bool:
-    """Whether the reply subject is an inbox that this client may name.
-
-    A request without one, or with another's, gets no answer at all: there is nowhere safe to
-    send it.
-    """
-    return bool(message.reply) and subjects.is_inbox(message.reply, client, strict=strict)
 
 
 def read_request(message: Message, skills: Skills, *, max_bytes: int, now: float) -> Request:

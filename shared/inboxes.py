@@ -3,7 +3,7 @@
 NATS tells only the publisher of a message with a reply subject that nobody subscribes to its
 subject (503). So now and then a message is published with a reply subject of our own. One 503
 may be false just after a subscription was made, or while a client reconnects; two in a row,
-some time apart, are not (design.md §3).
+some time apart, are not.
 
 Plain state with the clock passed in: no I/O.
 """

@@ -485,18 +485,20 @@ class ActiveRequest:
             suspect=suspect,
         )
 
-    def claimed(self, failure: RequestFailed | None = None) -> ClaimedRequest:
+    def claimed(self, returned: RequestFailed | None = None) -> ClaimedRequest:
         """What a leader is told that claims this worker.
 
         Args:
-            failure: why it went back.
+            returned: why it went back.
         """
-        dispatch, state = self.dispatch, _CLAIMED_STATES[type(self.end)]
+        dispatch, state, failure = self.dispatch, _CLAIMED_STATES[type(self.end)], returned
+        if isinstance(self.end, Failed):
+            failure = self.failed_event(self.end.error, terminal_sent=True)
         return ClaimedRequest(
             client=dispatch.client,
             request_id=dispatch.request_id,
             attempt=dispatch.attempt,
-            state="returned" if failure is not None else state,
+            state="returned" if returned is not None else state,
             skill=dispatch.skill,
             model=dispatch.model,
             session_id=dispatch.request.turn_of,

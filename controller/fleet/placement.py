@@ -30,8 +30,8 @@ class Placement:
             self._state = "taken"
 
     def began(self, now: float) -> None:
-        """Its first token came: the worker works."""
-        if self._state == "over":
+        """Tokens came: the worker works."""
+        if self._judged or self._state == "over":
             return
         self._view.began(self)
         self._judge("served", now)

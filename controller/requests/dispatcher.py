@@ -60,12 +60,10 @@ class Dispatcher:
         draw: Callable[[], float],
         fire: Fire,
         *,
-        attempts_before: int,
         settled_at: float,
     ) -> None:
         """
         Args:
-            attempts_before: what earlier leaders may have counted to.
             settled_at: from then on every worker was heard that is there.
         """
         self.router = router
@@ -81,7 +79,6 @@ class Dispatcher:
         self._draw = draw
         self._retries = RetrySchedule(settings.controller.retry, draw)
         self._fire = fire
-        self._attempts_before = attempts_before
         self._settled_at = settled_at
 
     def configure(self, settings: ClusterSettings) -> None:
@@ -126,7 +123,6 @@ class Dispatcher:
         placed = Placement(decision.worker, prefill_ms, now, choices=request.contents.choices)
         if request.contents.debug:
             request.route = self.router.route(request, need, decision)
-        request.attempt = max(request.attempt, self._attempts_before)
         request.offer(decision, placed)
         self._out.add(*self.queue.add(decision.worker.report, request, now))
         return None

@@ -34,7 +34,6 @@ from shared.messages import control
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import RequestEvent, RequestFailed, RequestFinished, TokensEmitted
 from shared.messages.request import Message
-from shared.messages.routes import Route
 from shared.messages.stream import KEEP_ALIVE_S, Done, Failed, StreamError
 from shared.settings import ClusterSettings
 
@@ -96,7 +95,7 @@ class RequestMachine:
         )
         self._dispatcher = Dispatcher(
             settings, registry, prefixes, metrics, self.router, self._queue, self._out, draw,
-            self._fire, attempts_before=self.attempts_before, settled_at=settled_at,
+            self._fire, settled_at=settled_at,
         )  # fmt: skip
         self._settled_at = settled_at
         self._takeover = Takeover(
@@ -142,13 +141,6 @@ class RequestMachine:
         return busy | self._dispatcher.doubted
 
     @property
-    def unsettled(self) -> list[str]:
-        """What has not ended, for people."""
-        return [
-            f"{each.request_id} {each.state} {each.attempt}@{each.worker}" for each in self._store
-        ]
-
-    @property
     def next_due(self) -> float:
         """When `TimePassed` is due, at the latest."""
         return min(self._due.next_at, self._queue.next_at, self._look_at, self._open_at)
@@ -156,10 +148,6 @@ class RequestMachine:
     def find(self, key: RequestKey) -> Request | None:
         """A request that is served, or ended not long ago."""
         return self._store.get(key)
-
-    def explain(self, request: Request, now: float) -> Route:
-        """Where a request would go now, and why; it is not served."""
-        return self.router.explain(request, now)
 
     def take_failovers_ms(self) -> dict[WorkerId, float]:
         """How long requests waited that had to leave a worker, until they went on: the longest for
@@ -402,6 +390,7 @@ class RequestMachine:
             self._place(request)
 
     def _place(self, request: Request) -> None:
+        self._count_from_here(request)
         self._dispatcher.place(request)
         self._set_due(request)
         self._look_when_settled()

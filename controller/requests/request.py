@@ -80,7 +80,8 @@ class Request:
         heard_at: when its worker last said something of it.
         reason: why no worker has it, for its client.
         delegated: it is served in parts, by the list runner.
-        told_tokens: those that went through there.
+        told_tokens: of its answer, as far as that is known without `progress`: those that went
+            through there, that its worker named, or that it ended with.
         part_of: the request of which it is a part.
     """
 
@@ -132,8 +133,6 @@ class Request:
     delegated: bool = False
     told_tokens: int = 0
     part_of: RequestId | None = None
-    _began: bool = False
-    _ended_tokens: int = 0
 
     @classmethod
     def arrived(
@@ -152,7 +151,6 @@ class Request:
         part_of: RequestId | None = None,
     ) -> "Request":
         """A request as its client sent it, checked."""
-        turn, cached = request.turn_of, request.cache_session
         return cls(
             request_id,
             client,
@@ -165,8 +163,8 @@ class Request:
             payload=payload,
             seed=seed,
             elapsed_before_ms=elapsed_before_ms,
-            session=(client, turn) if turn is not None else None,
-            affinity=(client, cached) if cached is not None else None,
+            session=_session(client, request.turn_of),
+            affinity=_session(client, request.cache_session),
             progress=AnswerProgress(len(request.heard_ids)),
             told_at=now,
             part_of=part_of,
@@ -177,51 +175,45 @@ class Request:
         cls, told: ClaimedRequest, worker: WorkerId, boot_id: BootId, now: float
     ) -> "Request":
         """One that a worker has, or had: its contents are still to be told."""
-        session = (told.client, told.session_id) if told.session_id is not None else None
-        return cls(
-            told.request_id,
-            told.client,
-            told.skill,
-            [],
-            [told.model],
-            now,
-            told.fingerprint,
-            session=session,
-            state="running",
-            attempt=told.attempt,
-            worker=worker,
-            boot_id=boot_id,
-            model=told.model,
-            failures=told.retries,
-            migrations=told.migrations,
-            crashes=told.crashes,
-            returned=told.failure,
-            heard_at=now,
-            told_at=now,
-            _ended_tokens=told.tokens,
-        )
+        request = cls._had_before(told, [told.model], told.fingerprint, told.session_id, now)
+        request.state, request.worker, request.boot_id = "running", worker, boot_id
+        request.model, request.heard_at = told.model, now
+        request.told_tokens = told.tokens
+        request.returned = told.failure if told.state == "returned" else None
+        return request
 
     @classmethod
     def carried(cls, told: Dispatch, models: list[ModelId], now: float) -> "Request":
         """One that another leader had."""
-        session = told.request.turn_of
-        request = cls(
+        session_id = told.request.turn_of
+        request = cls._had_before(told, models, told.body_fingerprint, session_id, now)
+        request.fill(told, models, now)
+        return request
+
+    @classmethod
+    def _had_before(
+        cls,
+        told: ClaimedRequest | Dispatch,
+        models: list[ModelId],
+        fingerprint: str,
+        session_id: str | None,
+        now: float,
+    ) -> "Request":
+        return cls(
             told.request_id,
             told.client,
             told.skill,
             [],
             models,
             now,
-            told.body_fingerprint,
-            session=(told.client, session) if session is not None else None,
+            fingerprint,
+            session=_session(told.client, session_id),
             attempt=told.attempt,
             failures=told.retries,
             migrations=told.migrations,
             crashes=told.crashes,
             told_at=now,
         )
-        request.fill(told, models, now)
-        return request
 
     def fill(self, told: Dispatch, models: list[ModelId], now: float) -> None:
         """Its contents are known now."""
@@ -230,8 +222,7 @@ class Request:
         self.models = models
         self.arrived_at, self.elapsed_before_ms = now, told.elapsed_ms
         self.route = told.route
-        cached = told.request.cache_session
-        self.affinity = (self.client, cached) if cached is not None else None
+        self.affinity = _session(self.client, told.request.cache_session)
         self.progress = AnswerProgress.of(told.resume, len(told.request.heard_ids))
 
     # What it is.
@@ -274,7 +265,7 @@ class Request:
     @property
     def tokens(self) -> int:
         """Of all choices, that its workers told of."""
-        return self.progress.count or self.told_tokens or self._ended_tokens
+        return self.progress.count or self.told_tokens
 
     def elapsed_ms(self, now: float) -> float:
         """Since it came to the cluster."""
@@ -304,7 +295,7 @@ class Request:
         view = decision.worker
         self.state, self.reason, self.attempt = "offered", "dispatching", self.attempt + 1
         self.worker, self.boot_id, self.model = view.id, view.report.boot_id, decision.model
-        self.decision, self.placement, self._began = decision, placed, False
+        self.decision, self.placement = decision, placed
         self.dispatched_to = list(self.inboxes)
 
     def dispatch_json(self, now: float) -> bytes:
@@ -353,8 +344,7 @@ class Request:
 
     def note(self, event: TokensEmitted, now: float) -> bool:
         """Its worker emitted tokens; returns whether they are known now."""
-        if not self._began and self.placement is not None:
-            self._began = True
+        if self.placement is not None:
             self.placement.began(now)
         return self.progress.note(event, self.elapsed_ms(now))
 
@@ -386,7 +376,7 @@ class Request:
     def forget_contents(self) -> None:
         """It ended: what was asked and answered goes; what it takes to tell it from another
         request stays. A prompt may be megabytes."""
-        self._ended_tokens = self.tokens
+        self.told_tokens = self.tokens
         self.request = self.payload = self.need = self.decision = None
         self.earlier, self.progress = [], AnswerProgress()
 
@@ -425,3 +415,7 @@ class Request:
         if self.state == "ended":
             return "finished" if self.ended_well else "failed"
         return _WIRE_STATES[self.state]
+
+
+def _session(client: ClientName, session_id: str | None) -> SessionKey | None:
+    return (client, session_id) if session_id is not None else None

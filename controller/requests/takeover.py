@@ -25,7 +25,6 @@ from shared.messages.control import (
     RequestRef,
     TellContents,
 )
-from shared.messages.events import RequestFailed
 
 QUIET_S = 3.0
 """A stream that runs has tokens more often than that, but for a long prefill: something that its
@@ -177,12 +176,10 @@ class Takeover:
             case "running":
                 known_tokens = known.progress.heard + known.tokens
                 is_needed = is_needed or told.tokens > known_tokens
-            case "returned":
-                self._fire(known, "returned", told.failure or _unknown_failure(told))
             case "finished":
                 self._fire(known, "finished")
-            case "failed":
-                self._fire(known, "failed", told.failure or _unknown_failure(told))
+            case "returned" | "failed" if told.failure is not None:
+                self._fire(known, told.state, told.failure)
         return is_needed and not known.ended
 
     def on_contents(self, event: ContentsTold) -> None:
@@ -219,13 +216,3 @@ def _contents(
     if reply is None or not reply.ok:
         return None  # it is claimed again when nothing is heard of them
     return ContentsTold(worker, asked, reply.contents or [])
-
-
-def _unknown_failure(told: ClaimedRequest) -> RequestFailed:
-    return RequestFailed(
-        request_id=told.request_id,
-        client=told.client,
-        attempt=told.attempt,
-        code="request_failed",
-        message="its worker failed it",
-    )

@@ -9,7 +9,6 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import orjson
@@ -35,13 +34,10 @@ class Kept:
     Attributes:
         sequence: the last one of the bucket; what is written next must come after it.
         value: empty where it was cleared, or has gone.
-        bucket_age_s: since the bucket was made, by the server's clock. What was kept before that
-            is lost, also leases that had not ended.
     """
 
     sequence: int
     value: bytes
-    bucket_age_s: float
 
 
 class LeaseStore:
@@ -65,9 +61,9 @@ class LeaseStore:
                     f"the bucket {self._bucket} keeps messages for good: the NATS server is older "
                     "than 2.11, or the bucket was made without allow_msg_ttl"
                 )
-            state, age = info["state"], _time(info["ts"]) - _time(info["created"])
+            state = info["state"]
             value = await self._value(state["last_seq"], timeout_s) if state["messages"] else b""
-            return Kept(state["last_seq"], value, age.total_seconds())
+            return Kept(state["last_seq"], value)
 
     async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int:
         """Keep it for `ttl_s` from now on; returns its sequence.
@@ -172,7 +168,3 @@ def _description(answer: Any) -> str:
 def _raise_other(answer: Any) -> None:
     if _code(answer) is not None:
         raise BusError(f"JetStream: {_description(answer)}")
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)

@@ -271,7 +271,7 @@ class ClaimedRequest(Part):
         session_id: of which it is a turn.
         fingerprint: of its body.
         tokens: how many were emitted.
-        failure: why it went back.
+        failure: why it went back, or failed.
         retries, migrations, crashes: as its dispatch told.
     """
 

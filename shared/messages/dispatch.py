@@ -56,7 +56,8 @@ class Dispatch(Part):
     """One request for one worker.
 
     Attributes:
-        attempt: counts dispatches of this request from 0; clients ignore lower ones.
+        attempt: counts dispatches of this request, in each term from 1000 x (term - 1) + 1;
+            clients ignore lower ones.
         inboxes: who listens: one, or more where the request was published again.
         elapsed_ms: time since acceptance, so that no clocks are compared.
         seed: of the first choice, fixed at acceptance; an attempt on another worker draws the same

@@ -183,7 +183,7 @@ async def test_an_end_of_which_only_the_client_was_told_counts_and_the_leader_fi
         worker.requests.end(dispatch, "finished")
         await worker.send(dispatch, Done(*origin, Usage(5, 1, 1), Timings(1, 2, 3, 4), (last,)))
     await stream.done()
-    await cluster.until(lambda: cluster.machine.unsettled == [])
+    await cluster.until(lambda: len(cluster.machine._store) == 0)
 
 
 async def test_what_an_attempt_that_was_given_up_still_says_is_not_passed_on(

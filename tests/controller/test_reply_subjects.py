@@ -16,7 +16,9 @@ ORDER = "mlx.worker.w9.control.drain"
 ASKED = json.dumps({"prompt": "x", "request_id": "r"}).encode()
 ASKED_ANEW = json.dumps({"prompt": "x"}).encode()
 QUERY = b'{"request_id": "r"}'
-TRANSFER = json.dumps({"protocol": PROTOCOL, "controller": "c-9", "term": 1, "requests": []}).encode()
+TRANSFER = json.dumps(
+    {"protocol": PROTOCOL, "controller": "c-9", "term": 1, "requests": []}
+).encode()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from controller.request_handler import RequestHandler
 from controller.requests.request import Request
-from controller.validation import may_answer, read_request, rejection
+from controller.validation import read_request, rejection
 from shared.bus import Message
 from shared.errors import InvalidRequest, RequestError, RequestTimedOut
 from shared.ids import ModelId, SkillName
@@ -92,12 +92,6 @@ def test_the_size_limit_is_to_the_byte() -> None:
     error = why_rejected(sent, max_bytes=size - 1)
     assert error.code == "payload_too_large"
     assert f"{size} bytes; at most {size - 1}" in error.message
-
-
-def test_only_inboxes_of_the_client_are_answered() -> None:
-    assert may_answer(message(reply="_INBOX.ada.x"), ADA, strict=True)
-    assert not may_answer(message(reply="_INBOX.bob.x"), ADA, strict=True)
-    assert not may_answer(message(reply=""), ADA, strict=False)
 
 
 def test_a_rejection_names_the_id_if_there_is_one_and_carries_the_error() -> None:

@@ -244,7 +244,10 @@ class SimulatedCluster:
         for name, controller in self.controllers.items():
             leader = controller._leader
             if not self._is_gone(name) and leader is not None:
-                wrong += [f"{name} has {each}" for each in leader.machine.unsettled]
+                wrong += [
+                    f"{name} has {each.request_id} {each.state} {each.attempt}@{each.worker}"
+                    for each in leader.machine._store
+                ]
         return wrong
 
     def _wrong_ends(self) -> list[str]:

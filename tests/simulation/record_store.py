@@ -57,7 +57,7 @@ class RecordStore:
 
     async def look(self, *, timeout_s: float) -> Kept:
         await self._reach(timeout_s)
-        kept = Kept(self._jetstream.sequence, self._jetstream.value, 1e6)
+        kept = Kept(self._jetstream.sequence, self._jetstream.value)
         await self._answer(timeout_s)
         return kept
 

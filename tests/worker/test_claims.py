@@ -121,8 +121,10 @@ async def test_what_has_ended_is_told_to_each_leader(agent: RunningAgent) -> Non
     await done.done()
     await refused.failed()
     told = await agent.claim(HEIR)
-    states = [each.state for each in (told_of(told, done), told_of(told, refused)) if each]
-    assert states == ["finished", "failed"]
+    good, bad = told_of(told, done), told_of(told, refused)
+    assert good is not None and (good.state, good.failure) == ("finished", None)
+    assert bad is not None and bad.state == "failed"
+    assert bad.failure is not None and bad.failure.code == "invalid_request"
     assert await contents(agent, done, refused) == [], "its client has all of it"
     other = await agent.claim(OWNER)
     assert told_of(other, done) is not None

@@ -53,6 +53,8 @@ def key_of(had: Dispatch, state: str = "running", **fields: Any) -> ClaimedReque
         "skill": had.skill, "model": had.model, "session_id": had.request.turn_of,
         "fingerprint": had.body_fingerprint, "tokens": tokens,
     }  # fmt: skip
+    if state in ("failed", "returned"):
+        values["failure"] = failure_of(had)
     return ClaimedRequest.model_validate({**values, **fields})
 
 

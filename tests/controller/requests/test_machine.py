@@ -202,11 +202,11 @@ def test_who_asks_for_it_is_told_why_there_was_no_worker() -> None:
 def test_where_a_request_would_go_is_known_without_serving_it() -> None:
     driven = Driven("w1", "w2", routing={"policy": "round-robin"})
     asked = request("other")
-    workers = [driven.machine.explain(asked, driven.now).worker for _ in range(2)]
+    workers = [driven.machine.router.explain(asked, driven.now).worker for _ in range(2)]
     assert workers == ["w1", "w1"], "nobody's turn is over by that"
     for name in ("w1", "w2"):
         driven.hear(name, **FULL)
-    route = driven.machine.explain(asked, driven.now)
+    route = driven.machine.router.explain(asked, driven.now)
     assert (route.worker, [each.code for each in route.out]) == (None, ["queue_full"] * 2)
     assert (driven.sent(), driven.machine.active) == ([], 0)
 
