@@ -28,8 +28,9 @@ def on_gpu() -> bool:
 
 
 def memory_limit_bytes() -> int:
-    """What the device recommends as its working set; on a CPU the machine's memory."""
-    recommended = _info().get("max_recommended_working_set_size")
+    """What the device recommends as its working set, or has; on a CPU the machine's memory."""
+    info = _info()
+    recommended = info.get("max_recommended_working_set_size") or info.get("total_memory")
     return int(recommended or psutil.virtual_memory().total)
 
 
@@ -40,7 +41,11 @@ def free_for_kv_bytes(held: int) -> int:
     Args:
         held: bytes that caches take already; they count as free for them.
     """
-    left = min(memory_limit_bytes() - mx.get_active_memory(), psutil.virtual_memory().available)
+    left = memory_limit_bytes() - mx.get_active_memory()
+    if "free_memory" in (info := _info()):  # of a device with memory of its own
+        left = min(left, info["free_memory"] + mx.get_cache_memory())
+    else:
+        left = min(left, psutil.virtual_memory().available)
     return int(_SHARE_FOR_KV * max(0, left + held))
 
 

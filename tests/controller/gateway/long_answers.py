@@ -47,25 +47,31 @@ def streaming(
 
 
 def active(cluster: ClusterProcess) -> int:
-    """Requests that the workers have now, waiting or running."""
-    return sum(r["active_requests"] + r["queued_requests"] for r in workers(cluster))
+    """Requests that are served now, waiting or running. Workers may have one in parts."""
+    controllers = [report for report in reports(cluster) if "accepted_requests" in report]
+    return sum(report["active_requests"] for report in controllers)
 
 
 def until_active(cluster: ClusterProcess, count: int) -> None:
-    """Return once the workers have so many requests."""
+    """Return once so many requests are served."""
 
     def explain() -> list[tuple[object, ...]]:
         told = ("id", "state", "active_requests", "queued_requests", "choices", "engines")
-        return [tuple(report.get(each) for each in told) for report in workers(cluster)]
+        return [tuple(report.get(each) for each in told) for report in reports(cluster)]
 
-    wait_for(lambda: active(cluster) == count, f"the workers have {count}", explain=explain)
+    wait_for(lambda: active(cluster) == count, f"{count} are served", explain=explain)
 
 
-def workers(cluster: ClusterProcess) -> list[dict[str, Any]]:
-    """What they say of themselves."""
+def reports(cluster: ClusterProcess) -> list[dict[str, Any]]:
+    """What workers and controllers say of themselves."""
 
     async def ask() -> list[dict[str, Any]]:
         async with Asker.connect(cluster) as asker:
             return await asker.reports()
 
-    return [report for report in asyncio.run(ask()) if "queued_requests" in report]
+    return asyncio.run(ask())
+
+
+def workers(cluster: ClusterProcess) -> list[dict[str, Any]]:
+    """What the workers say of themselves."""
+    return [report for report in reports(cluster) if "queued_requests" in report]

@@ -24,3 +24,23 @@ def test_what_caches_hold_already_counts_as_free_for_them(
 def test_a_device_that_is_full_has_nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "memory_limit_bytes", lambda: mx.get_active_memory() - 100 * MB)
     assert device.free_for_kv_bytes(0) == 0
+
+
+def test_a_device_with_memory_of_its_own_is_limited_by_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As MLX tells of one with CUDA, which recommends nothing."""
+    gb = 1000 * MB
+    told = {"total_memory": 80 * gb, "free_memory": 10 * gb}
+    monkeypatch.setattr(mx, "device_info", lambda: told)
+    assert device.memory_limit_bytes() == 80 * gb
+    free = 0.7 * (10 * gb + mx.get_cache_memory())
+    assert device.free_for_kv_bytes(0) == pytest.approx(free, abs=MB)
+
+
+def test_what_a_device_recommends_counts_before_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {"max_recommended_working_set_size": 48 * MB, "memory_size": 64 * MB}
+    monkeypatch.setattr(mx, "device_info", lambda: told)
+    assert device.memory_limit_bytes() == 48 * MB
