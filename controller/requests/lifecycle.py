@@ -1,6 +1,6 @@
 """The life of a request, in one table.
 
-    arrived ─► waiting ─► fetching ─► queued ─► offered ─► running ─► ended
+    arrived ─► waiting ─► fetching ─► queued ─► offered ─► running ─► ended, or lost
                   │                     ▲  ▲       │          │
                   └─► delegated         │  └───────┘          │  a worker said no
                       (a list)          └── backing_off ◄─────┘  an attempt failed
@@ -26,6 +26,8 @@ STATES: Mapping[State, str] = {
     "backing_off": "an attempt failed, the next one comes after a pause",
     "delegated": "the list runner serves it, prompt by prompt",
     "ended": "its client was told the end; it is remembered for half a minute",
+    "lost": "its worker does not have it any more, and nobody knows how it ended; its number of "
+    "attempts is remembered as long",
 }
 
 Trigger = Literal[
@@ -40,6 +42,7 @@ Action = Literal[
     "end_well", "end_failed", "take_back", "lose_worker", "take_contents", "forget", "end_list",
     "listen", "attach", "attach_to_list", "tell_end_again", "end_cancelled", "cancel_offer",
     "cancel_at_worker", "cancel_list", "fail", "stop", "fail_list",
+    "run_again",
 ]  # fmt: skip
 
 _NOT_AT_A_WORKER: Mapping[Trigger, Action] = {
@@ -80,5 +83,6 @@ TRANSITIONS: Mapping[State, Mapping[Trigger, Action]] = {
         "finish_asked": "fail_list",
     },
     "ended": {"published_again": "tell_end_again"},
+    "lost": {"published_again": "run_again"},
 }
 """What is done when something happens to a request; nothing where that is not named."""

@@ -312,8 +312,12 @@ class RequestMachine:
         elif request.worker and self._registry.is_here(request.worker, request.boot_id):
             self._attach(request, again)
         else:
-            again.attempt = request.attempt
-            self._arrive(again)
+            self._run_again(request, again)
+
+    def _run_again(self, request: Request, again: Request) -> None:
+        """With the same seed, and higher numbers of attempts: some of it may have been heard."""
+        again.attempt = request.attempt
+        self._arrive(again)
 
     # Cancelled.
 
@@ -321,7 +325,7 @@ class RequestMachine:
         request = self._store.get(event.key)
         controller, request_id = self._out.controller, event.key[1]
         state = control.RequestState(request_id=request_id, state="unknown", controller=controller)
-        if request is not None:
+        if request is not None and request.state != "lost":
             if event.cancel and (request.part_of is None or event.of_part):
                 request.cancelled = request.cancelled or not request.ended
                 self._fire(request, "cancel_asked")
@@ -557,9 +561,9 @@ class RequestMachine:
             self._out.order(before, order)
 
     def _forget(self, request: Request) -> None:
-        """Nobody knows any more what was asked: its client asks again."""
-        request.decline("other", self._out.now)
-        self._store.remove(request)
+        """Nobody knows any more what was asked, or how it ended: its client asks again."""
+        request.lose(self._out.now)
+        self._store.end(request)
         self._drop(request)
 
     def _drop(self, request: Request) -> None:

@@ -20,7 +20,15 @@ from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamErr
 RequestKey = tuple[ClientName, RequestId]
 
 State = Literal[
-    "waiting", "fetching", "queued", "offered", "running", "backing_off", "delegated", "ended"
+    "waiting",
+    "fetching",
+    "queued",
+    "offered",
+    "running",
+    "backing_off",
+    "delegated",
+    "ended",
+    "lost",
 ]
 """See `controller.requests.lifecycle`."""
 
@@ -35,6 +43,7 @@ _WIRE_STATES: dict[State, RequestStateName] = {
     "running": "running",
     "backing_off": "accepted",
     "delegated": "running",
+    "lost": "unknown",
 }
 
 
@@ -366,6 +375,11 @@ class Request:
         """The worker that it was offered to does not take it."""
         self._leave_worker(outcome, now)
         self.worker = self.boot_id = None
+
+    def lose(self, now: float) -> None:
+        """Its worker does not have it any more, and nobody knows how it ended."""
+        self.decline("other", now)
+        self.state, self.ended_at = "lost", now
 
     def finish(self, *, well: bool, code: str, now: float) -> None:
         """It ended; badly with an error `code`."""

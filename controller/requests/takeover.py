@@ -134,7 +134,7 @@ class Takeover:
     def _reconcile(self, told: ClaimedRequest, worker: WorkerId, boot_id: BootId) -> bool:
         """Take in what a worker has; returns whether its contents are needed."""
         known = self._store.get((told.client, told.request_id))
-        if known is None or known.attempt < told.attempt:
+        if known is None or known.state == "lost" or known.attempt < told.attempt:
             return self._adopt(told, known, worker, boot_id)
         if (known.attempt, known.worker) == (told.attempt, worker) and not known.ended:
             return self._catch_up(known, told, boot_id)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from controller.requests.events import LinkRestored
 from controller.requests.request import State
 from tests.controller.requests.driven import FULL, Driven
 
@@ -51,3 +52,9 @@ def _bring(driven: Driven, state: State, fields: dict[str, Any]) -> None:
             driven.ask(prompt=["x", "y"], **fields)
         case "ended":
             driven.finish(driven.run(**fields))
+        case "lost":
+            driven.run(**fields)
+            driven.pass_time(2)
+            driven.on(LinkRestored())
+            driven.claimed("w1")
+            driven.claimed("w2")

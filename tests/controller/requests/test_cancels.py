@@ -117,7 +117,9 @@ def test_what_has_ended_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("state", get_args(State))
 def test_who_cancels_is_told_how_it_stands_now(state: State) -> None:
-    words = {"offered": "dispatching", "running": "running", "delegated": "running"}
+    words = {
+        "offered": "dispatching", "running": "running", "delegated": "running", "lost": "unknown"
+    }  # fmt: skip
     told = in_state(state).query(cancel=True)
     assert told is not None and told.state == words.get(state, "finished")
 

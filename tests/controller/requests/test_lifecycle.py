@@ -37,7 +37,7 @@ def test_each_action_is_one_of_the_machine_and_happens_somewhere() -> None:
 def test_whatever_has_not_ended_hears_a_cancel_and_an_end_that_is_asked_for(
     trigger: Trigger,
 ) -> None:
-    assert _hearing(trigger) == set(STATES) - {"ended"}
+    assert _hearing(trigger) == set(STATES) - {"ended", "lost"}
 
 
 def test_in_every_state_a_request_may_be_published_again() -> None:
@@ -46,6 +46,7 @@ def test_in_every_state_a_request_may_be_published_again() -> None:
 
 def test_what_has_ended_stays_so_but_for_who_asks_again() -> None:
     assert TRANSITIONS["ended"] == {"published_again": "tell_end_again"}
+    assert TRANSITIONS["lost"] == {"published_again": "run_again"}
 
 
 def test_what_no_worker_has_ends_at_once_and_else_its_worker_is_told() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.requests.events import Finish
+from controller.requests.events import Finish, LinkRestored
 from controller.requests.instructions import GiveOrder
 from shared.messages.control import AttachStream, CancelRequest, ClaimWorker
 from shared.messages.dispatch import Continuation
@@ -20,6 +20,7 @@ from tests.controller.requests.claimed import (
     wanted,
 )
 from tests.controller.requests.driven import INBOX, LATER, LEADER, Driven
+from tests.controller.requests.states import in_state
 
 # Keys, then contents.
 
@@ -155,6 +156,27 @@ def test_what_a_worker_told_and_was_missed_is_asked_for() -> None:
     driven.join("w2")
     dispatch = driven.next_sent().dispatch
     assert dispatch.resume is not None and dispatch.resume.token_ids == {0: [1, 2, 3, 4]}
+
+
+def test_what_its_worker_does_not_have_any_more_runs_again_under_another_number() -> None:
+    """Its client may have heard some of the first attempt."""
+    driven = in_state("lost")
+    assert (driven.state(), driven.machine.active) == ("unknown", 0)
+    driven.ask(inbox=LATER)
+    dispatch = driven.next_sent().dispatch
+    assert (dispatch.attempt, dispatch.inboxes) == (2, [LATER])
+
+
+def test_what_its_worker_has_after_all_is_taken_over_again() -> None:
+    driven = in_state("lost")
+    had = old_dispatch("r", 1)
+    driven.pass_time(2)
+    driven.on(LinkRestored())
+    driven.claimed("w1", key_of(had))
+    assert [order.verb for _, order in driven.orders()] == ["attach", "contents"]
+    driven.answer(driven.last_order("contents", "w1"), driven.reply("w1", contents=[had]))
+    driven.emit(sent_before(had), 0, 1)
+    assert (driven.state(), driven.known().tokens) == ("running", 1)
 
 
 def test_contents_are_asked_for_only_where_something_is_missing() -> None:
