@@ -562,6 +562,7 @@ class RequestMachine:
 
     def _forget(self, request: Request) -> None:
         """Nobody knows any more what was asked, or how it ended: its client asks again."""
+        self._out.warn("lost: nobody knows how it ended", request)
         request.lose(self._out.now)
         self._store.end(request)
         self._drop(request)
