@@ -64,9 +64,9 @@ class RequestHandler:
 
     async def hold(self) -> None:
         """Hear clients, and keep what they say for a while."""
+        self._held_since = time.monotonic()
         if self._subscriptions:
             return
-        self._held_since = time.monotonic()
         handlers: tuple[tuple[str, _Handle], ...] = (
             (subjects.REQUEST_ALL, self._on_query),
             (subjects.ROUTE_ALL, self._on_route),

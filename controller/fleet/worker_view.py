@@ -24,8 +24,8 @@ class WorkerView:
             that ended since.
         unreported_choices: likewise the answers that they wait for.
         unreported_ms: until the prompts are computed that were sent there since, as predicted.
-        turned_away: requests that were told since then to come again, as its queue is full: each
-            is to come for another place.
+        queue_full_count: requests rejected since then as its queue is full: each was told to retry
+            a little later than the one before.
         breaker: of the worker, over all its boots.
         protocol: that it speaks.
         claimed: it takes work of the controller that leads here.
@@ -39,7 +39,7 @@ class WorkerView:
     unreported: int = 0
     unreported_choices: int = 0
     unreported_ms: float = 0.0
-    turned_away: int = 0
+    queue_full_count: int = 0
     breaker: CircuitBreaker | None = None
     was_up: bool = False
     protocol: int = PROTOCOL
@@ -72,7 +72,7 @@ class WorkerView:
         self.was_up = self.was_up or report.state != "starting"
         self.models = {status.id: status for status in report.models}
         self._taken.clear()
-        self.turned_away = 0
+        self.queue_full_count = 0
         self.unreported = len(self._asked)
         self.unreported_choices = sum(sent.choices for sent in self._asked.values())
         self.unreported_ms = sum(sent.prefill_ms for sent in self._asked.values())

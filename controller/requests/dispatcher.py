@@ -164,7 +164,7 @@ class Dispatcher:
             request.route = self.router.route(request, request.need, error)
         if error.code == "queue_full":
             for view in self._registry.workers:
-                view.turned_away += 1
+                view.queue_full_count += 1
         why: ClusterError = all_rejected(request) if request.rejected else error
         # Why the last attempt failed says more than that nobody else is there.
         self._fire(request, "finish_asked", request.last_error or StreamError.from_exception(why))

@@ -39,7 +39,7 @@ Trigger = Literal[
 
 Action = Literal[
     "begin", "place", "place_with_history", "place_again", "run", "look_further", "note_tokens",
-    "end_well", "end_failed", "take_back", "lose_worker", "take_contents", "forget", "end_list",
+    "end_well", "end_failed", "take_back", "lose_worker", "take_contents", "lose", "end_list",
     "listen", "attach", "attach_to_list", "tell_end_again", "end_cancelled", "cancel_offer",
     "cancel_at_worker", "cancel_list", "fail", "stop", "fail_list",
     "run_again",
@@ -70,7 +70,7 @@ TRANSITIONS: Mapping[State, Mapping[Trigger, Action]] = {
         "returned": "take_back",
         "worker_gone": "lose_worker",
         "contents_told": "take_contents",
-        "contents_lost": "forget",
+        "contents_lost": "lose",
         "published_again": "attach",
         "cancel_asked": "cancel_at_worker",
         "finish_asked": "stop",

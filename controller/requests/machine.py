@@ -473,7 +473,7 @@ class RequestMachine:
 
     def _lose_worker(self, request: Request, error: StreamError) -> None:
         if request.request is None:
-            self._forget(request)
+            self._lose(request)
             return
         self._out.cancel_attempt(request, silent=True)
         self._retry(request, error)
@@ -519,7 +519,7 @@ class RequestMachine:
     def _stop(self, request: Request, error: StreamError) -> None:
         """End it, and make its worker drop it."""
         if request.request is None:
-            self._forget(request)
+            self._lose(request)
             return
         if not self._queue.withdraw(request):
             self._out.cancel_attempt(request, silent=True)
@@ -560,7 +560,7 @@ class RequestMachine:
             )
             self._out.order(before, order)
 
-    def _forget(self, request: Request) -> None:
+    def _lose(self, request: Request) -> None:
         """Nobody knows any more what was asked, or how it ended: its client asks again."""
         self._out.warn("lost: nobody knows how it ended", request)
         request.lose(self._out.now)

@@ -20,16 +20,9 @@ from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamErr
 RequestKey = tuple[ClientName, RequestId]
 
 State = Literal[
-    "waiting",
-    "fetching",
-    "queued",
-    "offered",
-    "running",
-    "backing_off",
-    "delegated",
-    "ended",
+    "waiting", "fetching", "queued", "offered", "running", "backing_off", "delegated", "ended",
     "lost",
-]
+]  # fmt: skip
 """See `controller.requests.lifecycle`."""
 
 WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})

@@ -129,7 +129,7 @@ def _full(view: WorkerView, level: Priority) -> Obstacle | None:
     if room > view.unreported or room > _queued_since(view):
         return None
     rate = report.queue.drain_per_s
-    wait_ms = (1 + view.turned_away) * 1000 / rate if rate else _UNKNOWN_RETRY_MS
+    wait_ms = (1 + view.queue_full_count) * 1000 / rate if rate else _UNKNOWN_RETRY_MS
     retry_after_ms = min(round(wait_ms), _LONGEST_RETRY_MS)
     return Obstacle("queue_full", f"has {report.queued_requests} requests queued", retry_after_ms)
 

@@ -41,12 +41,12 @@ def test_the_load_is_never_less_than_nothing() -> None:
     assert mac.load == 0
 
 
-def test_a_report_brings_the_models_and_forgets_whom_it_turned_away() -> None:
+def test_a_report_brings_the_models_and_forgets_whom_it_rejected() -> None:
     mac = view("mac")
-    mac.turned_away = 7
+    mac.queue_full_count = 7
     mac.renew(report("mac", models=models(best="loading")), 1.0)
     assert list(mac.models) == ["best"] and mac.models == {"best": mac.report.models[0]}
-    assert mac.turned_away == 0
+    assert mac.queue_full_count == 0
 
 
 def test_each_answer_of_a_request_takes_a_place() -> None:

@@ -41,7 +41,7 @@ from shared.messages.events import (
     TokensEmitted,
     WorkerEvent,
 )
-from shared.messages.stream import StreamMessage
+from shared.messages.stream import Failed, StreamError, StreamMessage
 from shared.settings import ClusterSettings
 from shared.version import PROTOCOL
 from tests.controller.requests.wire import Sent, origin, word
@@ -300,6 +300,16 @@ class Driven:
     def words(self, inbox: str = INBOX) -> list[str | None]:
         """The same, short: reasons to wait, `done`, codes of errors."""
         return [word(message) for message in self.told(inbox)]
+
+    def error(self) -> StreamError:
+        """With which the request `r` failed, as its client was told."""
+        (end,) = [each for each in self.told() if isinstance(each, Failed)]
+        assert (end.request_id, self.state()) == ("r", "failed")
+        return end.error
+
+    def offered(self) -> list[tuple[str, int]]:
+        """Worker and attempt of each message with a dispatch since the last look."""
+        return [(sent.worker, sent.dispatch.attempt) for sent in self.sent()]
 
     def given(self) -> list[GiveOrder]:
         """Orders to workers since the last look, but claims."""

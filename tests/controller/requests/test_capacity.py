@@ -3,20 +3,8 @@
 import pytest
 
 from shared.messages.events import ModelStatus
-from shared.messages.stream import Failed, StreamError
 from tests.controller.requests.driven import FULL, Driven
 from tests.controller.values import models
-
-
-def _end(driven: Driven) -> StreamError:
-    """The bad one that the client of `r` was told."""
-    (end,) = [each for each in driven.told() if isinstance(each, Failed)]
-    assert (end.request_id, driven.state()) == ("r", "failed")
-    return end.error
-
-
-def _offered(driven: Driven) -> list[tuple[str, int]]:
-    return [(sent.worker, sent.dispatch.attempt) for sent in driven.sent()]
 
 
 def test_a_request_waits_until_a_worker_has_room() -> None:
@@ -26,7 +14,7 @@ def test_a_request_waits_until_a_worker_has_room() -> None:
     assert (driven.sent(), driven.machine.waiting) == ([], 1)
     driven.hear("w1")
     driven.pass_time(0.1)
-    assert _offered(driven) == [("w1", 1)] and driven.machine.waiting == 0
+    assert driven.offered() == [("w1", 1)] and driven.machine.waiting == 0
 
 
 def test_a_place_that_is_free_again_is_given_away_in_the_order_of_priority() -> None:
@@ -65,10 +53,10 @@ def test_who_waited_in_vain_is_told_why_there_was_no_worker() -> None:
     driven.pass_time(1.99)
     assert driven.words() == []
     driven.pass_time(0.02)
-    error = _end(driven)
+    error = driven.error()
     assert (error.code, error.retry_after_ms) == ("queue_full", 1000)
     assert "w1 has 1 requests queued" in error.message
-    assert driven.view("w1").turned_away == 1
+    assert driven.view("w1").queue_full_count == 1
     totals = driven.machine.metrics.totals
     assert (totals.waiting, totals.waited, totals.unplaced) == (0, 1, 1)
 
@@ -78,7 +66,7 @@ def test_who_finds_no_room_to_wait_is_told_so_at_once() -> None:
     driven.join("w1", **FULL)
     driven.ask("first", inbox="_INBOX.first")
     driven.ask("r")
-    assert (_end(driven).code, driven.words("_INBOX.first")) == ("queue_full", [])
+    assert (driven.error().code, driven.words("_INBOX.first")) == ("queue_full", [])
     driven.ask("urgent", priority="high")
     assert driven.words("_INBOX.first") == ["queue_full"]
 
@@ -87,7 +75,7 @@ def test_switched_off_nobody_waits_for_room() -> None:
     driven = Driven(waiting_room={"enabled": False})
     driven.join("w1", **FULL)
     driven.ask()
-    assert _end(driven).code == "queue_full"
+    assert driven.error().code == "queue_full"
 
 
 def test_also_then_one_waits_for_a_worker_that_may_be_back_in_a_moment() -> None:
@@ -97,7 +85,7 @@ def test_also_then_one_waits_for_a_worker_that_may_be_back_in_a_moment() -> None
     assert driven.machine.waiting == 1
     driven.join("w1", boot="b2")
     driven.pass_time(0.1)
-    assert _offered(driven) == [("w1", 1)]
+    assert driven.offered() == [("w1", 1)]
 
 
 def test_also_then_one_waits_for_a_worker_that_has_not_told_yet_what_it_has() -> None:
@@ -107,7 +95,7 @@ def test_also_then_one_waits_for_a_worker_that_has_not_told_yet_what_it_has() ->
     assert (driven.machine.waiting, driven.sent()) == (1, [])
     driven.claimed("w1")
     driven.pass_time(0.1)
-    assert _offered(driven) == [("w1", 1)]
+    assert driven.offered() == [("w1", 1)]
 
 
 def test_also_then_one_waits_until_each_worker_was_heard_and_no_longer() -> None:
@@ -117,14 +105,14 @@ def test_also_then_one_waits_until_each_worker_was_heard_and_no_longer() -> None
     driven.pass_time(2.99)
     assert driven.words() == []
     driven.pass_time(0.02)
-    assert _end(driven).code == "queue_full"
+    assert driven.error().code == "queue_full"
 
 
 def test_nobody_waits_for_what_no_worker_will_ever_serve() -> None:
     driven = Driven()
     driven.join("w1", models=models(best="warm"))
     driven.ask()
-    assert _end(driven).code == "no_worker"
+    assert driven.error().code == "no_worker"
 
 
 def test_until_each_worker_was_heard_that_is_there_nobody_is_told_that_there_is_none() -> None:
@@ -135,7 +123,7 @@ def test_until_each_worker_was_heard_that_is_there_nobody_is_told_that_there_is_
     assert driven.words() == []
     driven.join("w2")
     driven.pass_time(0.1)
-    assert _offered(driven) == [("w2", 1)]
+    assert driven.offered() == [("w2", 1)]
 
 
 def test_when_each_worker_was_heard_it_is_told_at_once() -> None:
@@ -145,7 +133,7 @@ def test_when_each_worker_was_heard_it_is_told_at_once() -> None:
     driven.pass_time(2.99)
     assert driven.words() == []
     driven.pass_time(0.02)
-    assert _end(driven).code == "no_worker"
+    assert driven.error().code == "no_worker"
 
 
 def test_also_where_one_was_heard_again_before() -> None:
@@ -155,7 +143,7 @@ def test_also_where_one_was_heard_again_before() -> None:
     driven.pass_time(1)
     driven.hear("w1", models=models(best="warm"))
     driven.pass_time(2.02)
-    assert _end(driven).code == "no_worker"
+    assert driven.error().code == "no_worker"
 
 
 @pytest.mark.parametrize(("limit_ms", "heard_s"), [(5000, 6.0), (1000, 3.0)])
@@ -165,7 +153,7 @@ def test_the_wait_is_not_over_before_each_worker_was_heard(limit_ms: int, heard_
     driven.pass_time(heard_s - 0.1)
     assert driven.words() == []
     driven.pass_time(0.2)
-    assert _end(driven).code == "no_worker"
+    assert driven.error().code == "no_worker"
 
 
 def test_a_worker_that_starts_for_the_first_time_is_waited_for_a_minute() -> None:
@@ -178,7 +166,7 @@ def test_a_worker_that_starts_for_the_first_time_is_waited_for_a_minute() -> Non
     assert driven.words() == []
     driven.hear("w1")
     driven.pass_time(0.1)
-    assert _offered(driven) == [("w1", 1)]
+    assert driven.offered() == [("w1", 1)]
 
 
 def test_also_one_that_waits_already_waits_for_a_worker_that_starts_then() -> None:
@@ -194,4 +182,4 @@ def test_a_worker_that_loads_the_model_takes_requests() -> None:
     driven = Driven()
     driven.join("w1", models=[ModelStatus(id=models(demo="warm")[0].id, state="loading")])
     driven.ask()
-    assert _offered(driven) == [("w1", 1)]
+    assert driven.offered() == [("w1", 1)]

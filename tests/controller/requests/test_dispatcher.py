@@ -4,21 +4,8 @@ from controller.requests.events import DispatchesAnswered
 from controller.requests.instructions import GiveOrder
 from shared.ids import BootId
 from shared.messages.control import CancelRequest
-from shared.messages.stream import Failed, StreamError
 from tests.controller.requests.driven import Driven
 from tests.controller.requests.wire import Sent
-
-
-def _end(driven: Driven) -> StreamError:
-    """The bad one that the client of `r` was told."""
-    (end,) = [each for each in driven.told() if isinstance(each, Failed)]
-    assert (end.request_id, driven.state()) == ("r", "failed")
-    return end.error
-
-
-def _offered(driven: Driven) -> list[tuple[str, int]]:
-    return [(sent.worker, sent.dispatch.attempt) for sent in driven.sent()]
-
 
 # Rejected.
 
@@ -49,7 +36,7 @@ def test_where_all_rejected_it_they_are_asked_again_when_they_tell_how_they_stan
     assert driven.sent() == []
     driven.hear("w2")
     driven.pass_time(0.1)
-    assert _offered(driven) == [("w2", 3)]
+    assert driven.offered() == [("w2", 3)]
 
 
 def test_where_all_rejected_it_and_none_gets_over_it_the_last_word_is_the_clients() -> None:
@@ -57,7 +44,7 @@ def test_where_all_rejected_it_and_none_gets_over_it_the_last_word_is_the_client
     driven.ask()
     driven.reject(driven.next_sent(), "model_unavailable")
     driven.reject(driven.next_sent(), "context_length_exceeded", param="prompt")
-    error = _end(driven)
+    error = driven.error()
     assert (error.code, error.param) == ("context_length_exceeded", "prompt")
     assert error.message == "w1 says model_unavailable; w2 says context_length_exceeded"
 
@@ -68,7 +55,7 @@ def test_who_was_rejected_in_time_is_told_when_to_come_again() -> None:
     for wait_ms in (900, 400):
         driven.reject(driven.next_sent(), "queue_full", retry_after_ms=wait_ms)
     driven.pass_time(5.1)
-    error = _end(driven)
+    error = driven.error()
     assert (error.code, error.retry_after_ms, error.retryable) == ("queue_full", 400, True)
 
 
@@ -78,10 +65,10 @@ def test_a_worker_that_started_again_may_take_what_its_last_boot_rejected() -> N
     driven.reject(driven.next_sent(), "model_unavailable", retry_after_ms=100)
     driven.hear("w1")
     driven.pass_time(0.1)
-    assert _offered(driven) == [], "it says the same as before"
+    assert driven.offered() == [], "it says the same as before"
     driven.join("w1", boot="b2")
     driven.pass_time(0.1)
-    assert _offered(driven) == [("w1", 2)]
+    assert driven.offered() == [("w1", 2)]
 
 
 def test_a_worker_that_takes_no_work_from_us_is_claimed_anew_first() -> None:
@@ -91,12 +78,12 @@ def test_a_worker_that_takes_no_work_from_us_is_claimed_anew_first() -> None:
     driven.reject(driven.next_sent(), "not_claimed")
     (claim,) = driven.new(GiveOrder)
     assert (claim.worker, claim.order.verb) == ("w1", "claim")
-    assert _offered(driven) == [("w2", 2)] and not driven.view("w1").claimed
+    assert driven.offered() == [("w2", 2)] and not driven.view("w1").claimed
     driven.ask("other")
-    assert _offered(driven) == [("w2", 1)], "nothing goes there until it has told"
+    assert driven.offered() == [("w2", 1)], "nothing goes there until it has told"
     driven.claimed("w1")
     driven.ask("third")
-    assert _offered(driven) == [("w1", 1)]
+    assert driven.offered() == [("w1", 1)]
 
 
 # Nobody knows.
@@ -125,7 +112,7 @@ def test_where_nobody_listens_nothing_is_to_be_cancelled() -> None:
     driven = Driven("w1", "w2")
     driven.ask()
     driven.on(DispatchesAnswered(driven.next_sent().number, None))
-    assert (_offered(driven), driven.orders()) == ([("w2", 2)], [])
+    assert (driven.offered(), driven.orders()) == ([("w2", 2)], [])
 
 
 def test_a_worker_that_did_not_answer_is_looked_after_until_it_is_heard() -> None:
@@ -153,7 +140,7 @@ def test_a_worker_that_is_gone_is_not_waited_for() -> None:
     driven.ask()
     driven.next_sent()
     driven.leave("w1")
-    assert _offered(driven) == [("w2", 2)]
+    assert driven.offered() == [("w2", 2)]
 
 
 def test_a_worker_that_often_does_not_answer_is_left_alone() -> None:
@@ -167,7 +154,7 @@ def test_a_worker_that_often_does_not_answer_is_left_alone() -> None:
     driven.ask("r")
     assert driven.sent() == []
     driven.pass_time(5.1)
-    assert _end(driven).code == "circuit_open"
+    assert driven.error().code == "circuit_open"
 
 
 # Answers of another boot.

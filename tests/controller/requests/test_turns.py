@@ -166,13 +166,19 @@ def test_a_turn_that_comes_alone_gets_what_was_said_before() -> None:
     assert sent.dispatch.body_fingerprint == driven.known().fingerprint
 
 
-def test_another_attempt_has_the_whole_conversation_too() -> None:
-    driven = Driven("w1", "w2")
+def _runs_with_history(driven: Driven) -> Sent:
+    """A turn that came alone, at `w1`."""
     _served(driven)
     _turn(driven, "r", AND)
     driven.answer(_asked(driven), driven.reply("w1", said=[HELLO, HI]))
-    first = driven.next_sent()
-    driven.accept(first)
+    sent = driven.next_sent()
+    driven.accept(sent)
+    return sent
+
+
+def test_another_attempt_has_the_whole_conversation_too() -> None:
+    driven = Driven("w1", "w2")
+    _runs_with_history(driven)
     driven.leave("w1")
     driven.pass_time(0.2)
     again = driven.next_sent()
@@ -181,11 +187,7 @@ def test_another_attempt_has_the_whole_conversation_too() -> None:
 
 def test_where_its_worker_told_all_again_the_conversation_is_there_once() -> None:
     driven = Driven("w1", "w2")
-    _served(driven)
-    _turn(driven, "r", AND)
-    driven.answer(_asked(driven), driven.reply("w1", said=[HELLO, HI]))
-    first = driven.next_sent()
-    driven.accept(first)
+    first = _runs_with_history(driven)
     driven.pass_time(2)
     driven.on(LinkRestored())
     driven.claimed("w1", key_of(first.dispatch, tokens=2))

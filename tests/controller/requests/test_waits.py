@@ -7,7 +7,7 @@ from shared.messages.stream import KEEP_ALIVE_S, Status
 from tests.controller.requests.driven import FULL, Driven
 from tests.controller.requests.states import NOT_AT_A_WORKER, in_state
 
-# Who waits.
+# What clients hear while they wait.
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def full(name: str, retry: int = 0, **fields: Any) -> WorkerView:
         retry: how many were told to come again.
     """
     one = view(name, queued_requests=10, **fields)
-    one.turned_away = retry
+    one.queue_full_count = retry
     return one
 
 
@@ -327,13 +327,13 @@ def test_a_request_with_many_answers_leaves_less_places_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drain_per_s", "turned_away", "retry_after_ms"),
+    ("drain_per_s", "queue_full_count", "retry_after_ms"),
     [(0.0, 0, 1000), (4.0, 0, 250), (4.0, 7, 2000), (0.001, 0, 60_000)],
 )
-def test_each_that_is_turned_away_is_told_another_time(
-    drain_per_s: float, turned_away: int, retry_after_ms: int
+def test_each_that_is_rejected_is_told_another_time(
+    drain_per_s: float, queue_full_count: int, retry_after_ms: int
 ) -> None:
-    one = full("a", turned_away, queue=QueueStatus(drain_per_s=drain_per_s))
+    one = full("a", queue_full_count, queue=QueueStatus(drain_per_s=drain_per_s))
     found = find_obstacle(one, DEMO, Need([DEMO]))
     assert found is not None and found.retry_after_ms == retry_after_ms
 
