@@ -46,8 +46,10 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_S = 2.0
 _AGAIN_S = 0.1
+_CONFIRMED_S = 0.5
+"""A leader that was away asks the other controllers where JetStream has not answered by then."""
 _UNSURE_S = 5.0
-"""For so long a leader that was away waits for JetStream; another one that led would be heard by
+"""Where those do not answer either it goes on after so long; another one that led would be heard by
 then."""
 
 
@@ -161,8 +163,12 @@ class Leader:
         self._held.clear()
 
     async def _is_confirmed(self) -> bool:
-        with contextlib.suppress(BusError, TimeoutError):
-            return await self._leadership.confirm()
+        try:
+            async with asyncio.timeout(_CONFIRMED_S):
+                return await self._leadership.confirm()
+        except (BusError, TimeoutError):
+            with contextlib.suppress(BusError):
+                return await self._leadership.others_stand_by()
         return False
 
     async def until_idle(self) -> None:

@@ -120,6 +120,18 @@ class Leadership:
                 await self._write_again()
             return self.leads
 
+    async def others_stand_by(self) -> bool:
+        """Whether every other controller there is says that it does not lead: what is left to ask
+        where JetStream does not say. Who leads in between says so in its orders, as ever.
+
+        Raises:
+            BusError: they cannot be asked.
+        """
+        reports = {report.id: report for report in await self._ask_all()}
+        others = {one.id for one in self._registry.controllers} | reports.keys()
+        others.discard(self._controller)
+        return self.leads and all(one in reports and not reports[one].leader for one in others)
+
     def on_term(self, term: int) -> None:
         """A worker or controller told of a term."""
         if self.leads and term > self.term:

@@ -12,6 +12,9 @@ _ANSWER_S = 1.0
 """Requests without a session begin so long after the leader began to lead, whoever has not
 answered."""
 _ASK_AGAIN_S = 1.0
+ASKED_AGAIN_S = 4.5
+"""Of what its worker and its leader lost together, a client asks again within so long: it takes
+silence of three seconds for a loss."""
 _IN_FLIGHT_S = 1.0
 """So much of what a worker told may have been on its way when it answered."""
 
@@ -23,6 +26,8 @@ class Claims:
 
     Attributes:
         open_at: from then on requests without a session begin.
+        turns_open_at: from then on turns of sessions do: later where a worker is gone that had not
+            told, as an earlier turn may be lost with it.
     """
 
     def __init__(self, workers: Iterable[WorkerId], now: float) -> None:
@@ -30,6 +35,7 @@ class Claims:
         self._asked_at: dict[WorkerId, float] = {}
         self._answered: dict[WorkerId, float] = {}
         self.open_at = now + _ANSWER_S
+        self.turns_open_at = now
 
     @property
     def missing(self) -> bool:
@@ -39,7 +45,9 @@ class Claims:
     def may_begin(self, now: float, *, turn: bool) -> bool:
         """Whether a request may go to a worker: a turn of a session only when none can have an
         earlier one."""
-        return not self._missing or (now >= self.open_at and not turn)
+        if turn:
+            return not self._missing and now >= self.turns_open_at
+        return not self._missing or now >= self.open_at
 
     def asked_for_s(self, worker: WorkerId, now: float) -> float:
         """Since it was asked last."""
@@ -63,8 +71,10 @@ class Claims:
         asked_at = self._answered.get(worker)
         return round((now - asked_at + _IN_FLIGHT_S) * 1000) if asked_at is not None else None
 
-    def lost(self, worker: WorkerId) -> None:
+    def lost(self, worker: WorkerId, now: float) -> None:
         """It is gone, started again, or takes no work from us: to be asked anew."""
         self._asked_at.pop(worker, None)
         self._answered.pop(worker, None)
-        self._missing.discard(worker)
+        if worker in self._missing:
+            self._missing.discard(worker)
+            self.turns_open_at = now + ASKED_AGAIN_S

@@ -15,6 +15,7 @@ from typing import assert_never
 from controller.fleet.kept_prefixes import KeptByWorkers
 from controller.fleet.registry import Registry, WorkerGone
 from controller.requests import events
+from controller.requests.claims import ASKED_AGAIN_S
 from controller.requests.deadlines import Deadlines
 from controller.requests.dispatch_queue import Answer, DispatchQueue
 from controller.requests.dispatcher import Dispatcher
@@ -212,7 +213,7 @@ class RequestMachine:
             case _:
                 assert_never(event)
         if self._is_opening and not self._claims.missing:
-            self._is_opening, self._open_at = False, math.inf
+            self._is_opening = False
             self._open()
         return self._out.take()
 
@@ -251,10 +252,10 @@ class RequestMachine:
         """Nobody has it from before: what is said of it counts more than all that was."""
         request.attempt = max(request.attempt, self.attempts_before)
 
-    def _arrive(self, request: Request) -> None:
+    def _arrive(self, request: Request, instead_of: Request | None = None) -> None:
         """It is known from now on."""
         self._store.add(request)
-        self._turns.arrived(request)
+        self._turns.arrived(request, instead_of)
         self.metrics.arrived(request)
         self._due.set(request, min(self._out.now + _FIRST_WORD_S, request.deadline))
         self._wait_or_begin(request)
@@ -275,13 +276,15 @@ class RequestMachine:
             self._fire(request, "may_begin")
 
     def _open(self) -> None:
-        """All workers have told what they have."""
+        """All workers have told what they have, or are gone."""
         while self._early_cancels:
             self._on_queried(self._early_cancels.popleft())
         self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         """What waited for workers to tell what they have may begin."""
+        turns_open_at = self._claims.turns_open_at
+        self._open_at = turns_open_at if self._out.now < turns_open_at else math.inf
         for request in self._store:
             if request.state == "waiting":
                 self._wait_or_begin(request)
@@ -317,7 +320,8 @@ class RequestMachine:
     def _run_again(self, request: Request, again: Request) -> None:
         """With the same seed, and higher numbers of attempts: some of it may have been heard."""
         again.attempt = request.attempt
-        self._arrive(again)
+        self._due.drop(request)
+        self._arrive(again, instead_of=request)
 
     # Cancelled.
 
@@ -490,7 +494,7 @@ class RequestMachine:
         self._dispatcher.heard(gone.worker)
         here = self._registry.worker(gone.worker)
         if here is None or not here.claimed:
-            self._claims.lost(gone.worker)
+            self._claims.lost(gone.worker, self._out.now)
         self._dispatcher.on_answers(self._queue.worker_gone(gone.worker, gone.boot_id))
         error = StreamError.of("worker_lost", f"worker {gone.worker} is gone: {gone.reason}")
         for request in self._store:
@@ -561,11 +565,14 @@ class RequestMachine:
             self._out.order(before, order)
 
     def _lose(self, request: Request) -> None:
-        """Nobody knows any more what was asked, or how it ended: its client asks again."""
+        """Nobody knows any more what was asked, or how it ended: its client asks again. The next
+        turn of its session waits for that a moment."""
         self._out.warn("lost: nobody knows how it ended", request)
         request.lose(self._out.now)
         self._store.end(request)
-        self._drop(request)
+        self._dispatcher.waiting.leave(request)
+        self._due.drop(request)
+        self._due.set(request, self._out.now + ASKED_AGAIN_S)
 
     def _drop(self, request: Request) -> None:
         """It waits for nothing any more; the next turn of its session may begin."""
@@ -580,10 +587,11 @@ class RequestMachine:
     def _do_what_is_due(self) -> None:
         now = self._out.now
         for request in self._due.pop_due(now):
-            if self._is_served(request):
+            if request.state == "lost":
+                self._drop(request)
+            elif self._is_served(request):
                 self._attend(request)
         if now >= self._open_at:
-            self._open_at = math.inf
             self._begin_waiting()
         if now >= self._look_at:
             self._look_at = math.inf

@@ -12,10 +12,18 @@ class SessionTurns:
     def __init__(self) -> None:
         self._turns: dict[SessionKey, deque[Request]] = {}
 
-    def arrived(self, request: Request) -> None:
-        """It is the last of its session now."""
-        if request.session is not None:
-            self._turns.setdefault(request.session, deque()).append(request)
+    def arrived(self, request: Request, instead_of: Request | None = None) -> None:
+        """It is the last of its session now, unless it is a lost one that was asked again. If its
+        client had tokens of it, it is before all that have not begun."""
+        if request.session is None:
+            return
+        turns = self._turns.setdefault(request.session, deque())
+        if instead_of is not None and instead_of in turns:
+            turns[turns.index(instead_of)] = request
+        elif request.progress.heard:
+            turns.insert(sum(turn.state != "waiting" for turn in turns), request)
+        else:
+            turns.append(request)
 
     def began_before(self, request: Request) -> None:
         """It runs already: it is before all that wait."""

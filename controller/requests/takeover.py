@@ -99,7 +99,7 @@ class Takeover:
         """It takes no work from us."""
         if (view := self._registry.worker(worker)) is not None:
             view.claimed = False
-        self.claims.lost(worker)
+        self.claims.lost(worker, self._out.now)
         self.claim(worker)
 
     def claim_all(self) -> None:

@@ -1,15 +1,20 @@
 """A leader that was out of touch: where another one follows it says nothing more."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from shared.bus import Bus, Message
-from shared.ids import ControllerId
-from shared.messages.codec import decode_object
+from controller import leader
+from shared import subjects
+from shared.bus import Bus, Message, Subscription
+from shared.bus.lease_store import Kept
+from shared.errors import BusError
+from shared.ids import BootId, ControllerId
+from shared.messages.codec import decode_object, encode
+from shared.messages.events import ControllerEvent, ControllerReport
 from shared.settings.tree import Nats
 from tests.controller.pair import Pair, running_pair
 from tests.controller.running import Running
@@ -99,6 +104,55 @@ async def test_a_leader_that_was_cut_off_and_not_overtaken_goes_on_with_what_cam
     await inbox.done()
     assert (cut.first.machine.term, cut.second.leads) == (term, False)
     assert worker.unread == (0, 0)
+
+
+STRANGER = ControllerReport(
+    id=ControllerId("c-9"), boot_id=BootId("b"), version="0.2.0", state="ready"
+)
+"""It does not answer either."""
+
+
+def heartbeat_of(controller: ControllerReport) -> ControllerEvent:
+    return ControllerEvent(type="heartbeat", controller=controller)
+
+
+class SilentStore:
+    """JetStream without a quorum: it does not answer."""
+
+    async def look(self, *, timeout_s: float) -> Kept:
+        await asyncio.sleep(timeout_s)
+        raise BusError("no answer")
+
+    async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int:
+        raise AssertionError("it is read first")
+
+    async def on_written(self, handler: Callable[[bytes], Awaitable[None]]) -> Subscription:
+        raise AssertionError("this was done")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_where_jetstream_does_not_answer_a_leader_that_was_away_asks_the_others(
+    cut: Cut, bus: Bus, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await cut.worker("w1")
+    leadership = cut.first.controller._leadership
+    monkeypatch.setattr(leader, "_UNSURE_S", 1000.0)
+    monkeypatch.setattr(leadership, "_store", SilentStore())
+    if not answers:
+        await bus.publish(subjects.controller_event(STRANGER.id), encode(heartbeat_of(STRANGER)))
+        await cut.first.until(lambda: cut.first.hears(STRANGER.id))
+    async with cut.cut_off(1.5):
+        inbox = await cut.ask(request_id="r")
+    if answers:
+        await worker.finish(await worker.next_dispatch())
+        await inbox.done()
+    else:
+        serving = cut.first.controller._leader
+        assert serving is not None
+        await cut.first.until(lambda: not serving._is_sure)
+        assert not await leadership.others_stand_by()
+        assert worker.unread == (0, 0)
+    assert (cut.first.leads, cut.second.leads) == (True, False)
 
 
 @pytest.mark.parametrize("how", ["it tells the term", "it refuses orders"])

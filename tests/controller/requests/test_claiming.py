@@ -69,14 +69,20 @@ def test_a_worker_that_does_not_answer_holds_up_turns_but_nothing_else_after_a_s
 
 
 @pytest.mark.parametrize("how", ["left", "started again"])
-def test_a_worker_that_is_gone_holds_up_nothing(how: str) -> None:
+def test_a_worker_that_is_gone_holds_up_turns_for_a_moment_only(how: str) -> None:
+    """A turn that ran there may be lost: its client asks again after three seconds of silence."""
     driven = Driven("w1", term=2, unclaimed=["w2"])
     driven.ask(session_id="s")
+    driven.ask("alone", inbox="_INBOX.alone")
     if how == "left":
         driven.leave("w2")
     else:
         driven.hear("w2", "joined", boot="b2")
-    assert driven.next_sent().worker == "w1"
+    assert driven.next_sent().dispatch.request_id == "alone"
+    driven.pass_time(4.4)
+    assert (driven.sent(), set(driven.words())) == ([], {"leader_change"})
+    driven.pass_time(0.2)
+    assert driven.next_sent().dispatch.request_id == "r"
 
 
 def test_a_worker_that_comes_later_holds_up_nothing() -> None:

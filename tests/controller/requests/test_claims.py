@@ -31,8 +31,24 @@ def test_when_all_have_answered_turns_may_begin() -> None:
 
 def test_who_is_gone_need_not_answer() -> None:
     claims = Claims([ONE], 10.0)
-    claims.lost(ONE)
+    claims.lost(ONE, 12.0)
     assert not claims.missing
+
+
+def test_turns_wait_a_moment_for_what_was_lost_with_a_worker_that_had_not_told() -> None:
+    claims = Claims([ONE, OTHER], 10.0)
+    claims.answered(ONE, 10.0)
+    claims.lost(OTHER, 12.0)
+    for now, begins in ((12.0, False), (16.4, False), (16.5, True)):
+        assert claims.may_begin(now, turn=True) is begins
+        assert claims.may_begin(now, turn=False)
+
+
+def test_turns_do_not_wait_for_a_worker_that_had_told() -> None:
+    claims = Claims([ONE], 10.0)
+    claims.answered(ONE, 10.0)
+    claims.lost(ONE, 12.0)
+    assert claims.may_begin(12.0, turn=True)
 
 
 def test_who_comes_later_is_not_waited_for() -> None:
@@ -51,7 +67,7 @@ def test_one_is_asked_once_in_a_second() -> None:
 def test_who_started_again_is_asked_at_once() -> None:
     claims = Claims([ONE], 10.0)
     assert claims.ask(ONE, 10.0)
-    claims.lost(ONE)
+    claims.lost(ONE, 10.05)
     assert claims.ask(ONE, 10.1)
 
 
@@ -61,7 +77,7 @@ def test_how_long_ago_one_was_asked_is_known() -> None:
     claims.ask(ONE, 12.0)
     claims.ask(ONE, 12.5)  # it is not, so soon
     assert claims.asked_for_s(ONE, 15.0) == 3
-    claims.lost(ONE)
+    claims.lost(ONE, 15.0)
     assert claims.asked_for_s(ONE, 15.0) == 0
 
 
@@ -73,5 +89,5 @@ def test_of_who_answered_it_is_known_since_when_its_answer_is_old() -> None:
     assert claims.known_for_ms(ONE, 15.0) == 4000, "and a second, for what was on its way"
     claims.ask(ONE, 15.0)
     assert claims.known_for_ms(ONE, 16.0) == 5000, "not since what it was asked, and did not answer"
-    claims.lost(ONE)
+    claims.lost(ONE, 16.0)
     assert claims.known_for_ms(ONE, 16.0) is None

@@ -40,6 +40,26 @@ def test_what_runs_already_is_before_all_that_wait() -> None:
     assert turns.left(running) is waiting
 
 
+def test_a_lost_turn_that_is_asked_again_keeps_its_place() -> None:
+    turns, (lost, waiting, again) = SessionTurns(), [_turn(name) for name in "aba"]
+    turns.arrived(lost)
+    turns.arrived(waiting)
+    turns.arrived(again, instead_of=lost)
+    assert turns.is_next(again)
+    assert turns.left(lost) is None
+    assert turns.left(again) is waiting
+
+
+def test_what_its_client_had_tokens_of_is_before_all_that_have_not_begun() -> None:
+    turns, (runs, waiting) = SessionTurns(), [_turn(name) for name in "ab"]
+    runs.state = "running"
+    begun = request("c", session_id="s", resume={"token_ids": [1]})
+    for each in (runs, waiting, begun):
+        turns.arrived(each)
+    assert turns.left(runs) is begun
+    assert turns.left(begun) is waiting
+
+
 def test_one_leaves_once() -> None:
     turns, (one, two) = SessionTurns(), [_turn(name) for name in "ab"]
     turns.arrived(one)

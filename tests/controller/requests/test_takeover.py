@@ -167,6 +167,47 @@ def test_what_its_worker_does_not_have_any_more_runs_again_under_another_number(
     assert (dispatch.attempt, dispatch.inboxes) == (2, [LATER])
 
 
+def test_the_next_turn_waits_a_moment_for_a_lost_one_to_be_asked_again() -> None:
+    for asked_again in (True, False):
+        driven = in_state("lost", session_id="s")
+        driven.ask("next", session_id="s")
+        driven.pass_time(4.0)
+        assert driven.sent() == []
+        if asked_again:
+            driven.ask(session_id="s", inbox=LATER)
+            first = driven.next_sent()
+            assert first.dispatch.request_id == "r"
+            driven.accept(first)
+            driven.pass_time(9.0)
+            assert driven.sent() == []
+            driven.finish(first)
+        driven.pass_time(0.6)
+        assert driven.next_sent().dispatch.request_id == "next"
+
+
+def test_turns_wait_a_moment_where_a_worker_is_gone_that_had_not_told() -> None:
+    """An earlier turn that was lost with it comes with the tokens that its client had."""
+    driven = Driven("w2", term=2, unclaimed=["w1"])
+    driven.ask("next", session_id="s")
+    driven.leave("w1")
+    driven.ask("alone")
+    alone = driven.next_sent()
+    assert alone.dispatch.request_id == "alone"
+    driven.accept(alone)
+    driven.pass_time(3.5)
+    driven.ask("first", session_id="s", resume={"token_ids": [1, 2]})
+    assert driven.sent() == []
+    driven.pass_time(1.1)
+    first = driven.next_sent()
+    assert first.dispatch.request_id == "first"
+    driven.accept(first)
+    driven.pass_time(1.0)
+    assert driven.sent() == []
+    driven.finish(first)
+    driven.pass_time(0.1)
+    assert driven.next_sent().dispatch.request_id == "next"
+
+
 def test_what_its_worker_has_after_all_is_taken_over_again() -> None:
     driven = in_state("lost")
     had = old_dispatch("r", 1)
