@@ -47,7 +47,7 @@ class Plan:
     faults: Sequence[Fault] = FAULTS
     once: bool = False
     most_faults: int | None = None
-    pause_s: tuple[float, float] = (1.0, 8.0)
+    pause_s: tuple[float, float] = (1.0, 6.0)
     pace: float = 1.0
     users: tuple[int, int, int] = (6, 4, 3)
     thinks_s: float = 0.2
