@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -44,7 +45,7 @@ _KEPT = 2
     "--pause",
     nargs=2,
     type=float,
-    default=(1.0, 8.0),
+    default=(1.0, 6.0),
     show_default=True,
     help="Seconds between two faults, at least and at most.",
 )
@@ -138,6 +139,9 @@ def main(
                 say(explained(report.violations, place))
             return report
 
+    # However it is ended, its processes end with it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)
         peace = place / "peace"
