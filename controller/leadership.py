@@ -71,7 +71,12 @@ class Leadership:
         *,
         ttl_s: int,
         probe_interval_s: float,
+        overtakes: bool = True,
     ) -> None:
+        """
+        Args:
+            overtakes: a leader that does not answer; else its record has to expire first.
+        """
         self._store = store
         self._controller = controller
         self._boot_id = boot_id
@@ -82,6 +87,7 @@ class Leadership:
         self._ttl_s = ttl_s
         self._renew_s = ttl_s / _RENEWALS
         self._probe_interval_s = probe_interval_s
+        self._overtakes = overtakes
         self._sequence = 0
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -242,7 +248,7 @@ class Leadership:
         elif record.released or record.controller == self._controller:
             is_free = True
         else:
-            is_free = await self._is_gone(record)
+            is_free = self._overtakes and await self._is_gone(record)
         if not is_free:
             return self._probe_interval_s
         await self._take_over(kept, record)

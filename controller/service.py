@@ -106,6 +106,7 @@ class Controller:
             self._ask_all,
             ttl_s=settings.controller.lease.ttl_s,
             probe_interval_s=failover.probe_interval_ms / 1000,
+            overtakes=failover.enabled,
         )
         self._handler = RequestHandler(settings, bus, controller_id, self._cluster_health)
         self._leader: Leader | None = None

@@ -241,6 +241,9 @@ class CircuitBreaker(Section):
 
 
 class Failover(Section):
+    """Where it is not `enabled`, a leader that is gone without a word is followed once its lease
+    has expired."""
+
     enabled: bool = True
     heartbeat_interval_ms: Annotated[int, Field(ge=50, le=60_000)] = 1000
     missed_heartbeats: Annotated[int, Field(ge=1, le=100)] = 3

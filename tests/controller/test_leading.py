@@ -128,6 +128,24 @@ async def test_when_the_leader_is_gone_without_a_word_another_one_serves(
     await ends_once(inbox, pair.second)
 
 
+async def test_where_failover_is_off_nobody_overtakes_a_leader_whose_lease_has_not_expired(
+    nats_settings: Nats, bus: Bus
+) -> None:
+    patient = {**QUICK, "enabled": False}
+    async with (
+        running_controller(nats_settings, bus, name=FIRST, failover=patient) as first,
+        running_controller(nats_settings, bus, name=SECOND, failover=patient) as second,
+        running_controller(nats_settings, bus, name=THIRD, failover=QUICK) as third,
+    ):
+        await second.until(lambda: second.hears(FIRST) and second.hears(THIRD))
+        await third.until(lambda: third.hears(FIRST))
+        await first.die()
+        await third.until(lambda: third.serves)
+        assert not second.leads
+        await third.leave()
+        await second.until(lambda: second.serves)
+
+
 async def test_a_leader_whose_server_was_away_goes_on_in_its_term(
     server: NatsProcess, own_bus: Bus
 ) -> None:
