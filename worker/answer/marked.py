@@ -117,6 +117,7 @@ class MarkedAnswer:
         self._before = ""  # the last character before _held
         self._held = ""  # what may begin a marker
         self._space = ""  # white space that is dropped where a marker follows
+        self._thinks_first = reasoning is not None  # a line break may stand before its marker
         self._trims = opened  # newlines after a marker belong to it
 
     @property
@@ -251,7 +252,8 @@ class MarkedAnswer:
 
     def _say(self, text: str, delta: Delta) -> None:
         text = self._space + self._trimmed(self._control.shown(text))
-        said = text.rstrip() if self._tools else text
+        said = text.rstrip() if self._tools or self._thinks_first else text
+        self._thinks_first &= not said
         self._space = text[len(said) :]
         delta.text += said
 

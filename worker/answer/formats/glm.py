@@ -8,7 +8,7 @@ from worker.answer.formats.tags import Tags
 
 
 class GlmFormat(TaggedFormat):
-    """One call a section. GLM 4.5 and 4.6 write each part on a line of its own; GLM 4.7 does not."""
+    """One call a section. GLM 4.5 and 4.6 write each part on a line of its own, 4.7 does not."""
 
     name: ClassVar[str] = "glm"
     tags: ClassVar[Tags] = Tags(

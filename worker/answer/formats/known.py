@@ -48,7 +48,6 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
 
 TOOL_FORMAT_NAMES = (*TOOL_FORMATS, HARMONY)
 
-
 _SIGNS: dict[str, str] = {
     "<minimax:tool_call>": MiniMaxFormat.name,
     "<longcat_arg_key>": LongcatFormat.name,
@@ -58,8 +57,7 @@ _SIGNS: dict[str, str] = {
     "<TOOLCALL>": NemotronFormat.name,
     "｜DSML｜": DeepSeekDsmlFormat.name,
 }
-"""What only one format has."""
-
+"""What only one format has: the first that stands in a template."""
 
 _TOKENS: dict[str, tuple[str, ...]] = {
     KimiK3Format.name: TOKENS,
