@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from jinja2 import Environment
-from mlx_lm.chat_templates import deepseek_v32
 from mlx_lm.utils import load_tokenizer
 
-from tests.scripted.families import TEMPLATES
+from tests.scripted.families import TEMPLATES, Template
 from tests.scripted.folders import make_scripted_model
+from tests.worker.answer.families import THINK
 from worker.engine.call_arguments import Turn, takes_text, with_text_arguments
 from worker.engine.chat_template import ChatTemplate
 
@@ -46,16 +46,6 @@ def _template(printed: str) -> Any:
 )
 def test_a_template_gets_arguments_as_it_writes_json_of_them(printed: str, text: bool) -> None:
     assert takes_text(_template(printed)) == text
-
-
-def test_the_template_of_mlx_lm_for_deepseek_takes_text() -> None:
-    def render(turns: list[Turn]) -> str | None:
-        try:
-            return str(deepseek_v32.apply_chat_template(turns))
-        except TypeError:
-            return None
-
-    assert takes_text(render)
 
 
 def test_objects_become_their_text_and_text_stays() -> None:
@@ -117,6 +107,29 @@ def test_tools_are_told_in_the_words_of_the_model_in_its_system_message(
         assert "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tool_call_name" in prompt
         assert "<tool_call>" not in prompt
     assert "Be brief.\n\n## Tools" in system
+
+
+def test_the_template_of_mlx_lm_for_deepseek_gets_tools_and_calls(
+    demo_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    family = Template("dsml", "", (), (), added=("｜DSML｜", "<think>", "</think>"))
+    make_scripted_model(folder, demo_folder, family, {})
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    del config["chat_template"]
+    path.write_text(json.dumps(config | {"chat_template_type": "deepseek_v32"}))
+    tokenizer = load_tokenizer(folder)
+    model = Templated(tokenizer, ChatTemplate(tokenizer, THINK, {}))
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"n": 1e2}'}}
+    prompt = model.prompt(
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "blue", "tool_call_id": "1"},
+    )
+    assert '<functions>\n{"name": "look", "description": "looks"' in prompt
+    assert '<｜DSML｜parameter name="n" string="false">100.0</｜DSML｜parameter>' in prompt
+    assert prompt.endswith("<result>blue</result>\n</function_results>\n\n<think>")
 
 
 def test_markers_in_the_words_are_tokens_and_those_of_a_tool_are_not(
