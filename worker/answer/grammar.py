@@ -53,14 +53,16 @@ def answer_grammar(answers: AnswerFormat, bound: Bound) -> str:
     if answers.harmony:
         add_harmony_answer(rules, answers.control, content, bound.tools)
         return rules.grammar
-    alternatives = [content] if content else []
+    frame = answers.reasoning.frame if answers.reasoning is not None else ()
+    before, behind = [f"({marker(answers.control, each)})?" for each in frame[:2]] or ("", "")
+    alternatives = [f"{before} {content} {behind}"] if content else []
     if bound.tools:
         assert answers.tools is not None
         section = answers.tools.add_section(
             rules, answers.control, bound.tools, parallel=bound.parallel
         )
         more = rf"(/[ \n]{{1,8}}/? {section})*" if bound.parallel else ""
-        alternatives.append(f"{section} {more}")
+        alternatives.append(f"{before} {behind} {section} {more}")
     body = one_of(alternatives)
     reasoning = answers.reasoning
     if reasoning is None or not (bound.opened or bound.thinks):

@@ -30,6 +30,7 @@ class Markers:
         """Without a format, or without tools, nothing is looked for."""
         self._opening: list[tuple[str, Trigger]] = []
         self._calls: list[tuple[str, Trigger]] = []
+        self._frame: list[tuple[str, Trigger]] = []
         self.closing: tuple[str, ...] = ()
         anywhere: set[str] = set()
         at_line: set[str] = set()
@@ -39,6 +40,9 @@ class Markers:
             for form in control.forms(reasoning.open):
                 self._opening.append((form[0], token_trigger(form)))
                 (at_start if form == reasoning.open else anywhere).add(form[0])
+            for by_token in map(control.by_token, reasoning.frame):
+                self._frame.append((by_token[0], token_trigger(by_token)))
+                anywhere.add(by_token[0])
         names = sorted({tool.name for tool in tools})
         for opening in tool_format.openings if tool_format is not None and names else ():
             assert tool_format is not None
@@ -56,12 +60,16 @@ class Markers:
 
     def search(self, text: str, at: int) -> tuple[int, int, str]:
         """The first marker from a place on: where it begins, how long it is, and whether it opens
-        `reasoning` or `calls`; without a kind where none is, and nothing before the place begins
-        one."""
+        `reasoning` or `calls`, or is a part of the `frame` of content; without a kind where none
+        is, and nothing before the place begins one."""
         while (found := self._start.search(text, at)) is not None:
             at = found.start()
             waits = False
-            for kind, candidates in (("reasoning", self._opening), ("calls", self._calls)):
+            for kind, candidates in (
+                ("reasoning", self._opening),
+                ("calls", self._calls),
+                ("frame", self._frame),
+            ):
                 for first, read in candidates:
                     if text.startswith(first, at):
                         length = attempt(read, text[at:])
@@ -109,6 +117,7 @@ class MarkedAnswer:
         self._before = ""  # the last character before _held
         self._held = ""  # what may begin a marker
         self._space = ""  # white space that is dropped where a marker follows
+        self._thinks_first = reasoning is not None  # a line break may stand before its marker
         self._trims = opened  # newlines after a marker belong to it
 
     @property
@@ -164,6 +173,7 @@ class MarkedAnswer:
         self._held = ""
         if kind == "reasoning":
             self._begin_reasoning()
+        if kind != "calls":
             return text[certain + length :]
         return self._begin_section(text[certain : certain + length], text[certain:], delta)
 
@@ -242,7 +252,8 @@ class MarkedAnswer:
 
     def _say(self, text: str, delta: Delta) -> None:
         text = self._space + self._trimmed(self._control.shown(text))
-        said = text.rstrip() if self._tools else text
+        said = text.rstrip() if self._tools or self._thinks_first else text
+        self._thinks_first &= not said
         self._space = text[len(said) :]
         delta.text += said
 

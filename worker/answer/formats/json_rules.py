@@ -37,6 +37,22 @@ def call_schema(tools: Sequence[Tool], arguments_key: str) -> dict[str, Any]:
     return {"anyOf": calls, "$defs": schemas}
 
 
+def call_list_schema(
+    tools: Sequence[Tool], arguments_key: str, *, parallel: bool
+) -> dict[str, Any]:
+    """Of a list of them: of one alone, unless `parallel`."""
+    call = call_schema(tools, arguments_key)
+    schema = {
+        "type": "array",
+        "items": {"anyOf": call["anyOf"]},
+        "minItems": 1,
+        "$defs": call["$defs"],
+    }
+    if not parallel:
+        schema["maxItems"] = 1
+    return schema
+
+
 def add_json(rules: Rules, name: str, schema: dict[str, Any]) -> str:
     """A grammar for JSON; what of its schema cannot be enforced is known to be so."""
     return rules.refer(name, {"json_schema": with_options(schema, lenient=True)})

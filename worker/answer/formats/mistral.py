@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter, read_json_call, read_json_head
+from worker.answer.calls import CallWriter, read_json_calls, read_json_head
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
-from worker.answer.formats.json_rules import SPACE, add_json, call_schema, marker
+from worker.answer.formats.json_rules import SPACE, add_json, call_list_schema, marker
 from worker.answer.reader import Reading, TextReader
 from worker.grammar.lark import Rules, literal, one_of
 
@@ -30,16 +30,7 @@ class MistralFormat:
     def add_section(
         self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
-        call = call_schema(tools, "arguments")
-        schema = {
-            "type": "array",
-            "items": {"anyOf": call["anyOf"]},
-            "minItems": 1,
-            "$defs": call["$defs"],
-        }
-        if not parallel:
-            schema["maxItems"] = 1
-        calls = add_json(rules, "calls", schema)
+        calls = add_json(rules, "calls", call_list_schema(tools, "arguments", parallel=parallel))
         return rules.add("section", f"{marker(control, _OPEN)} {SPACE} {calls}")
 
     def read_section(
@@ -48,7 +39,7 @@ class MistralFormat:
         yield from reader.expect(*control.forms(_OPEN))
         yield from reader.skip_space()
         if (yield from reader.peek()) == "[":
-            yield from _read_list(reader, calls)
+            yield from read_json_calls(reader, calls, arguments_key="arguments")
         else:
             yield from _read_named(reader, calls, control)
 
@@ -72,15 +63,6 @@ class MistralArgsFormat(MistralFormat):
             for number, tool in enumerate(tools)
         ]
         return rules.add("section", f"{marker(control, _OPEN)} {SPACE} {one_of(calls)}")
-
-
-def _read_list(reader: TextReader, calls: CallWriter) -> Reading[None]:
-    yield from reader.expect("[")
-    while True:
-        yield from read_json_call(reader, calls, arguments_key="arguments")
-        yield from reader.skip_space()
-        if (yield from reader.expect("]", ",")) == "]":
-            return
 
 
 def _read_named(reader: TextReader, calls: CallWriter, control: ControlTokens) -> Reading[None]:
