@@ -162,9 +162,11 @@ class Gateway(Section):
 
 ToolFormatName = Literal[
     "hermes", "qwen3_coder", "mistral", "mistral_args", "llama3", "gemma4", "function_gemma",
-    "kimi_k2", "harmony", "none",
+    "kimi_k2", "granite", "cohere", "harmony", "none",
 ]  # fmt: skip
-ReasoningFormatName = Literal["think", "longcat", "think_start_end", "mistral", "gemma4", "none"]
+ReasoningFormatName = Literal[
+    "think", "longcat", "think_start_end", "mistral", "gemma4", "granite", "cohere", "none",
+]  # fmt: skip
 
 
 class ModelSource(Section):

@@ -74,6 +74,8 @@ def find_format(
         reasoning = find_reasoning_format(template, vocabulary)
     else:
         reasoning = next((f for f in REASONING_FORMATS if f.name == reasoning_format), None)
+    if reasoning is not None:
+        reasoning = reasoning.narrowed(template, vocabulary)
     hidden = reasoning.markers if reasoning is not None else ()
     markers = (*hidden, *(tools.markers if tools is not None else ()))
     return AnswerFormat(ControlTokens(vocabulary, markers, hidden), reasoning, tools)

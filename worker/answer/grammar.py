@@ -53,7 +53,7 @@ def answer_grammar(answers: AnswerFormat, bound: Bound) -> str:
     if answers.harmony:
         add_harmony_answer(rules, answers.control, content, bound.tools)
         return rules.grammar
-    alternatives = [content] if content else []
+    alternatives = _framed(answers, content) if content else []
     if bound.tools:
         assert answers.tools is not None
         section = answers.tools.add_section(
@@ -103,6 +103,15 @@ def _add_reasoning(rules: Rules, answers: AnswerFormat, reasoning: ReasoningForm
         return f"THOUGHT {marker(answers.control, reasoning.close)}"
     rules.add("thought[lazy]", f"/(?s:.*){pattern(reasoning.close)}/")
     return "thought"
+
+
+def _framed(answers: AnswerFormat, content: str) -> list[str]:
+    """Content as it is, and between the markers that it may stand between."""
+    pairs = answers.reasoning.content if answers.reasoning is not None else ()
+    return [content] + [
+        f"{marker(answers.control, begin)} {content} {marker(answers.control, end)}"
+        for begin, end in pairs
+    ]
 
 
 def _add_structure(rules: Rules, structure: Structure) -> str:

@@ -9,7 +9,9 @@ from typing import Any
 from worker.answer.control import AddedToken, ControlTokens
 from worker.answer.delta import Delta
 from worker.answer.formats.base import Tool, ToolFormat
+from worker.answer.formats.cohere import CohereFormat
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
+from worker.answer.formats.granite import GraniteFormat
 from worker.answer.formats.hermes import HermesFormat
 from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.llama import LlamaFormat
@@ -22,6 +24,8 @@ from worker.answer.reasoning import REASONING_FORMATS, ReasoningFormat
 
 THINK = REASONING_FORMATS[0]
 GEMMA_THINK = next(each for each in REASONING_FORMATS if each.name == "gemma4")
+GRANITE_THINK = next(each for each in REASONING_FORMATS if each.name == "granite")
+COHERE_THINK = next(each for each in REASONING_FORMATS if each.name == "cohere")
 
 WeatherCall = tuple[str, dict[str, Any]]
 
@@ -158,6 +162,22 @@ def kimi(calls: Sequence[WeatherCall]) -> str:
     return f"<|tool_calls_section_begin|>{written}<|tool_calls_section_end|>"
 
 
+def granite(calls: Sequence[WeatherCall]) -> str:
+    return mistral(calls).replace("[TOOL_CALLS]", "<|tool_call|>", 1)
+
+
+def phi4(calls: Sequence[WeatherCall]) -> str:
+    return f"{granite(calls)}<|/tool_call|>"
+
+
+def cohere(calls: Sequence[WeatherCall]) -> str:
+    objects = [
+        dumps({"tool_call_id": str(number), "tool_name": name, "parameters": arguments})
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    return "<|START_ACTION|>[\n    " + ",\n    ".join(objects) + "\n]<|END_ACTION|>"
+
+
 def harmony(calls: Sequence[WeatherCall]) -> str:
     return "<|start|>assistant".join(
         f"<|channel|>commentary to=functions.{name} <|constrain|>json"
@@ -178,6 +198,8 @@ _GEMMA4 = {
 }  # fmt: skip
 _FUNCTION_GEMMA = {"<start_function_call>": True, "<end_function_call>": True, "<escape>": True}
 
+_COHERE = dict.fromkeys((*CohereFormat.markers, *COHERE_THINK.markers), True)
+
 FAMILIES = [
     Family("hermes", HermesFormat(), hermes, _CALL_TOKENS, THINK),
     Family("hermes, markers spelled", HermesFormat(), hermes, {}, THINK),
@@ -192,6 +214,14 @@ FAMILIES = [
         "function_gemma", FunctionGemmaFormat(), function_gemma, _FUNCTION_GEMMA, verbatim=False
     ),
     Family("kimi_k2", KimiFormat(), kimi, dict.fromkeys(KimiFormat.markers, False)),
+    Family("granite", GraniteFormat(), granite, {"<|tool_call|>": True}, GRANITE_THINK),
+    Family(
+        "granite, as Phi writes it",
+        GraniteFormat(),
+        phi4,
+        dict.fromkeys(GraniteFormat.markers, False),
+    ),
+    Family("cohere", CohereFormat(), cohere, _COHERE, COHERE_THINK),
     Family("harmony", None, harmony, dict.fromkeys(HarmonyAnswer.markers, True)),
 ]
 

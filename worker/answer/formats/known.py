@@ -3,7 +3,9 @@
 from collections.abc import Container
 
 from worker.answer.formats.base import ToolFormat
+from worker.answer.formats.cohere import CohereFormat
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
+from worker.answer.formats.granite import GraniteFormat
 from worker.answer.formats.hermes import HermesFormat
 from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.llama import LlamaFormat
@@ -23,6 +25,8 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
         GemmaFormat(),
         FunctionGemmaFormat(),
         KimiFormat(),
+        GraniteFormat(),
+        CohereFormat(),
     )
 }
 
@@ -40,6 +44,10 @@ def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
         return GemmaFormat.name
     if "<|tool_calls_section_begin|>" in template:
         return KimiFormat.name
+    if "<|START_ACTION|>" in template:
+        return CohereFormat.name
+    if "<|tool_call|>" in template:
+        return GraniteFormat.name
     if "<start_function_call>" in template:
         return FunctionGemmaFormat.name
     if "<tool_call>" in template and "<function=" in template:
@@ -50,4 +58,6 @@ def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
         return HermesFormat.name
     if "<|python_tag|>" in added_tokens and '"parameters"' in template:
         return LlamaFormat.name
+    if "<|tool_call|>" in added_tokens:  # Phi-4-mini's template does not name it
+        return GraniteFormat.name
     return None

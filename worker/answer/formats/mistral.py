@@ -4,10 +4,11 @@ import re
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter, read_json_call, read_json_head
+from worker.answer.calls import CallWriter
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
-from worker.answer.formats.json_rules import SPACE, add_json, call_schema, marker
+from worker.answer.formats.json_list import JsonListFormat
+from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.reader import Reading, TextReader
 from worker.grammar.lark import Rules, literal, one_of
 
@@ -15,32 +16,12 @@ _OPEN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _NAME = re.compile(r"[^\s\[{\ufdd0-\ufdef]+")
 
 
-class MistralFormat:
+class MistralFormat(JsonListFormat):
     """A section is a list of JSON objects."""
 
     name: ClassVar[str] = "mistral"
     markers: ClassVar[tuple[str, ...]] = (_OPEN, _ARGUMENTS, _ID)
     openings: ClassVar[tuple[str, ...]] = (_OPEN,)
-
-    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
-        yield from reader.skip_space()
-        yield from reader.expect("[")
-        yield from read_json_head(reader, names)
-
-    def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
-    ) -> str:
-        call = call_schema(tools, "arguments")
-        schema = {
-            "type": "array",
-            "items": {"anyOf": call["anyOf"]},
-            "minItems": 1,
-            "$defs": call["$defs"],
-        }
-        if not parallel:
-            schema["maxItems"] = 1
-        calls = add_json(rules, "calls", schema)
-        return rules.add("section", f"{marker(control, _OPEN)} {SPACE} {calls}")
 
     def read_section(
         self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
@@ -48,7 +29,7 @@ class MistralFormat:
         yield from reader.expect(*control.forms(_OPEN))
         yield from reader.skip_space()
         if (yield from reader.peek()) == "[":
-            yield from _read_list(reader, calls)
+            yield from self.read_list(reader, calls)
         else:
             yield from _read_named(reader, calls, control)
 
@@ -72,15 +53,6 @@ class MistralArgsFormat(MistralFormat):
             for number, tool in enumerate(tools)
         ]
         return rules.add("section", f"{marker(control, _OPEN)} {SPACE} {one_of(calls)}")
-
-
-def _read_list(reader: TextReader, calls: CallWriter) -> Reading[None]:
-    yield from reader.expect("[")
-    while True:
-        yield from read_json_call(reader, calls, arguments_key="arguments")
-        yield from reader.skip_space()
-        if (yield from reader.expect("]", ",")) == "]":
-            return
 
 
 def _read_named(reader: TextReader, calls: CallWriter, control: ControlTokens) -> Reading[None]:
