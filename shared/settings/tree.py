@@ -162,7 +162,7 @@ class Gateway(Section):
 
 ToolFormatName = Literal[
     "hermes", "qwen3_coder", "mistral", "mistral_args", "llama3", "gemma4", "function_gemma",
-    "kimi_k2", "granite", "cohere", "harmony", "none",
+    "kimi_k2", "granite", "cohere", "lfm2", "harmony", "none",
 ]  # fmt: skip
 ReasoningFormatName = Literal[
     "think", "longcat", "think_start_end", "mistral", "gemma4", "granite", "cohere", "none",

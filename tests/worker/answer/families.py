@@ -16,6 +16,7 @@ from worker.answer.formats.hermes import HermesFormat
 from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.llama import LlamaFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
+from worker.answer.formats.pythonic import Lfm2Format
 from worker.answer.formats.qwen_xml import QwenXmlFormat
 from worker.answer.harmony import HarmonyAnswer
 from worker.answer.marked import MarkedAnswer
@@ -178,6 +179,17 @@ def cohere(calls: Sequence[WeatherCall]) -> str:
     return "<|START_ACTION|>[\n    " + ",\n    ".join(objects) + "\n]<|END_ACTION|>"
 
 
+def lfm2(calls: Sequence[WeatherCall]) -> str:
+    def value(argument: Any) -> str:
+        return dumps(argument) if isinstance(argument, str) else repr(argument)
+
+    written = [
+        f"{name}({', '.join(f'{key}={value(each)}' for key, each in arguments.items())})"
+        for name, arguments in calls
+    ]
+    return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
+
+
 def harmony(calls: Sequence[WeatherCall]) -> str:
     return "<|start|>assistant".join(
         f"<|channel|>commentary to=functions.{name} <|constrain|>json"
@@ -222,6 +234,7 @@ FAMILIES = [
         dict.fromkeys(GraniteFormat.markers, False),
     ),
     Family("cohere", CohereFormat(), cohere, _COHERE, COHERE_THINK),
+    Family("lfm2", Lfm2Format(), lfm2, dict.fromkeys(Lfm2Format.markers, True), verbatim=False),
     Family("harmony", None, harmony, dict.fromkeys(HarmonyAnswer.markers, True)),
 ]
 

@@ -10,6 +10,7 @@ from worker.answer.formats.hermes import HermesFormat
 from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.llama import LlamaFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
+from worker.answer.formats.pythonic import Lfm2Format
 from worker.answer.formats.qwen_xml import QwenXmlFormat
 
 HARMONY = "harmony"
@@ -27,6 +28,7 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
         KimiFormat(),
         GraniteFormat(),
         CohereFormat(),
+        Lfm2Format(),
     )
 }
 
@@ -44,6 +46,8 @@ def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
         return GemmaFormat.name
     if "<|tool_calls_section_begin|>" in template:
         return KimiFormat.name
+    if "<|tool_list_start|>" in template or "<|tool_call_start|>" in template:
+        return Lfm2Format.name
     if "<|START_ACTION|>" in template:
         return CohereFormat.name
     if "<|tool_call|>" in template:
@@ -58,6 +62,9 @@ def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
         return HermesFormat.name
     if "<|python_tag|>" in added_tokens and '"parameters"' in template:
         return LlamaFormat.name
-    if "<|tool_call|>" in added_tokens:  # Phi-4-mini's template does not name it
+    # Templates of LFM2.5 and Phi-4-mini may not name the tokens that the models write.
+    if all(token in added_tokens for token in Lfm2Format.markers):
+        return Lfm2Format.name
+    if "<|tool_call|>" in added_tokens:
         return GraniteFormat.name
     return None
