@@ -42,7 +42,8 @@ def bind_answer(
         return None, []
     if model.grammars is None:
         raise RequestError(
-            "the tokenizer of this model allows no grammars: no tools, schemas or budgets",
+            "the tokenizer of this model allows no grammars: no tools, schemas or budgets: "
+            f"{model.no_grammars}",
             code="not_supported",
             param="tools" if calling is not None else structured.param if structured else None,
         )
