@@ -131,6 +131,22 @@ def read_json_call(
     calls.end()
 
 
+def read_json_calls(
+    reader: TextReader, calls: CallWriter, *, arguments_key: str, name_key: str = "name"
+) -> Reading[None]:
+    """Read a JSON list of them.
+
+    Raises:
+        BrokenCall: it is not there.
+    """
+    yield from reader.expect("[")
+    while True:
+        yield from read_json_call(reader, calls, arguments_key=arguments_key, name_key=name_key)
+        yield from reader.skip_space()
+        if (yield from reader.expect("]", ",")) == "]":
+            return
+
+
 def _read_value(reader: TextReader) -> Reading[Any]:
     pieces: list[str] = []
     yield from reader.skip_space()

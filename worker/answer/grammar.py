@@ -60,7 +60,7 @@ def answer_grammar(answers: AnswerFormat, bound: Bound) -> str:
             rules, answers.control, bound.tools, parallel=bound.parallel
         )
         more = rf"(/[ \n]{{1,8}}/? {section})*" if bound.parallel else ""
-        alternatives.append(f"{section} {more}")
+        alternatives.append(f"{_empty_frame(answers)} {section} {more}")
     body = one_of(alternatives)
     reasoning = answers.reasoning
     if reasoning is None or not (bound.opened or bound.thinks):
@@ -112,6 +112,13 @@ def _framed(answers: AnswerFormat, content: str) -> list[str]:
         f"{marker(answers.control, begin)} {content} {marker(answers.control, end)}"
         for begin, end in pairs
     ]
+
+
+def _empty_frame(answers: AnswerFormat) -> str:
+    """What may stand before calls: the markers of content with nothing between them."""
+    pairs = answers.reasoning.content if answers.reasoning is not None else ()
+    frames = [marker(answers.control, f"{begin}{end}") for begin, end in pairs]
+    return f"{one_of(frames)}?" if frames else ""
 
 
 def _add_structure(rules: Rules, structure: Structure) -> str:

@@ -38,8 +38,12 @@ class Markers:
             for form in control.forms(reasoning.open):
                 self._candidates.append(("reasoning", form[0], token_trigger(form)))
                 (at_start if form == reasoning.open else anywhere).add(form[0])
+            for each in reasoning.content_markers:
+                if (by_token := control.by_token(each)) != each:
+                    self._candidates.append(("frame", by_token[0], token_trigger(by_token)))
+                    anywhere.add(by_token[0])
             for begin, end in reasoning.content:
-                if control.by_token(begin) == begin:  # tokens are hidden wherever they stand
+                if control.by_token(begin) == begin:
                     self._candidates.append(("begin", begin[0], token_trigger(begin)))
                     self._candidates.append(("end", end[0], token_trigger(end)))
                     anywhere.add(end[0])
@@ -61,8 +65,9 @@ class Markers:
 
     def search(self, text: str, at: int) -> tuple[int, int, str]:
         """The first marker from a place on: where it begins, how long it is, and whether it opens
-        `reasoning` or `calls`, or is the `begin` or `end` of content; without a kind where none is,
-        and nothing before the place begins one."""
+        `reasoning` or `calls`, or is a part of the `frame` of content, or, where that is spelled,
+        its `begin` or `end`; without a kind where none is, and nothing before the place begins
+        one."""
         while (found := self._start.search(text, at)) is not None:
             at = found.start()
             waits = False
@@ -113,6 +118,7 @@ class MarkedAnswer:
         self._before = ""  # the last character before _held
         self._held = ""  # what may begin a marker
         self._space = ""  # white space that is dropped where a marker follows
+        self._thinks_first = reasoning is not None  # a line break may stand before its marker
         self._trims = opened  # newlines after a marker belong to it
         self._said = False  # anything of content
         self._framed = False  # content has begun with a marker, and not ended
@@ -172,7 +178,7 @@ class MarkedAnswer:
             return self._begin_section(text[certain : certain + length], text[certain:], delta)
         if kind == "reasoning":
             self._begin_reasoning()
-        else:
+        elif kind != "frame":
             self._read_frame(text[certain : certain + length], kind, delta)
         return text[certain + length :]
 
@@ -204,7 +210,7 @@ class MarkedAnswer:
         self._before = self._held = self._space = ""
 
     def _read_frame(self, marker: str, kind: str, delta: Delta) -> None:
-        """A marker around content. It is text where content has begun without it."""
+        """A spelled marker around content. It is text where content has begun without it."""
         if kind == "begin" and not self._said:
             self._framed = self._trims = True
             self._before = "\n"
@@ -263,7 +269,8 @@ class MarkedAnswer:
 
     def _say(self, text: str, delta: Delta) -> None:
         text = self._space + self._trimmed(self._control.shown(text))
-        said = text.rstrip() if self._tools else text
+        said = text.rstrip() if self._tools or self._thinks_first else text
+        self._thinks_first &= not said
         self._space = text[len(said) :]
         self._said |= bool(said.strip())
         delta.text += said

@@ -10,30 +10,42 @@ class ReasoningFormat:
 
     Attributes:
         content: pairs of markers; between one of them may stand what is said after it.
+        end: what may end an answer.
+        tokens: added tokens that show it, where its markers are more than one token.
     """
 
     name: str
     open: str
     close: str
     content: tuple[tuple[str, str], ...] = ()
+    end: str = ""
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def content_markers(self) -> tuple[str, ...]:
+        pairs = (marker for pair in self.content for marker in pair)
+        return (*pairs, self.end) if self.end else tuple(pairs)
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return self.open, self.close, *(marker for pair in self.content for marker in pair)
+        return self.open, self.close, *self.content_markers
 
     def is_shown(self, template: str, added_tokens: Container[str]) -> bool:
         """Whether a template or a vocabulary knows its markers."""
-        reasons = self.close in added_tokens or (self.open in template and self.close in template)
-        return reasons and (not self.content or bool(self.narrowed(template, added_tokens).content))
+        if not self._knows(self.open, self.close, template, added_tokens):
+            return False
+        return not self.content or bool(self.narrowed(template, added_tokens).content)
 
     def narrowed(self, template: str, added_tokens: Container[str]) -> "ReasoningFormat":
         """Without the markers of content that neither template nor vocabulary knows."""
-        known = (
-            (begin, end)
-            for begin, end in self.content
-            if end in added_tokens or (begin in template and end in template)
-        )
+        known = [pair for pair in self.content if self._knows(*pair, template, added_tokens)]
         return replace(self, content=tuple(known))
+
+    def _knows(self, begin: str, end: str, template: str, added_tokens: Container[str]) -> bool:
+        tokens = self.tokens or (end,)
+        return all(token in added_tokens for token in tokens) or (
+            begin in template and end in template
+        )
 
 
 REASONING_FORMATS = (
@@ -42,6 +54,15 @@ REASONING_FORMATS = (
     ReasoningFormat("think_start_end", "<|think:start|>", "<|think:end|>"),
     ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
     ReasoningFormat("gemma4", "<|channel>thought\n", "<channel|>"),
+    ReasoningFormat("seed", "<seed:think>", "</seed:think>"),
+    ReasoningFormat(
+        "kimi_k3",
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        (("<|open|>response<|sep|>", "<|close|>response<|sep|>"),),
+        end="<|close|>message<|sep|>",
+        tokens=("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+    ),
     ReasoningFormat("granite", "<think>", "</think>", (("<response>", "</response>"),)),
     ReasoningFormat(
         "cohere",

@@ -47,9 +47,9 @@ def json_types(schema: Any, root: Mapping[str, Any], depth: int = 16) -> frozens
         if "number" in allowed:
             allowed |= {"integer"}
     if isinstance(values := schema.get("enum"), list):
-        allowed &= frozenset(map(_type_of, values))
+        allowed &= frozenset(map(type_of, values))
     if "const" in schema:
-        allowed &= {_type_of(schema["const"])}
+        allowed &= {type_of(schema["const"])}
     for key in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(key), list) and options:
             allowed &= frozenset().union(
@@ -68,7 +68,7 @@ def as_json(text: str, types: frozenset[str]) -> str:
         bare = text.strip()
         bare = _WORDS.get(bare, bare) if types & {"null", "boolean"} else bare
         try:
-            kind = _type_of(strict_json(bare))
+            kind = type_of(strict_json(bare))
         except (ValueError, RecursionError):
             kind = "string"
         if kind != "string" and kind in types:
@@ -80,7 +80,19 @@ def as_json(text: str, types: frozenset[str]) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _type_of(value: Any) -> str:
+def typed_as_json(text: str, types: frozenset[str]) -> str:
+    """As `as_json`, of what the model itself calls JSON: a string may have its quotes."""
+    bare = text.strip()
+    if bare[:1] == '"' and "string" in types:
+        try:
+            strict_json(bare)
+        except (ValueError, RecursionError):
+            return as_json(text, types)
+        return bare
+    return as_json(text, types)
+
+
+def type_of(value: Any) -> str:
     match value:
         case None:
             return "null"

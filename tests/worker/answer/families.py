@@ -6,27 +6,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.worker.answer import writers
 from worker.answer.control import AddedToken, ControlTokens
 from worker.answer.delta import Delta
 from worker.answer.formats.base import Tool, ToolFormat
 from worker.answer.formats.cohere import CohereFormat
+from worker.answer.formats.deepseek import (
+    DeepSeekDsmlFormat,
+    DeepSeekV3Format,
+    DeepSeekV31Format,
+)
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
+from worker.answer.formats.glm import GlmFormat
 from worker.answer.formats.granite import GraniteFormat
 from worker.answer.formats.hermes import HermesFormat
 from worker.answer.formats.kimi import KimiFormat
+from worker.answer.formats.kimi_k3 import KimiK3Format
 from worker.answer.formats.llama import LlamaFormat
+from worker.answer.formats.longcat import LongcatFormat, LongcatJsonFormat
+from worker.answer.formats.minimax import MiniMaxFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
+from worker.answer.formats.nemotron import NemotronFormat
 from worker.answer.formats.pythonic import Lfm2Format
-from worker.answer.formats.qwen_xml import QwenXmlFormat
+from worker.answer.formats.qwen_xml import QwenXmlFormat, SeedFormat
 from worker.answer.harmony import HarmonyAnswer
 from worker.answer.marked import MarkedAnswer
 from worker.answer.parser import AnswerParser, Bind
 from worker.answer.reasoning import REASONING_FORMATS, ReasoningFormat
 
 THINK = REASONING_FORMATS[0]
-GEMMA_THINK = next(each for each in REASONING_FORMATS if each.name == "gemma4")
-GRANITE_THINK = next(each for each in REASONING_FORMATS if each.name == "granite")
-COHERE_THINK = next(each for each in REASONING_FORMATS if each.name == "cohere")
+BY_NAME = {each.name: each for each in REASONING_FORMATS}
+GEMMA_THINK = BY_NAME["gemma4"]
 
 WeatherCall = tuple[str, dict[str, Any]]
 
@@ -209,8 +219,23 @@ _GEMMA4 = {
     "<|channel>": True, "<channel|>": True,
 }  # fmt: skip
 _FUNCTION_GEMMA = {"<start_function_call>": True, "<end_function_call>": True, "<escape>": True}
+_GLM = _CALL_TOKENS | dict.fromkeys(
+    ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"), False
+)
+_SEED = dict.fromkeys(
+    ("<seed:tool_call>", "</seed:tool_call>", "<seed:think>", "</seed:think>"), True
+)
+_MINIMAX = dict.fromkeys(
+    ("<minimax:tool_call>", "</minimax:tool_call>", "<think>", "</think>"), False
+)
+_DEEPSEEK = {"<think>": False, "</think>": False} | dict.fromkeys(
+    ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
+     "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"), False,
+)  # fmt: skip
+_DSML = {"<think>": False, "</think>": False, "｜DSML｜": False}
+_XTML = dict.fromkeys(("<|open|>", "<|close|>", "<|sep|>"), True)
 
-_COHERE = dict.fromkeys((*CohereFormat.markers, *COHERE_THINK.markers), True)
+_COHERE = dict.fromkeys((*CohereFormat.markers, *BY_NAME["cohere"].markers), True)
 
 FAMILIES = [
     Family("hermes", HermesFormat(), hermes, _CALL_TOKENS, THINK),
@@ -226,14 +251,33 @@ FAMILIES = [
         "function_gemma", FunctionGemmaFormat(), function_gemma, _FUNCTION_GEMMA, verbatim=False
     ),
     Family("kimi_k2", KimiFormat(), kimi, dict.fromkeys(KimiFormat.markers, False)),
-    Family("granite", GraniteFormat(), granite, {"<|tool_call|>": True}, GRANITE_THINK),
+    Family("kimi_k3", KimiK3Format(), writers.kimi_k3, _XTML, BY_NAME["kimi_k3"], verbatim=False),
+    Family("glm", GlmFormat(), writers.glm, _GLM, THINK, verbatim=False),
+    Family("glm, in one line", GlmFormat(), writers.glm_in_one_line, _GLM, THINK, verbatim=False),
+    Family("minimax_m2", MiniMaxFormat(), writers.minimax, _MINIMAX, THINK, verbatim=False),
+    Family("deepseek_v3", DeepSeekV3Format(), writers.deepseek_v3, _DEEPSEEK, THINK),
+    Family("deepseek_v31", DeepSeekV31Format(), writers.deepseek_v31, _DEEPSEEK, THINK),
+    Family("deepseek_dsml", DeepSeekDsmlFormat(), writers.dsml, _DSML, THINK, verbatim=False),
+    Family(
+        "deepseek_dsml, a special token",
+        DeepSeekDsmlFormat(),
+        writers.dsml_of_v4,
+        _DSML | {"｜DSML｜": True},
+        THINK,
+        verbatim=False,
+    ),
+    Family("seed_oss", SeedFormat(), writers.seed, _SEED, BY_NAME["seed"], verbatim=False),
+    Family("longcat", LongcatFormat(), writers.longcat, {}, BY_NAME["longcat"], verbatim=False),
+    Family("longcat_json", LongcatJsonFormat(), writers.longcat_json, {}, BY_NAME["longcat"]),
+    Family("nemotron", NemotronFormat(), writers.nemotron, {}, THINK),
+    Family("granite", GraniteFormat(), granite, {"<|tool_call|>": True}, BY_NAME["granite"]),
     Family(
         "granite, as Phi writes it",
         GraniteFormat(),
         phi4,
         dict.fromkeys(GraniteFormat.markers, False),
     ),
-    Family("cohere", CohereFormat(), cohere, _COHERE, COHERE_THINK),
+    Family("cohere", CohereFormat(), cohere, _COHERE, BY_NAME["cohere"]),
     Family("lfm2", Lfm2Format(), lfm2, dict.fromkeys(Lfm2Format.markers, True), verbatim=False),
     Family("harmony", None, harmony, dict.fromkeys(HarmonyAnswer.markers, True)),
 ]

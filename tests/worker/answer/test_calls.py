@@ -127,7 +127,10 @@ def test_a_call_of_an_unknown_tool_is_text(family: Family) -> None:
 @each_family
 def test_a_broken_call_is_text_and_the_next_one_is_read(family: Family) -> None:
     broken = family.write([("get_weather", {"city": "Paris", "days": 12})])
-    broken = broken.replace("12", "1 2 [").replace("</function>", "")
+    broken = broken.replace("12", "1 2 [")
+    for end in ("</function>", "</arg_value>", "</longcat_arg_value>", "</invoke>",
+                "</｜DSML｜invoke>", "<|close|>call<|sep|>"):  # fmt: skip
+        broken = broken.replace(end, "")
     good = family.write([("now", {})])
     between = "<|start|>assistant" if family.tool_format is None else "\n"
     tokens = family.tokens(broken + between + good)

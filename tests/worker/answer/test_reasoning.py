@@ -9,11 +9,22 @@ QWEN = FAMILIES[0]
 SPELLED = FAMILIES[1]
 GEMMA = next(family for family in FAMILIES if family.name == "gemma4")
 HARMONY = next(family for family in FAMILIES if family.tool_format is None)
+GLM, SEED, KIMI_K3 = (
+    next(family for family in FAMILIES if family.name == name)
+    for name in ("glm", "seed_oss", "kimi_k3")
+)
 
 ANSWERS = [
     (QWEN, "<think>\nHm, 2 < 3.\n</think>\n\nYes."),
     (SPELLED, "<think>\nHm, 2 < 3.\n</think>\n\nYes."),
     (GEMMA, "<|channel>thought\nHm, 2 < 3.\n<channel|>Yes."),
+    (GLM, "\n<think>Hm, 2 < 3.</think>\nYes."),
+    (SEED, "<seed:think>Hm, 2 < 3.</seed:think>\nYes."),
+    (
+        KIMI_K3,
+        "<|open|>think<|sep|>Hm, 2 < 3.<|close|>think<|sep|><|open|>response<|sep|>Yes."
+        "<|close|>response<|sep|><|close|>message<|sep|>",
+    ),
     (
         HARMONY,
         "<|channel|>analysis<|message|>Hm, 2 < 3.<|end|><|start|>assistant<|channel|>final"
@@ -82,6 +93,21 @@ def test_a_stray_end_of_reasoning_does_not_leak() -> None:
     assert got.text == "Yes. No."
     got = read(GEMMA.parser([]), GEMMA.tokens("Yes.<channel|> No."))
     assert got.text == "Yes. No."
+
+
+def test_white_space_before_an_answer_that_does_not_think_stays() -> None:
+    for answer in ("\n Yes.", " \n"):
+        assert read(QWEN.parser([]), QWEN.tokens(answer)).text == answer
+
+
+def test_calls_beside_an_empty_frame_of_content_are_all_there_is() -> None:
+    answer = (
+        "<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>"
+        + KIMI_K3.write([("now", {})])
+        + "<|close|>message<|sep|>"
+    )
+    got = read(KIMI_K3.parser(TOOLS, opened=True), KIMI_K3.tokens(f"Hm.{answer}"))
+    assert (got.reasoning, got.text, got.calls) == ("Hm.", "", [("now", "{}")])
 
 
 def test_thinking_twice_is_reasoning_twice() -> None:

@@ -3,6 +3,7 @@ its opening `<tool_call>`."""
 
 from typing import ClassVar
 
+from worker.answer.control import ControlTokens
 from worker.answer.formats.json_list import JsonListFormat
 
 _OPEN, _CLOSE = "<|tool_call|>", "<|/tool_call|>"
@@ -15,3 +16,6 @@ class GraniteFormat(JsonListFormat):
     markers: ClassVar[tuple[str, ...]] = (_OPEN, _CLOSE)
     openings: ClassVar[tuple[str, ...]] = (_OPEN, "<tool_call>")
     closing: ClassVar[str] = _CLOSE
+
+    def closes(self, control: ControlTokens) -> bool:
+        return control.by_token(_CLOSE) != _CLOSE  # Granite has no such token

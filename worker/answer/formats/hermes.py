@@ -10,15 +10,15 @@ from worker.answer.formats.json_rules import SPACE, add_json, call_schema, marke
 from worker.answer.reader import Reading, TextReader
 from worker.grammar.lark import Rules
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-
 
 class HermesFormat:
-    """One call a section: `<tool_call>`, a JSON object, `</tool_call>`."""
+    """One call a section: its opening, a JSON object, its end."""
 
     name: ClassVar[str] = "hermes"
-    markers: ClassVar[tuple[str, ...]] = (_OPEN, _CLOSE)
-    openings: ClassVar[tuple[str, ...]] = (_OPEN,)
+    open: ClassVar[str] = "<tool_call>"
+    close: ClassVar[str] = "</tool_call>"
+    markers: ClassVar[tuple[str, ...]] = (open, close)
+    openings: ClassVar[tuple[str, ...]] = (open,)
 
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
         yield from read_json_head(reader, names)
@@ -27,14 +27,14 @@ class HermesFormat:
         self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         call = add_json(rules, "call", call_schema(tools, "arguments"))
-        opening, closing = marker(control, _OPEN), marker(control, _CLOSE)
+        opening, closing = marker(control, self.open), marker(control, self.close)
         return rules.add("section", f"{opening} {SPACE} {call} {SPACE} {closing}")
 
     def read_section(
         self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
     ) -> Reading[None]:
-        yield from reader.expect(*control.forms(_OPEN))
+        yield from reader.expect(*control.forms(self.open))
         yield from read_json_call(reader, calls, arguments_key="arguments")
         yield from reader.skip_space()
         if (yield from reader.peek()):  # some models end their answer without it
-            yield from reader.expect(*control.forms(_CLOSE))
+            yield from reader.expect(*control.forms(self.close))

@@ -3,20 +3,25 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from worker.answer.calls import CallWriter, read_json_call, read_json_head
+from worker.answer.calls import CallWriter, read_json_calls, read_json_head
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
-from worker.answer.formats.json_rules import SPACE, add_json, call_schema, marker
+from worker.answer.formats.json_rules import (
+    SPACE,
+    add_json,
+    call_list_schema,
+    call_schema,
+    marker,
+)
 from worker.answer.reader import Reading, TextReader
 from worker.grammar.lark import Rules, one_of
 
 
 class JsonListFormat:
-    """A section is an opening, the list, and what closes it, if anything does.
+    """A section is an opening, the list, and what closes it.
 
     Attributes:
-        closing: what ends a section where it is a token of the vocabulary; in answers that no
-            grammar binds it may be missing.
+        closing: what ends a section, if anything does.
         name_key, arguments_key: the keys of each object.
         before: properties that may stand before them.
     """
@@ -38,17 +43,9 @@ class JsonListFormat:
         self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         call = call_schema(tools, self.arguments_key, name_key=self.name_key, before=self.before)
-        schema = {
-            "type": "array",
-            "items": {"anyOf": call["anyOf"]},
-            "minItems": 1,
-            "$defs": call["$defs"],
-        }
-        if not parallel:
-            schema["maxItems"] = 1
-        calls = add_json(rules, "calls", schema)
+        calls = add_json(rules, "calls", call_list_schema(call, parallel=parallel))
         opening = one_of([marker(control, each) for each in self.openings])
-        closing = f"{SPACE} {marker(control, self.closing)}" if self._closes(control) else ""
+        closing = f"{SPACE} {marker(control, self.closing)}" if self.closes(control) else ""
         return rules.add("section", f"{opening} {SPACE} {calls} {closing}")
 
     def read_section(
@@ -57,25 +54,16 @@ class JsonListFormat:
         openings = [form for each in self.openings for form in control.forms(each)]
         yield from reader.expect(*openings)
         yield from reader.skip_space()
-        yield from self.read_list(reader, calls)
-        if self._closes(control) and (yield from reader.is_next(*control.forms(self.closing))):
-            yield from reader.skip_space()
+        yield from read_json_calls(
+            reader, calls, arguments_key=self.arguments_key, name_key=self.name_key
+        )
+        if not self.closes(control):
+            return
+        yield from reader.skip_space()
+        is_token = control.by_token(self.closing) != self.closing
+        if not is_token or (yield from reader.peek()):  # a token may be what ends the answer
             yield from reader.expect(*control.forms(self.closing))
 
-    def _closes(self, control: ControlTokens) -> bool:
-        return control.by_token(self.closing) != self.closing
-
-    def read_list(self, reader: TextReader, calls: CallWriter) -> Reading[None]:
-        """Read the list.
-
-        Raises:
-            BrokenCall: it is none of calls.
-        """
-        yield from reader.expect("[")
-        while True:
-            yield from read_json_call(
-                reader, calls, arguments_key=self.arguments_key, name_key=self.name_key
-            )
-            yield from reader.skip_space()
-            if (yield from reader.expect("]", ",")) == "]":
-                return
+    def closes(self, control: ControlTokens) -> bool:
+        """Whether a model with these tokens closes a section."""
+        return bool(self.closing)

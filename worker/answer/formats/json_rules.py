@@ -45,6 +45,19 @@ def call_schema(
     return {"anyOf": calls, "$defs": schemas}
 
 
+def call_list_schema(call: Mapping[str, Any], *, parallel: bool) -> dict[str, Any]:
+    """Of a list of such calls: of one alone, unless `parallel`."""
+    schema = {
+        "type": "array",
+        "items": {"anyOf": call["anyOf"]},
+        "minItems": 1,
+        "$defs": call["$defs"],
+    }
+    if not parallel:
+        schema["maxItems"] = 1
+    return schema
+
+
 def add_json(rules: Rules, name: str, schema: dict[str, Any]) -> str:
     """A grammar for JSON; what of its schema cannot be enforced is known to be so."""
     return rules.refer(name, {"json_schema": with_options(schema, lenient=True)})

@@ -4,14 +4,24 @@ from collections.abc import Container
 
 from worker.answer.formats.base import ToolFormat
 from worker.answer.formats.cohere import CohereFormat
+from worker.answer.formats.deepseek import (
+    DeepSeekDsmlFormat,
+    DeepSeekV3Format,
+    DeepSeekV31Format,
+)
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
+from worker.answer.formats.glm import GlmFormat
 from worker.answer.formats.granite import GraniteFormat
 from worker.answer.formats.hermes import HermesFormat
 from worker.answer.formats.kimi import KimiFormat
+from worker.answer.formats.kimi_k3 import TOKENS, KimiK3Format
 from worker.answer.formats.llama import LlamaFormat
+from worker.answer.formats.longcat import LongcatFormat, LongcatJsonFormat
+from worker.answer.formats.minimax import MiniMaxFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
+from worker.answer.formats.nemotron import NemotronFormat
 from worker.answer.formats.pythonic import Lfm2Format
-from worker.answer.formats.qwen_xml import QwenXmlFormat
+from worker.answer.formats.qwen_xml import QwenXmlFormat, SeedFormat
 
 HARMONY = "harmony"
 
@@ -26,6 +36,16 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
         GemmaFormat(),
         FunctionGemmaFormat(),
         KimiFormat(),
+        KimiK3Format(),
+        GlmFormat(),
+        MiniMaxFormat(),
+        DeepSeekV3Format(),
+        DeepSeekV31Format(),
+        DeepSeekDsmlFormat(),
+        SeedFormat(),
+        LongcatFormat(),
+        LongcatJsonFormat(),
+        NemotronFormat(),
         GraniteFormat(),
         CohereFormat(),
         Lfm2Format(),
@@ -34,24 +54,50 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
 
 TOOL_FORMAT_NAMES = (*TOOL_FORMATS, HARMONY)
 
+_SIGNS: dict[str, str] = {
+    "<minimax:tool_call>": MiniMaxFormat.name,
+    "<longcat_arg_key>": LongcatFormat.name,
+    "<longcat_tool_call>": LongcatJsonFormat.name,
+    "<arg_key>": GlmFormat.name,
+    "<seed:tool_call>": SeedFormat.name,
+    "<TOOLCALL>": NemotronFormat.name,
+    "｜DSML｜": DeepSeekDsmlFormat.name,
+    "<|tool_list_start|>": Lfm2Format.name,
+    "<|tool_call_start|>": Lfm2Format.name,
+    "<|START_ACTION|>": CohereFormat.name,
+    "<|tool_call|>": GraniteFormat.name,
+}
+"""What only one format has: the first that stands in a template."""
+
+_TOKENS: dict[str, tuple[str, ...]] = {
+    KimiK3Format.name: TOKENS,
+    KimiFormat.name: KimiFormat.openings,
+    DeepSeekDsmlFormat.name: ("｜DSML｜",),
+    Lfm2Format.name: Lfm2Format.markers,
+    CohereFormat.name: CohereFormat.markers,
+    GraniteFormat.name: ("<|tool_call|>",),
+}
+"""The added tokens that only one format has."""
+
 
 def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
     """The name of the format that a chat template shows; None where it shows none that is known.
 
-    The signs are those of mlx-lm (`tokenizer_utils._infer_tool_parser`).
+    The signs are those of mlx-lm (`tokenizer_utils._infer_tool_parser`), and of formats that it
+    does not know. A template may write its calls with macros, or be a program: then the vocabulary
+    shows the format.
     """
+    for sign, name in _SIGNS.items():
+        if sign in template:
+            return name
     if "<|channel|>" in template and "<|message|>" in template:
         return HARMONY
     if "<|tool_call>" in template and "<tool_call|>" in template:
         return GemmaFormat.name
     if "<|tool_calls_section_begin|>" in template:
         return KimiFormat.name
-    if "<|tool_list_start|>" in template or "<|tool_call_start|>" in template:
-        return Lfm2Format.name
-    if "<|START_ACTION|>" in template:
-        return CohereFormat.name
-    if "<|tool_call|>" in template:
-        return GraniteFormat.name
+    if "<｜tool▁sep｜>" in template:
+        return DeepSeekV3Format.name if "```json" in template else DeepSeekV31Format.name
     if "<start_function_call>" in template:
         return FunctionGemmaFormat.name
     if "<tool_call>" in template and "<function=" in template:
@@ -62,9 +108,7 @@ def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
         return HermesFormat.name
     if "<|python_tag|>" in added_tokens and '"parameters"' in template:
         return LlamaFormat.name
-    # Templates of LFM2.5 and Phi-4-mini may not name the tokens that the models write.
-    if all(token in added_tokens for token in Lfm2Format.markers):
-        return Lfm2Format.name
-    if "<|tool_call|>" in added_tokens:
-        return GraniteFormat.name
+    for name, tokens in _TOKENS.items():
+        if all(token in added_tokens for token in tokens):
+            return name
     return None

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter
+from worker.answer.calls import CallWriter, read_json_calls
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_list import JsonListFormat
@@ -29,7 +29,7 @@ class MistralFormat(JsonListFormat):
         yield from reader.expect(*control.forms(_OPEN))
         yield from reader.skip_space()
         if (yield from reader.peek()) == "[":
-            yield from self.read_list(reader, calls)
+            yield from read_json_calls(reader, calls, arguments_key="arguments")
         else:
             yield from _read_named(reader, calls, control)
 

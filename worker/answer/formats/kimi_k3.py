@@ -1,0 +1,67 @@
+"""Kimi K3 ("XTML"): `<|open|>call tool="name" index="1"<|sep|>`, and arguments with their types, in
+`<|open|>tools<|sep|>`."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from worker.answer.calls import CallWriter
+from worker.answer.control import ControlTokens
+from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.tags import Tags
+from worker.answer.reader import Reading, TextReader
+
+TOKENS = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
+"""Added tokens that only this family has."""
+
+_JSON, _JSON_END = '<|open|>json type="object"<|sep|>', "<|close|>json<|sep|>"
+
+
+class KimiK3Format(TaggedFormat):
+    """A section of one call or more, which are counted in it."""
+
+    name: ClassVar[str] = "kimi_k3"
+    tags: ClassVar[Tags] = Tags(
+        sections=(("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),),
+        call='<|open|>call tool="',
+        number='" index="',
+        named='"<|sep|>',
+        end="<|close|>call<|sep|>",
+        key='<|open|>argument key="',
+        typed='" type="',
+        keyed='"<|sep|>',
+        value_end="<|close|>argument<|sep|>",
+        several=True,
+        types={
+            "string": "string",
+            "number": "number",
+            "integer": "number",
+            "boolean": "boolean",
+            "null": "null",
+            "array": "array",
+            "object": "object",
+        },
+    )
+    markers: ClassVar[tuple[str, ...]] = (*tags.markers, _JSON, _JSON_END)
+    openings: ClassVar[tuple[str, ...]] = tags.openings
+
+    def written(self, name: str) -> str:
+        return name.replace("&", "&amp;").replace('"', "&quot;")
+
+    def meant(self, written: str) -> str:
+        return written.replace("&quot;", '"').replace("&amp;", "&")
+
+    def read_arguments(
+        self, reader: TextReader, calls: CallWriter, control: ControlTokens, end: Sequence[str]
+    ) -> Reading[bool]:
+        """A block of JSON."""
+        yield from reader.skip_space()
+        if not (yield from reader.is_next(*control.forms(_JSON))):
+            return False
+        yield from reader.expect(*control.forms(_JSON))
+        yield from reader.skip_space()
+        yield from reader.json_value(calls.write)
+        yield from reader.skip_space()
+        yield from reader.expect(*control.forms(_JSON_END))
+        yield from reader.skip_space()
+        yield from reader.expect(*end)
+        return True

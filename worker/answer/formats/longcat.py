@@ -1,0 +1,38 @@
+"""LongCat: `<longcat_tool_call>` with tags as GLM's (LongCat-Flash-Lite, LongCat-Flash-Thinking of
+2026), or with a JSON object as Hermes' (LongCat-Flash-Chat)."""
+
+from typing import ClassVar
+
+from worker.answer.formats.hermes import HermesFormat
+from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.tags import Tags
+
+_OPEN, _CLOSE = "<longcat_tool_call>", "</longcat_tool_call>"
+
+
+class LongcatFormat(TaggedFormat):
+    """One call a section."""
+
+    name: ClassVar[str] = "longcat"
+    tags: ClassVar[Tags] = Tags(
+        sections=((_OPEN, _CLOSE),),
+        call="",
+        named="",
+        end="",
+        key="<longcat_arg_key>",
+        keyed="</longcat_arg_key>",
+        value="<longcat_arg_value>",
+        value_end="</longcat_arg_value>",
+    )
+    markers: ClassVar[tuple[str, ...]] = tags.markers
+    openings: ClassVar[tuple[str, ...]] = tags.openings
+
+
+class LongcatJsonFormat(HermesFormat):
+    """One call a section."""
+
+    name: ClassVar[str] = "longcat_json"
+    open: ClassVar[str] = _OPEN
+    close: ClassVar[str] = _CLOSE
+    markers: ClassVar[tuple[str, ...]] = (open, close)
+    openings: ClassVar[tuple[str, ...]] = (open,)

@@ -1,0 +1,24 @@
+"""MiniMax M2: `<minimax:tool_call><invoke name="name"><parameter name="key">value</parameter>`."""
+
+from typing import ClassVar
+
+from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.tags import Tags
+
+
+class MiniMaxFormat(TaggedFormat):
+    """A section of one call or more."""
+
+    name: ClassVar[str] = "minimax_m2"
+    tags: ClassVar[Tags] = Tags(
+        sections=(("<minimax:tool_call>", "</minimax:tool_call>"),),
+        call='<invoke name="',
+        named='">',
+        end="</invoke>",
+        key='<parameter name="',
+        keyed='">',
+        value_end="</parameter>",
+        several=True,
+    )
+    markers: ClassVar[tuple[str, ...]] = tags.markers
+    openings: ClassVar[tuple[str, ...]] = tags.openings

@@ -1,0 +1,86 @@
+"""Calls of a name and JSON between markers, in a section that has markers of its own."""
+
+import re
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from worker.answer.calls import CallWriter
+from worker.answer.control import ControlTokens
+from worker.answer.formats.base import Tool
+from worker.answer.formats.json_rules import SPACE, add_json, marker
+from worker.answer.reader import Reading, TextReader
+from worker.grammar.lark import Rules, literal, one_of
+
+_NAME = re.compile(r"[^\s<\ufdd0-\ufdef]+")
+
+
+class NamedJsonFormat:
+    """A section of one call or more:
+
+        {open} {call}NAME{arguments}JSON{call_end} ... {close}
+
+    White space at the ends of `arguments` and `call_end` is written, but need not be there.
+    """
+
+    open: ClassVar[str]
+    close: ClassVar[str]
+    call: ClassVar[str]
+    arguments: ClassVar[str]
+    call_end: ClassVar[str]
+
+    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
+        yield from reader.skip_space()
+        yield from reader.expect(self.call)
+        yield from reader.skip_space()
+        yield from reader.expect(*map(self.head, names))
+
+    def add_section(
+        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+    ) -> str:
+        arguments, end = marker(control, self.arguments), marker(control, self.call_end)
+        calls = [
+            f"{self.name_rule(tool.name)} {arguments} "
+            + add_json(rules, f"arguments_{number}", tool.parameters)
+            for number, tool in enumerate(tools)
+        ]
+        named = rules.add("named", one_of(calls))
+        call = rules.add("call", f"{marker(control, self.call)} {named} {end}")
+        several = f"{call} ({SPACE} {call})*" if parallel else call
+        return rules.add(
+            "section", f"{marker(control, self.open)} {several} {marker(control, self.close)}"
+        )
+
+    def read_section(
+        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+    ) -> Reading[None]:
+        call, close = control.forms(self.call), control.forms(self.close)
+        yield from reader.expect(*control.forms(self.open))
+        yield from reader.skip_space()
+        yield from reader.expect(*call)
+        while True:
+            yield from reader.skip_space()
+            calls.begin(self.meant((yield from reader.take(_NAME, "a name"))))
+            yield from reader.skip_space()
+            yield from reader.expect(*control.forms(self.arguments.strip()))
+            yield from reader.skip_space()
+            yield from reader.json_value(calls.write)
+            calls.end()
+            yield from reader.skip_space()
+            yield from reader.expect(*control.forms(self.call_end.strip()))
+            yield from reader.skip_space()
+            if not (yield from reader.peek()):  # some models end their answer without it
+                return
+            if (yield from reader.expect(*call, *close)) in close:
+                return
+
+    def head(self, name: str) -> str:
+        """What a call begins with behind `call`, whatever its arguments."""
+        return f"{name}{self.arguments}"
+
+    def name_rule(self, name: str) -> str:
+        """The name of a function as a grammar has it."""
+        return literal(name)
+
+    def meant(self, written: str) -> str:
+        """The name of the function."""
+        return written

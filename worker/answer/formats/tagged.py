@@ -1,0 +1,192 @@
+"""Calls of tags with values between them, which have no quotes: the schema, or the tag, says what
+they are. A value ends where another parameter or the end of the call follows, so that it may hold
+the tag that ends it."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+from worker.answer.calls import CallWriter
+from worker.answer.control import ControlTokens
+from worker.answer.formats.base import Tool
+from worker.answer.formats.tagged_rules import TaggedRules
+from worker.answer.formats.tags import Tags
+from worker.answer.reader import BrokenCall, Reading, TextReader
+from worker.answer.schema_types import (
+    ALL_TYPES,
+    as_json,
+    escaped,
+    json_types,
+    resolve,
+    typed_as_json,
+)
+from worker.grammar.lark import Rules
+
+_NAME = re.compile(r'[^\s<>"\ufdd0-\ufdef]+')
+_NUMBER = re.compile(r"[0-9]+")
+_TYPE = re.compile(r"[a-z]+")
+
+
+class TaggedFormat:
+    """What the formats of this kind have in common; they differ in their `tags`."""
+
+    tags: ClassVar[Tags]
+
+    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
+        tags = self.tags
+        yield from reader.skip_space()
+        yield from reader.expect(tags.call)
+        behind = [tags.number or tags.named]
+        if not behind[0]:
+            behind = ["\n", " ", tags.key, *(close for _, close in tags.sections)]
+        yield from reader.expect(*(f"{name}{each}" for name in names for each in behind))
+
+    def add_section(
+        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+    ) -> str:
+        return TaggedRules(rules, control, self.tags, self.written).section(
+            tools, parallel=parallel
+        )
+
+    def read_section(
+        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+    ) -> Reading[None]:
+        tags = self.tags
+        closings = {
+            form: control.forms(close)
+            for opening, close in tags.sections
+            for form in control.forms(opening)
+        }
+        opening = yield from reader.expect(*closings)
+        close, call = closings[opening], control.forms(tags.call)
+        yield from reader.skip_space()
+        yield from reader.expect(*call)
+        while True:
+            end = control.forms(tags.end) if tags.end else close
+            yield from self._read_call(reader, calls, control, tools, end)
+            if not (opening and tags.end):
+                return
+            yield from reader.skip_space()
+            if not (yield from reader.peek()):  # some models end their answer without it
+                return
+            if (yield from reader.expect(*close, *call)) in close:
+                return
+
+    def written(self, name: str) -> str:
+        """The name of a function or parameter as it stands in its tag."""
+        return name
+
+    def meant(self, written: str) -> str:
+        """The opposite of `written`."""
+        return written
+
+    def read_arguments(
+        self, reader: TextReader, calls: CallWriter, control: ControlTokens, end: Sequence[str]
+    ) -> Reading[bool]:
+        """Read arguments that are written in another way, if they are, with the `end` of the call;
+        whether they were."""
+        yield from ()
+        return False
+
+    def _read_call(
+        self,
+        reader: TextReader,
+        calls: CallWriter,
+        control: ControlTokens,
+        tools: Sequence[Tool],
+        end: Sequence[str],
+    ) -> Reading[None]:
+        """A call behind `call`, its `end` included."""
+        tags = self.tags
+        name = self.meant((yield from reader.take(_NAME, "a name")))
+        if tags.number and (yield from reader.expect(tags.number, "")):
+            yield from reader.take(_NUMBER, "a number")
+        yield from reader.expect(*control.forms(tags.named))
+        calls.begin(name)
+        if not (yield from self.read_arguments(reader, calls, control, end)):
+            schema = next((tool.parameters for tool in tools if tool.name == name), {})
+            yield from self._read_parameters(reader, calls, control, schema, end)
+        calls.end()
+
+    def _read_parameters(
+        self,
+        reader: TextReader,
+        calls: CallWriter,
+        control: ControlTokens,
+        schema: dict[str, Any],
+        end: Sequence[str],
+    ) -> Reading[None]:
+        tags = self.tags
+        resolved = resolve(schema, schema)
+        found = resolved.get("properties") if isinstance(resolved, dict) else None
+        properties: Mapping[str, Any] = found if isinstance(found, dict) else {}
+        tag = control.forms(tags.key)
+        characters = _other_than((tags.typed or tags.keyed)[0])
+        keys: set[str] = set()
+        calls.write("{")
+        while True:
+            yield from reader.skip_space()
+            if (yield from reader.expect(*tag, *end)) in end:
+                break
+            key = self.meant((yield from reader.take(characters, "a key")))
+            if key in keys:
+                raise BrokenCall(f"the parameter {key[:64]!r} stands there twice")
+            calls.write(f'{", " if keys else ""}"{escaped(key)}": ')
+            keys.add(key)
+            types = json_types(properties[key], schema) if key in properties else ALL_TYPES
+            yield from self._read_value(reader, calls, control, types, (*tag, *end))
+        calls.write("}")
+
+    def _read_value(
+        self,
+        reader: TextReader,
+        calls: CallWriter,
+        control: ControlTokens,
+        types: frozenset[str],
+        follows: Sequence[str],
+    ) -> Reading[None]:
+        """The value of a parameter behind its name."""
+        tags = self.tags
+        written_type = ""
+        if tags.typed:
+            yield from reader.expect(tags.typed)
+            written_type = yield from reader.take(_TYPE, "a type")
+        yield from reader.expect(*control.forms(tags.keyed))
+        if tags.value:
+            yield from reader.skip_space()
+            yield from reader.expect(*control.forms(tags.value))
+        yield from reader.expect(tags.line, "")
+        is_string = written_type == tags.string_type
+        if is_string and ("string" in types if tags.typed else types == {"string"}):
+            calls.write('"')
+            yield from self._read_text(
+                reader, control, lambda text: calls.write(escaped(text)), follows
+            )
+            calls.write('"')
+            return
+        pieces: list[str] = []
+        yield from self._read_text(reader, control, pieces.append, follows)
+        convert = as_json if is_string else typed_as_json
+        calls.write(convert("".join(pieces), types))
+
+    def _read_text(
+        self,
+        reader: TextReader,
+        control: ControlTokens,
+        emit: Callable[[str], object],
+        follows: Sequence[str],
+    ) -> Reading[None]:
+        """Up to the end that another parameter or the end of the call follows."""
+        ends = control.forms(self.tags.value_end)
+        ends = tuple(dict.fromkeys([*(f"{self.tags.line}{end}" for end in ends), *ends]))
+        while True:
+            end = yield from reader.read_until(emit, *ends)
+            if (yield from reader.is_next(*follows)):
+                return
+            emit(end)
+
+
+@cache
+def _other_than(character: str) -> "re.Pattern[str]":
+    return re.compile(rf"[^{re.escape(character)}\n\ufdd0-\ufdef]+")

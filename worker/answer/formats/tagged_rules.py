@@ -1,0 +1,167 @@
+"""Grammars of calls of tags with values between them."""
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from worker.answer.control import ControlTokens
+from worker.answer.formats.base import Tool
+from worker.answer.formats.json_rules import SPACE, add_json, marker
+from worker.answer.formats.tags import Tags
+from worker.answer.schema_types import ALL_TYPES, json_types, resolve, type_of
+from worker.grammar.lark import Rules, literal, one_of, pattern
+from worker.grammar.schemas import moved
+
+_ANY_KEY = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
+
+
+class TaggedRules:
+    """Adds rules for sections of one format.
+
+    Args:
+        written: names as they stand in tags.
+    """
+
+    def __init__(
+        self, rules: Rules, control: ControlTokens, tags: Tags, written: Callable[[str], str]
+    ) -> None:
+        self._rules = rules
+        self._control = control
+        self._tags = tags
+        self._written = written
+
+    def section(self, tools: Sequence[Tool], *, parallel: bool) -> str:
+        calls = [self._call(number, tool) for number, tool in enumerate(tools)]
+        call = self._rules.add("call", one_of(calls))
+        if self._tags.several and parallel:
+            call = f"{call} ({SPACE} {call})*"
+        sections = [
+            f"{self._marker(opening)} {SPACE} {call} {SPACE} {self._marker(close)}"
+            if opening
+            else call
+            for opening, close in self._tags.sections
+        ]
+        return self._rules.add("section", one_of(sections))
+
+    def _call(self, number: int, tool: Tool) -> str:
+        """From its tag to its end, if it has one of its own."""
+        tags, root = self._tags, tool.parameters
+        schema = resolve(root, root)
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        if isinstance(properties, dict) and "allOf" not in schema:
+            required = schema.get("required") or ()
+            parameters = [
+                f"({SPACE} {self._parameter(f'value_{number}_{place}', key, inner, root)})"
+                + ("" if key in required else "?")
+                for place, (key, inner) in enumerate(properties.items())
+            ]
+            body = " ".join(parameters)
+        else:
+            body = f"({SPACE} {self._parameter(f'any_{number}', None, {}, root)})*"
+        name = self._written(tool.name)
+        if tags.number:
+            head = f"{self._marker(f'{tags.call}{name}{tags.number}')} /[0-9]{{1,4}}/ "
+            head += self._marker(tags.named)
+        else:
+            head = self._marker(f"{tags.call}{name}{tags.named}")
+        end = f"{SPACE} {self._marker(tags.end)}" if tags.end else ""
+        return self._rules.add(f"call_{number}", f"{head} {body} {end}")
+
+    def _parameter(self, name: str, key: str | None, schema: Any, root: dict[str, Any]) -> str:
+        """With its tags; without a key it is any."""
+        tags, types = self._tags, json_types(schema, root) or ALL_TYPES
+        if not tags.typed:
+            untyped = self._untyped(_Value(name, schema, root), types)
+            return self._rules.add(name, f"{self._head(key, '')} {untyped}")
+        alternatives = []
+        for place, (written, kinds) in enumerate(tags.types_by_name.items()):
+            if kinds & types:
+                value = _Value(f"{name}_{place}", schema, root)
+                typed = self._typed(value, kinds & types, types)
+                alternatives.append(f"{self._head(key, f'{tags.typed}{written}')} {typed}")
+        return self._rules.add(name, one_of(alternatives))
+
+    def _head(self, key: str | None, typed: str) -> str:
+        """All that stands before a value."""
+        tags = self._tags
+        if key is None:
+            head = f"{self._marker(tags.key)} {_ANY_KEY} {self._marker(f'{typed}{tags.keyed}')}"
+        else:
+            head = self._marker(f"{tags.key}{self._written(key)}{typed}{tags.keyed}")
+        value = f"{SPACE} {self._marker(tags.value)}" if tags.value else ""
+        return f"{head} {value} {literal(tags.line)}"
+
+    # Values with what ends them.
+
+    def _untyped(self, value: "_Value", types: frozenset[str]) -> str:
+        """Only what is written without quotes needs a grammar of its own."""
+        if "string" not in types:
+            return self._json(value, types, types)
+        if (fixed := value.fixed) is not None:
+            return self._one_of(fixed)
+        return self._text(value)
+
+    def _typed(self, value: "_Value", kinds: frozenset[str], types: frozenset[str]) -> str:
+        """A value of some of its schema's types."""
+        if (fixed := value.fixed) is not None:
+            return self._one_of([each for each in fixed if type_of(each) in kinds] or fixed)
+        return self._text(value) if kinds == {"string"} else self._json(value, kinds, types)
+
+    def _one_of(self, values: Sequence[Any]) -> str:
+        texts = [each if isinstance(each, str) else json.dumps(each) for each in values]
+        return one_of([self._marker(f"{text}{self._end}") for text in texts])
+
+    def _json(self, value: "_Value", kinds: Collection[str], types: Collection[str]) -> str:
+        schema = value.schema
+        whole = moved(schema, "#/$defs/root") if isinstance(schema, dict) else schema
+        parts = [whole] if kinds == types else [whole, {"type": sorted(kinds)}]
+        json_ = add_json(self._rules, value.name, {"allOf": parts, "$defs": {"root": value.root}})
+        return f"{json_} {self._marker(self._end)}"
+
+    def _text(self, value: "_Value") -> str:
+        """A text ends at the first mark of its end; where that has a special token, which no text
+        has, at this."""
+        name = f"{value.name}_text"
+        if not self._control.is_special(self._end):
+            self._rules.add(f"{name}[lazy]", f"/(?s:{value.characters}){pattern(self._end)}/")
+            return name
+        first = self._control.token_ids(self._end)[0]
+        before = first if isinstance(first, str) else ""
+        self._rules.add(name, f"/(?s:{value.characters}){pattern(before)}/")
+        return f"{name} {self._marker(self._end.removeprefix(before))}"
+
+    @property
+    def _end(self) -> str:
+        return f"{self._tags.line}{self._tags.value_end}"
+
+    def _marker(self, text: str) -> str:
+        return marker(self._control, text)
+
+
+class _Value:
+    """The schema of one value, and the name of its rules."""
+
+    def __init__(self, name: str, schema: Any, root: dict[str, Any]) -> None:
+        self.name = name
+        self.schema = schema
+        self.root = root
+        self._found = resolve(schema, root)
+
+    @property
+    def fixed(self) -> list[Any] | None:
+        """The only values there are."""
+        if not isinstance(self._found, dict):
+            return None
+        values = self._found.get("enum") or (
+            [self._found["const"]] if "const" in self._found else None
+        )
+        return values if isinstance(values, list) else None
+
+    @property
+    def characters(self) -> str:
+        """An expression for a text of its length."""
+        if isinstance(self._found, dict):
+            least, most = self._found.get("minLength"), self._found.get("maxLength")
+            if isinstance(least, int) or isinstance(most, int):
+                return f".{{{least or 0},{most if isinstance(most, int) else ''}}}"
+        return ".*"
