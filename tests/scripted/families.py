@@ -140,6 +140,43 @@ _KIMI = """\
 <|tool_calls_section_end|>{% endif %}<|im_end|>{% endfor %}\
 {% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"""
 
+_GLM = """\
+[gMASK]<sop>{% if tools %}<|system|>
+# Tools
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<tool_call>{function-name}
+<arg_key>{arg-key-1}</arg_key>
+<arg_value>{arg-value-1}</arg_value>
+</tool_call>{% endif %}{% for message in messages %}
+{%- if message.role == 'tool' %}<|observation|>
+<tool_response>
+{{ message.content }}
+</tool_response>
+{%- elif message.role == 'assistant' %}<|assistant|>
+<think>{{ message.reasoning_content or '' }}</think>
+{{ message.content }}{% for call in message.tool_calls or [] %}
+<tool_call>{{ call.function.name }}
+{% for key, value in call.function.arguments.items() %}<arg_key>{{ key }}</arg_key>
+<arg_value>{{ value if value is string else value | tojson }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}
+{%- else %}<|{{ message.role }}|>
+{{ message.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\
+{% if enable_thinking is defined and not enable_thinking %}
+<think></think>{% endif %}{% endif %}"""
+
+_DEEPSEEK_V31 = """\
+<｜begin▁of▁sentence｜>{% for message in messages %}{% if message.role == 'system' %}\
+{{ message.content }}{% endif %}{% endfor %}
+{%- for message in messages %}
+{%- if message.role == 'user' %}<｜User｜>{{ message.content }}<｜Assistant｜></think>
+{%- elif message.role == 'assistant' %}{{ message.content }}{% if message.tool_calls %}\
+<｜tool▁calls▁begin｜>{% for call in message.tool_calls %}\
+{{ '<｜tool▁call▁begin｜>' + call['function']['name'] + '<｜tool▁sep｜>' + \
+call['function']['arguments'] + '<｜tool▁call▁end｜>' }}{% endfor %}<｜tool▁calls▁end｜>\
+{% endif %}<｜end▁of▁sentence｜>
+{%- elif message.role == 'tool' %}<｜tool▁output▁begin｜>{{ message.content }}\
+<｜tool▁output▁end｜>{% endif %}{% endfor %}"""
+
 _HARMONY = """\
 <|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}<|end|>
 {%- if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}
@@ -197,6 +234,20 @@ TEMPLATES = {
                  special=("<start_of_turn>", "<end_of_turn>", "<start_function_call>",
                           "<end_function_call>", "<escape>"),
                  ends=("<end_of_turn>",)),
+        Template("glm", _GLM, ("<|assistant|>",), ("<|user|>", "<|observation|>"),
+                 special=("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>",
+                          "<|observation|>"),
+                 added=(*_CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+                 ends=("<|user|>", "<|observation|>")),
+        Template("deepseek_v31", _DEEPSEEK_V31,
+                 ("<｜Assistant｜></think>", "<｜tool▁output▁end｜>"),
+                 ("<｜User｜>", "<｜tool▁output▁begin｜>"),
+                 special=("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
+                 added=("<｜User｜>", "<｜Assistant｜>", "<think>", "</think>",
+                        "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
+                        "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<｜tool▁output▁begin｜>",
+                        "<｜tool▁output▁end｜>"),
+                 ends=("<｜end▁of▁sentence｜>",)),
         Template("harmony", _HARMONY, ("<|start|>assistant",),
                  ("<|start|>user<|message|>", "<|start|>functions to=assistant"),
                  special=("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>",

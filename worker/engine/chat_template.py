@@ -22,8 +22,10 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from shared.errors import InvalidRequest, ModelError, RequestError
 from worker.answer.call_ids import WriteId, written_ids
 from worker.answer.reasoning import ReasoningFormat
+from worker.engine.call_arguments import takes_text, with_text_arguments
 from worker.engine.message_order import find_order, ordered
 from worker.engine.tool_prompt import with_tools_as_text
+from worker.engine.tool_words import find_tool_words, with_tool_words
 
 _ROLES = {"developer": "system"}
 """OpenAI's newer name for a role that chat templates know by the older one."""
@@ -91,7 +93,11 @@ class ChatTemplate:
         self._write_id = write_id
         self.variables = _variables(tokenizer)
         self._defaults = {key: defaults[key] for key in self.variables & defaults.keys()}
-        self._guard = Guard(str(token) for token in tokenizer.added_tokens_decoder.values())
+        added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
+        self._guard = Guard(added)
+        self._tool_words = find_tool_words(_text_of(tokenizer), added)
+        self._text_arguments = False
+        self._text_arguments = takes_text(self._tried)
         self.order = find_order(self._tried)
         self.continues = self._can_continue()
 
@@ -123,11 +129,13 @@ class ChatTemplate:
         known.setdefault("enable_thinking", self._reasoning is not None)
         if self.knows_tools and tools:
             known["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
-        elif not self.knows_tools:
+        elif not self.knows_tools and self._tool_words is None:
             turns = with_tools_as_text(turns, tools)
         turns, changes = ordered(turns, self.order)
         nonce = secrets.token_hex(8)
         turns, known = self._guard.split(turns, nonce), self._guard.split(known, nonce)
+        if not self.knows_tools and self._tool_words is not None:
+            turns = with_tool_words(turns, self._guard.split(tools, nonce), self._tool_words)
         if continues:
             text = self._continued(turns, known)
         else:
@@ -173,8 +181,10 @@ class ChatTemplate:
 
     def _tried(self, turns: list[dict[str, Any]]) -> str | None:
         """What the template makes of them, if anything."""
-        if not self.knows_tools:
+        if not self.knows_tools and self._tool_words is None:
             turns = with_tools_as_text(turns, [])
+        if self._text_arguments:
+            turns = with_text_arguments(turns)
         try:
             return self._rendered(turns, dict(self._defaults))
         except RequestError:
@@ -209,7 +219,7 @@ class ChatTemplate:
             if reasoning:
                 turn.update(dict.fromkeys(_REASONING_KEYS, reasoning))
             if calls := turn.get("tool_calls"):
-                turn["tool_calls"] = [_readable(call, ids) for call in calls]
+                turn["tool_calls"] = [_readable(call, ids, self._text_arguments) for call in calls]
         elif (call_id := turn.get("tool_call_id")) is not None:
             turn["tool_call_id"] = ids.get(call_id, call_id)
         return turn
@@ -223,15 +233,15 @@ def _parted(content: str, reasoning: ReasoningFormat) -> tuple[str | None, str]:
     return (thought.strip("\n"), rest.lstrip("\n")) if mark else (None, content)
 
 
-def _readable(call: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Any]:
-    """A call whose arguments are an object, as most templates expect it."""
+def _readable(call: Mapping[str, Any], ids: Mapping[str, str], as_text: bool) -> dict[str, Any]:
+    """A call whose arguments are an object, as most templates expect it; or their text."""
     function = call["function"]
-    arguments = function["arguments"]
+    arguments = function["arguments"] or "{}"
     try:
-        found = json.loads(arguments or "{}")
+        found = json.loads(arguments)
     except (ValueError, RecursionError):
         found = arguments
-    if not isinstance(found, dict):
+    if as_text or not isinstance(found, dict):
         found = arguments
     readable = {**call, "function": {**function, "arguments": found}}
     if (call_id := call.get("id")) is not None:
@@ -271,6 +281,11 @@ class Guard:
         if any(end[at:] in self._beginnings for at in range(len(end))):
             text += nonce
         return text
+
+
+def _text_of(tokenizer: TokenizerWrapper) -> str:
+    template = getattr(tokenizer, "chat_template", None)
+    return template if isinstance(template, str) else ""
 
 
 def _variables(tokenizer: TokenizerWrapper) -> frozenset[str]:

@@ -34,6 +34,7 @@ _THOUGHT = {
     "hermes, markers spelled": "<think>\nHm, 2 < 3.\n</think>\n\n",
     "hermes, thinking opened": "Hm, 2 < 3.\n</think>\n\n",
     "qwen3_coder": "<think>\nHm, 2 < 3.\n</think>\n\n",
+    "glm": "\n<think>Hm, 2 < 3.</think>\n",
     "gemma4": "<|channel>thought\nHm, 2 < 3.<channel|>",
     "harmony": "<|channel|>analysis<|message|>Hm, 2 < 3.<|end|><|start|>assistant",
 }
