@@ -163,7 +163,7 @@ class Gateway(Section):
 ToolFormatName = Literal[
     "hermes", "qwen3_coder", "mistral", "mistral_args", "llama3", "gemma4", "function_gemma",
     "kimi_k2", "kimi_k3", "glm", "minimax_m2", "deepseek_v3", "deepseek_v31", "deepseek_dsml",
-    "seed_oss", "longcat", "longcat_json", "nemotron", "granite", "cohere", "lfm2",
+    "seed_oss", "longcat", "longcat_json", "nemotron", "granite", "cohere", "lfm2", "minicpm5",
     "harmony", "none",
 ]  # fmt: skip
 ReasoningFormatName = Literal[

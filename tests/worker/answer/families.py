@@ -24,6 +24,7 @@ from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.kimi_k3 import KimiK3Format
 from worker.answer.formats.llama import LlamaFormat
 from worker.answer.formats.longcat import LongcatFormat, LongcatJsonFormat
+from worker.answer.formats.minicpm import MiniCpm5Format
 from worker.answer.formats.minimax import MiniMaxFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
 from worker.answer.formats.nemotron import NemotronFormat
@@ -200,6 +201,21 @@ def lfm2(calls: Sequence[WeatherCall]) -> str:
     return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
 
 
+def minicpm5(calls: Sequence[WeatherCall]) -> str:
+    def value(argument: Any) -> str:
+        text = argument if isinstance(argument, str) else dumps(argument)
+        return f"<![CDATA[{text}]]>" if re.search("[<&\n]", text) else text
+
+    return "".join(
+        f'<function name="{name}">'
+        + "".join(
+            f'<param name="{key}">{value(argument)}</param>' for key, argument in arguments.items()
+        )
+        + "</function>"
+        for name, arguments in calls
+    )
+
+
 def harmony(calls: Sequence[WeatherCall]) -> str:
     return "<|start|>assistant".join(
         f"<|channel|>commentary to=functions.{name} <|constrain|>json"
@@ -235,6 +251,7 @@ _DEEPSEEK = {"<think>": False, "</think>": False} | dict.fromkeys(
 _DSML = {"<think>": False, "</think>": False, "｜DSML｜": False}
 _XTML = dict.fromkeys(("<|open|>", "<|close|>", "<|sep|>"), True)
 
+_THINKS = {"<think>": False, "</think>": False}
 _COHERE = dict.fromkeys((*CohereFormat.markers, *BY_NAME["cohere"].markers), True)
 
 FAMILIES = [
@@ -279,6 +296,15 @@ FAMILIES = [
     ),
     Family("cohere", CohereFormat(), cohere, _COHERE, BY_NAME["cohere"]),
     Family("lfm2", Lfm2Format(), lfm2, dict.fromkeys(Lfm2Format.markers, True), verbatim=False),
+    Family("minicpm5", MiniCpm5Format(), minicpm5, _THINKS, THINK, verbatim=False),
+    Family(
+        "minicpm5, tags added",
+        MiniCpm5Format(),
+        minicpm5,
+        _THINKS | dict.fromkeys(("<function", "</function>", "<param", "</param>"), False),
+        THINK,
+        verbatim=False,
+    ),
     Family("harmony", None, harmony, dict.fromkeys(HarmonyAnswer.markers, True)),
 ]
 

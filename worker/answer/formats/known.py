@@ -17,6 +17,7 @@ from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.kimi_k3 import TOKENS, KimiK3Format
 from worker.answer.formats.llama import LlamaFormat
 from worker.answer.formats.longcat import LongcatFormat, LongcatJsonFormat
+from worker.answer.formats.minicpm import MiniCpm5Format
 from worker.answer.formats.minimax import MiniMaxFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
 from worker.answer.formats.nemotron import NemotronFormat
@@ -49,6 +50,7 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
         GraniteFormat(),
         CohereFormat(),
         Lfm2Format(),
+        MiniCpm5Format(),
     )
 }
 
@@ -102,6 +104,8 @@ def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
         return FunctionGemmaFormat.name
     if "<tool_call>" in template and "<function=" in template:
         return QwenXmlFormat.name
+    if '<function name="' in template and '<param name="' in template:
+        return MiniCpm5Format.name
     if "[TOOL_CALLS]" in template:
         return MistralArgsFormat.name if "[ARGS]" in template else MistralFormat.name
     if "<tool_call>" in template and "tool_calls" in template:
