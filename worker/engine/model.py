@@ -21,8 +21,8 @@ from shared.errors import ModelError
 from shared.messages.events import ABILITIES
 from worker.answer.call_ids import WRITE_ID
 from worker.answer.control import AddedToken
-from worker.answer.format import PLAIN_FORMAT, AnswerFormat, find_format
-from worker.answer.formats.known import HARMONY, TOOL_FORMATS
+from worker.answer.format import MESSAGE_FORMATS, PLAIN_FORMAT, AnswerFormat, find_format
+from worker.answer.formats.known import TOOL_FORMATS
 from worker.answer.text import Decode
 from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.chat_template import ChatTemplate
@@ -259,8 +259,10 @@ def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> AnswerFormat:
         tool_format=order.tool_format,
         reasoning_format=order.reasoning_format,
     )
-    if order.tool_format == HARMONY and not answers.harmony:
-        raise ModelError("tool_format: its tokenizer does not have the tokens of harmony")
+    if order.tool_format in MESSAGE_FORMATS and answers.messages is None:
+        raise ModelError(
+            f"tool_format: its tokenizer does not have the tokens of {order.tool_format}"
+        )
     return answers
 
 

@@ -25,6 +25,7 @@ from worker.answer.formats.pythonic import Lfm2Format
 from worker.answer.formats.qwen_xml import QwenXmlFormat, SeedFormat
 
 HARMONY = "harmony"
+MUSE = "muse"
 
 TOOL_FORMATS: dict[str, ToolFormat] = {
     each.name: each
@@ -54,7 +55,7 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
     )
 }
 
-TOOL_FORMAT_NAMES = (*TOOL_FORMATS, HARMONY)
+TOOL_FORMAT_NAMES = (*TOOL_FORMATS, HARMONY, MUSE)
 
 _SIGNS: dict[str, str] = {
     "<minimax:tool_call>": MiniMaxFormat.name,
@@ -64,6 +65,7 @@ _SIGNS: dict[str, str] = {
     "<seed:tool_call>": SeedFormat.name,
     "<TOOLCALL>": NemotronFormat.name,
     "｜DSML｜": DeepSeekDsmlFormat.name,
+    "<atem:function_calls>": MUSE,
     "<|tool_list_start|>": Lfm2Format.name,
     "<|tool_call_start|>": Lfm2Format.name,
     "<|START_ACTION|>": CohereFormat.name,
@@ -75,6 +77,7 @@ _TOKENS: dict[str, tuple[str, ...]] = {
     KimiK3Format.name: TOKENS,
     KimiFormat.name: KimiFormat.openings,
     DeepSeekDsmlFormat.name: ("｜DSML｜",),
+    MUSE: ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
     Lfm2Format.name: Lfm2Format.markers,
     CohereFormat.name: CohereFormat.markers,
     GraniteFormat.name: ("<|tool_call|>",),

@@ -32,7 +32,7 @@ class TaggedRules:
         self._written = written
 
     def section(self, tools: Sequence[Tool], *, parallel: bool) -> str:
-        calls = [self._call(number, tool) for number, tool in enumerate(tools)]
+        calls = [self.call(number, tool) for number, tool in enumerate(tools)]
         call = self._rules.add("call", one_of(calls))
         if self._tags.several and parallel:
             call = f"{call} ({SPACE} {call})*"
@@ -44,8 +44,8 @@ class TaggedRules:
         ]
         return self._rules.add("section", one_of(sections))
 
-    def _call(self, number: int, tool: Tool) -> str:
-        """From its tag to its end, if it has one of its own."""
+    def call(self, number: int, tool: Tool) -> str:
+        """A call from its tag to its end, if it has one of its own."""
         tags, root = self._tags, tool.parameters
         schema = resolve(root, root)
         properties = schema.get("properties") if isinstance(schema, dict) else None
