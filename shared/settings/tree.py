@@ -163,12 +163,12 @@ class Gateway(Section):
 ToolFormatName = Literal[
     "hermes", "qwen3_coder", "mistral", "mistral_args", "llama3", "gemma4", "function_gemma",
     "kimi_k2", "kimi_k3", "glm", "minimax_m2", "deepseek_v3", "deepseek_v31", "deepseek_dsml",
-    "seed_oss", "longcat", "longcat_json", "nemotron",
-    "harmony", "none",
+    "seed_oss", "longcat", "longcat_json", "nemotron", "granite", "cohere", "lfm2", "minicpm5",
+    "harmony", "muse", "none",
 ]  # fmt: skip
 ReasoningFormatName = Literal[
-    "think", "longcat", "think_start_end", "mistral", "gemma4", "seed", "kimi_k3",
-    "none",
+    "think", "longcat", "think_start_end", "mistral", "gemma4", "seed", "kimi_k3", "granite",
+    "cohere", "none",
 ]  # fmt: skip
 
 

@@ -65,24 +65,38 @@ def parse_object(text: str) -> dict[str, Any]:
     return value
 
 
-def read_json_head(reader: TextReader, names: Collection[str]) -> Reading[None]:
-    """Read `{"name": "..."` with one of the names.
+def read_json_head(
+    reader: TextReader,
+    names: Collection[str],
+    *,
+    name_key: str = "name",
+    before: Collection[str] = (),
+) -> Reading[None]:
+    """Read `{<name_key>: "..."` with one of the names; the keys `before` may come first.
 
     Raises:
         BrokenCall: it is not there.
     """
     yield from reader.skip_space()
     yield from reader.expect("{")
-    yield from reader.skip_space()
-    yield from reader.expect('"name"')
-    yield from reader.skip_space()
-    yield from reader.expect(":")
-    yield from reader.skip_space()
+    while True:
+        yield from reader.skip_space()
+        key = yield from reader.expect(*(f'"{each}"' for each in (name_key, *before)))
+        yield from reader.skip_space()
+        yield from reader.expect(":")
+        yield from reader.skip_space()
+        if key == f'"{name_key}"':
+            break
+        yield from reader.json_value(len)
+        yield from reader.skip_space()
+        yield from reader.expect(",")
     yield from reader.expect(*(json.dumps(name, ensure_ascii=False) for name in names))
 
 
-def read_json_call(reader: TextReader, calls: CallWriter, *, arguments_key: str) -> Reading[None]:
-    """Read `{"name": ..., <arguments_key>: {...}}`; other keys are ignored.
+def read_json_call(
+    reader: TextReader, calls: CallWriter, *, arguments_key: str, name_key: str = "name"
+) -> Reading[None]:
+    """Read `{<name_key>: ..., <arguments_key>: {...}}`; other keys are ignored.
 
     Raises:
         BrokenCall: it is not there.
@@ -95,7 +109,7 @@ def read_json_call(reader: TextReader, calls: CallWriter, *, arguments_key: str)
         yield from reader.skip_space()
         yield from reader.expect(":")
         yield from reader.skip_space()
-        if key == "name" and name is None:
+        if key == name_key and name is None:
             name = yield from _read_value(reader)
             if not isinstance(name, str):
                 raise BrokenCall("its name is no string")
@@ -117,7 +131,9 @@ def read_json_call(reader: TextReader, calls: CallWriter, *, arguments_key: str)
     calls.end()
 
 
-def read_json_calls(reader: TextReader, calls: CallWriter, *, arguments_key: str) -> Reading[None]:
+def read_json_calls(
+    reader: TextReader, calls: CallWriter, *, arguments_key: str, name_key: str = "name"
+) -> Reading[None]:
     """Read a JSON list of them.
 
     Raises:
@@ -125,7 +141,7 @@ def read_json_calls(reader: TextReader, calls: CallWriter, *, arguments_key: str
     """
     yield from reader.expect("[")
     while True:
-        yield from read_json_call(reader, calls, arguments_key=arguments_key)
+        yield from read_json_call(reader, calls, arguments_key=arguments_key, name_key=name_key)
         yield from reader.skip_space()
         if (yield from reader.expect("]", ",")) == "]":
             return

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from worker.answer.control import NO_CONTROL_TOKENS, AddedToken, ControlTokens
 from worker.answer.delta import Delta
 from worker.answer.formats.base import Tool, ToolFormat
-from worker.answer.formats.known import HARMONY, TOOL_FORMATS, find_tool_format
+from worker.answer.formats.known import TOOL_FORMATS, find_tool_format
 from worker.answer.harmony import HarmonyAnswer
 from worker.answer.marked import MarkedAnswer
+from worker.answer.messages import MessagesAnswer
+from worker.answer.muse import MuseAnswer
 from worker.answer.parser import AnswerParser, Bind, Channel
 from worker.answer.reasoning import REASONING_FORMATS, ReasoningFormat, find_reasoning_format
+
+MESSAGE_FORMATS: Mapping[str, type[MessagesAnswer]] = {
+    each.name: each for each in (HarmonyAnswer, MuseAnswer)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +26,22 @@ class AnswerFormat:
     Attributes:
         control: the added tokens of its markers.
         reasoning: None where it does not think, or does not mark it.
-        tools: None where it knows no tools, or writes `harmony`.
+        tools: None where it knows no tools, or writes `messages`.
+        messages: of families whose answers are messages with headers.
     """
 
     control: ControlTokens
     reasoning: ReasoningFormat | None = None
     tools: ToolFormat | None = None
-    harmony: bool = False
+    messages: type[MessagesAnswer] | None = None
 
     @property
     def can_call(self) -> bool:
-        return self.tools is not None or self.harmony
+        return self.tools is not None or self.messages is not None
 
     @property
     def can_reason(self) -> bool:
-        return self.reasoning is not None or self.harmony
+        return self.reasoning is not None or self.messages is not None
 
     def opens_reasoning(self, prompt_end: str) -> bool:
         """Whether a prompt that ends so has opened reasoning already."""
@@ -44,8 +51,8 @@ class AnswerFormat:
 
     def parser(self, tools: Sequence[Tool], *, opened: bool, bind: Bind | None) -> AnswerParser:
         """For one answer; see `MarkedAnswer`."""
-        if self.harmony:
-            return HarmonyAnswer(self.control, tools, bind=bind)
+        if self.messages is not None:
+            return self.messages(self.control, tools, bind=bind)
         return MarkedAnswer(
             self.control, self.reasoning, self.tools, tools, opened=opened, bind=bind
         )
@@ -67,13 +74,16 @@ def find_format(
         tool_format, reasoning_format: names, where they were set; `none` for none.
     """
     tool_format = tool_format or find_tool_format(template, vocabulary)
-    if tool_format == HARMONY and all(each in vocabulary for each in HarmonyAnswer.markers):
-        return AnswerFormat(ControlTokens(vocabulary, HarmonyAnswer.markers), harmony=True)
+    messages = MESSAGE_FORMATS.get(tool_format or "")
+    if messages is not None and all(each in vocabulary for each in messages.markers):
+        return AnswerFormat(ControlTokens(vocabulary, messages.markers), messages=messages)
     tools = TOOL_FORMATS.get(tool_format or "")
     if reasoning_format is None:
         reasoning = find_reasoning_format(template, vocabulary)
     else:
         reasoning = next((f for f in REASONING_FORMATS if f.name == reasoning_format), None)
+    if reasoning is not None:
+        reasoning = reasoning.narrowed(template, vocabulary)
     hidden = reasoning.markers if reasoning is not None else ()
     markers = (*hidden, *(tools.markers if tools is not None else ()))
     return AnswerFormat(ControlTokens(vocabulary, markers, hidden), reasoning, tools)

@@ -8,8 +8,8 @@ from llguidance import regex_to_lark
 from shared.messages.structured import Structure
 from worker.answer.format import AnswerFormat
 from worker.answer.formats.base import Tool
-from worker.answer.formats.json_rules import add_json, marker
-from worker.answer.harmony import add_harmony_answer
+from worker.answer.formats.json_rules import marker
+from worker.answer.messages import MessagesAnswer
 from worker.answer.reasoning import ReasoningFormat
 from worker.grammar import outline, regex
 from worker.grammar.lark import Rules, literal, one_of, pattern
@@ -50,19 +50,19 @@ def answer_grammar(answers: AnswerFormat, bound: Bound) -> str:
     content = ""
     if bound.structure is not None and not bound.must_call:
         content = _add_structure(rules, bound.structure)
-    if answers.harmony:
-        add_harmony_answer(rules, answers.control, content, bound.tools)
+    if answers.messages is not None:
+        answers.messages.add_answer(
+            rules, answers.control, content, bound.tools, parallel=bound.parallel
+        )
         return rules.grammar
-    frame = answers.reasoning.frame if answers.reasoning is not None else ()
-    before, behind = [f"({marker(answers.control, each)})?" for each in frame[:2]] or ("", "")
-    alternatives = [f"{before} {content} {behind}"] if content else []
+    alternatives = _framed(answers, content) if content else []
     if bound.tools:
         assert answers.tools is not None
         section = answers.tools.add_section(
             rules, answers.control, bound.tools, parallel=bound.parallel
         )
         more = rf"(/[ \n]{{1,8}}/? {section})*" if bound.parallel else ""
-        alternatives.append(f"{before} {behind} {section} {more}")
+        alternatives.append(f"{_empty_frame(answers)} {section} {more}")
     body = one_of(alternatives)
     reasoning = answers.reasoning
     if reasoning is None or not (bound.opened or bound.thinks):
@@ -81,9 +81,9 @@ def section_grammars(
     answers: AnswerFormat, tools: Sequence[Tool], *, parallel: bool
 ) -> dict[str, str]:
     """What follows once a call has begun: from the opening of tool calls to their end, under the
-    empty name; or, where the name comes before the call, the arguments of each tool."""
-    if answers.harmony:
-        return {tool.name: _arguments_grammar(tool) for tool in tools}
+    empty name; or, where the name comes before the call, the call of each tool."""
+    if answers.messages is not None:
+        return {tool.name: _call_grammar(answers.messages, answers, tool) for tool in tools}
     rules = Rules()
     assert answers.tools is not None
     section = answers.tools.add_section(rules, answers.control, tools, parallel=parallel)
@@ -91,9 +91,9 @@ def section_grammars(
     return {"": rules.grammar}
 
 
-def _arguments_grammar(tool: Tool) -> str:
+def _call_grammar(messages: type[MessagesAnswer], answers: AnswerFormat, tool: Tool) -> str:
     rules = Rules()
-    rules.add("start", add_json(rules, "arguments", tool.parameters))
+    messages.add_call(rules, answers.control, tool)
     return rules.grammar
 
 
@@ -105,6 +105,22 @@ def _add_reasoning(rules: Rules, answers: AnswerFormat, reasoning: ReasoningForm
         return f"THOUGHT {marker(answers.control, reasoning.close)}"
     rules.add("thought[lazy]", f"/(?s:.*){pattern(reasoning.close)}/")
     return "thought"
+
+
+def _framed(answers: AnswerFormat, content: str) -> list[str]:
+    """Content as it is, and between the markers that it may stand between."""
+    pairs = answers.reasoning.content if answers.reasoning is not None else ()
+    return [content] + [
+        f"{marker(answers.control, begin)} {content} {marker(answers.control, end)}"
+        for begin, end in pairs
+    ]
+
+
+def _empty_frame(answers: AnswerFormat) -> str:
+    """What may stand before calls: the markers of content with nothing between them."""
+    pairs = answers.reasoning.content if answers.reasoning is not None else ()
+    frames = [marker(answers.control, f"{begin}{end}") for begin, end in pairs]
+    return f"{one_of(frames)}?" if frames else ""
 
 
 def _add_structure(rules: Rules, structure: Structure) -> str:

@@ -7,16 +7,15 @@ The format is OpenAI's "harmony" (https://developers.openai.com/cookbook/article
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from worker.answer.calls import CallWriter
 from worker.answer.control import ControlTokens
-from worker.answer.delta import Delta
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import add_json, marker
-from worker.answer.parser import Bind, Channel
-from worker.answer.reader import BrokenCall, Reading, TextReader, run_reading
+from worker.answer.messages import MessagesAnswer
+from worker.answer.reader import BrokenCall, Reading
 from worker.grammar.lark import Rules, one_of
 
 _START, _CHANNEL, _MESSAGE, _END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
@@ -25,27 +24,20 @@ _RECIPIENT = re.compile(r"\bto=functions\.(?P<name>[^\s\ufdd0-\ufdef]+)")
 _CHANNEL_NAME = re.compile(r"\s*(?P<channel>[a-z]+)")
 
 
-class HarmonyAnswer:
-    """An `AnswerParser`. Analysis is reasoning; commentary to a function is a call, other
+class HarmonyAnswer(MessagesAnswer):
+    """Analysis is reasoning; commentary to a function is a call, other
     commentary, like what is final, content."""
 
-    markers: ClassVar = (_START, _CHANNEL, _MESSAGE, _END, _CALL, _RETURN, _CONSTRAIN)
-
-    def __init__(
-        self, control: ControlTokens, tools: Sequence[Tool], *, bind: Bind | None = None
-    ) -> None:
-        self._control = control
-        self._names = {tool.name for tool in tools}
-        self._bind = bind
-        self._calls = 0
-        self._messages = 0
-        self._said: dict[Channel, int] = {}  # the last message of each channel
-        self._delta = Delta()
-        self._reader = TextReader()
-        self._reading = self._read()
-        self.channel: Channel = "content"
-        either = "|".join(re.escape(control.by_token(each)) for each in self.markers)
-        self._marker = re.compile(either)
+    name: ClassVar[str] = "harmony"
+    markers: ClassVar[tuple[str, ...]] = (
+        _START,
+        _CHANNEL,
+        _MESSAGE,
+        _END,
+        _CALL,
+        _RETURN,
+        _CONSTRAIN,
+    )
 
     @staticmethod
     def closing_of_reasoning(*, into_content: bool) -> str:
@@ -53,23 +45,28 @@ class HarmonyAnswer:
         begun = f"{_END}{_START}assistant"
         return f"{begun}{_CHANNEL}final{_MESSAGE}" if into_content else begun
 
-    @property
-    def has_calls(self) -> bool:
-        return self._calls > 0
+    @staticmethod
+    def add_answer(
+        rules: Rules, control: ControlTokens, content: str, tools: Sequence[Tool], *, parallel: bool
+    ) -> None:
+        """One call ends the turn: there are never several."""
 
-    def push(self, text: str) -> Delta:
-        self._reader.feed(text)
-        run_reading(self._reading)
-        return self._take()
+        def tokens(text: str) -> str:
+            return marker(control, text)
 
-    def finish(self) -> Delta:
-        self._reader.ended = True
-        run_reading(self._reading)
-        return self._take()
+        alternatives = [f"{tokens(f'{_CHANNEL}final{_MESSAGE}')} {content}"] if content else []
+        for number, tool in enumerate(tools):
+            header = f"{_CHANNEL}commentary to=functions.{tool.name} {_CONSTRAIN}json{_MESSAGE}"
+            arguments = add_json(rules, f"arguments_{number}", tool.parameters)
+            alternatives.append(f"{tokens(header)} {arguments}")
+        thought = tokens(f"{_CHANNEL}analysis{_MESSAGE}")
+        behind = tokens(f"{_END}{_START}assistant")
+        rules.add("THOUGHT", "/(?s:.*)/")
+        rules.add("start", f"({thought} THOUGHT {behind})? {one_of(alternatives)}")
 
-    def _take(self) -> Delta:
-        delta, self._delta = self._delta, Delta()
-        return delta
+    @staticmethod
+    def add_call(rules: Rules, control: ControlTokens, tool: Tool) -> None:
+        rules.add("start", add_json(rules, "arguments", tool.parameters))
 
     def _read(self) -> Reading[None]:
         """Until the end of the answer. What stands before the first header is content."""
@@ -136,54 +133,6 @@ class HarmonyAnswer:
             self._say("".join(text))
         return marker
 
-    def _read_body(self, emit: Callable[[str], object]) -> Reading[str]:
-        """Pass on text until a marker; returns it, or nothing at the end of the answer."""
-        while True:
-            found = self._marker.search(self._reader.rest)
-            if found is not None:
-                text = found.string[: found.start()]
-                if text:
-                    emit(text)
-                self._reader.skip(found.end())
-                return self._control.spelled(found.group())
-            if rest := self._reader.rest:
-                emit(rest)
-                self._reader.skip(len(rest))
-            if self._reader.ended:
-                return ""
-            yield
-
-    def _say(self, text: str) -> None:
-        self._delta.text += self._between("content") + self._control.shown(text)
-
-    def _reason(self, text: str) -> None:
-        self._delta.reasoning += self._between("reasoning") + self._control.shown(text)
-
-    def _between(self, channel: Channel) -> str:
-        """What parts a message from the one before on the same channel."""
-        before = self._said.get(channel, self._messages)
-        self._said[channel] = self._messages
-        return "\n\n" if before != self._messages else ""
-
 
 def _nothing(text: str) -> None:
     pass
-
-
-def add_harmony_answer(
-    rules: Rules, control: ControlTokens, content: str, tools: Sequence[Tool]
-) -> None:
-    """The grammar of an answer that may think first, and then says `content` or calls a tool."""
-
-    def tokens(text: str) -> str:
-        return marker(control, text)
-
-    alternatives = [f"{tokens(f'{_CHANNEL}final{_MESSAGE}')} {content}"] if content else []
-    for number, tool in enumerate(tools):
-        header = f"{_CHANNEL}commentary to=functions.{tool.name} {_CONSTRAIN}json{_MESSAGE}"
-        arguments = add_json(rules, f"arguments_{number}", tool.parameters)
-        alternatives.append(f"{tokens(header)} {arguments}")
-    thought = tokens(f"{_CHANNEL}analysis{_MESSAGE}")
-    behind = tokens(f"{_END}{_START}assistant")
-    rules.add("THOUGHT", "/(?s:.*)/")
-    rules.add("start", f"({thought} THOUGHT {behind})? {one_of(alternatives)}")

@@ -28,9 +28,7 @@ class Markers:
         tools: Sequence[Tool],
     ) -> None:
         """Without a format, or without tools, nothing is looked for."""
-        self._opening: list[tuple[str, Trigger]] = []
-        self._calls: list[tuple[str, Trigger]] = []
-        self._frame: list[tuple[str, Trigger]] = []
+        self._candidates: list[tuple[str, str, Trigger]] = []  # kind, first character, trigger
         self.closing: tuple[str, ...] = ()
         anywhere: set[str] = set()
         at_line: set[str] = set()
@@ -38,21 +36,28 @@ class Markers:
         if reasoning is not None:
             self.closing = control.forms(reasoning.close)
             for form in control.forms(reasoning.open):
-                self._opening.append((form[0], token_trigger(form)))
+                self._candidates.append(("reasoning", form[0], token_trigger(form)))
                 (at_start if form == reasoning.open else anywhere).add(form[0])
-            for by_token in map(control.by_token, reasoning.frame):
-                self._frame.append((by_token[0], token_trigger(by_token)))
-                anywhere.add(by_token[0])
+            for each in reasoning.content_markers:
+                if (by_token := control.by_token(each)) != each:
+                    self._candidates.append(("frame", by_token[0], token_trigger(by_token)))
+                    anywhere.add(by_token[0])
+            for begin, end in reasoning.content:
+                if control.by_token(begin) == begin:
+                    self._candidates.append(("begin", begin[0], token_trigger(begin)))
+                    self._candidates.append(("end", end[0], token_trigger(end)))
+                    anywhere.add(end[0])
+                    at_line.add(begin[0])
         names = sorted({tool.name for tool in tools})
         for opening in tool_format.openings if tool_format is not None and names else ():
             assert tool_format is not None
             by_token = control.by_token(opening)
             if by_token != opening:
-                self._calls.append((by_token[0], token_trigger(by_token)))
+                self._candidates.append(("calls", by_token[0], token_trigger(by_token)))
                 anywhere.add(by_token[0])
             if not control.is_special(opening):
                 read = text_trigger(tool_format, opening, names)
-                self._calls.append((opening[:1], read))
+                self._candidates.append(("calls", opening[:1], read))
                 at_line.add(opening[:1])
         self._start = re.compile(
             f"{_one_of(anywhere)}|(?m:^)(?={_one_of(at_line)})|\\A(?={_one_of(at_start)})"
@@ -60,22 +65,18 @@ class Markers:
 
     def search(self, text: str, at: int) -> tuple[int, int, str]:
         """The first marker from a place on: where it begins, how long it is, and whether it opens
-        `reasoning` or `calls`, or is a part of the `frame` of content; without a kind where none
-        is, and nothing before the place begins one."""
+        `reasoning` or `calls`, or is a part of the `frame` of content, or, where that is spelled,
+        its `begin` or `end`; without a kind where none is, and nothing before the place begins
+        one."""
         while (found := self._start.search(text, at)) is not None:
             at = found.start()
             waits = False
-            for kind, candidates in (
-                ("reasoning", self._opening),
-                ("calls", self._calls),
-                ("frame", self._frame),
-            ):
-                for first, read in candidates:
-                    if text.startswith(first, at):
-                        length = attempt(read, text[at:])
-                        if length:
-                            return at, length, kind
-                        waits |= length is None
+            for kind, first, read in self._candidates:
+                if text.startswith(first, at):
+                    length = attempt(read, text[at:])
+                    if length:
+                        return at, length, kind
+                    waits |= length is None
             if waits:
                 return at, 0, ""
             at += 1
@@ -119,6 +120,8 @@ class MarkedAnswer:
         self._space = ""  # white space that is dropped where a marker follows
         self._thinks_first = reasoning is not None  # a line break may stand before its marker
         self._trims = opened  # newlines after a marker belong to it
+        self._said = False  # anything of content
+        self._framed = False  # content has begun with a marker, and not ended
 
     @property
     def channel(self) -> Channel:
@@ -171,11 +174,13 @@ class MarkedAnswer:
         if not kind:
             return ""
         self._held = ""
+        if kind == "calls":
+            return self._begin_section(text[certain : certain + length], text[certain:], delta)
         if kind == "reasoning":
             self._begin_reasoning()
-        if kind != "calls":
-            return text[certain + length :]
-        return self._begin_section(text[certain : certain + length], text[certain:], delta)
+        elif kind != "frame":
+            self._read_frame(text[certain : certain + length], kind, delta)
+        return text[certain + length :]
 
     def _read_reasoning(self, text: str, delta: Delta) -> str:
         text = self._held + text
@@ -203,6 +208,18 @@ class MarkedAnswer:
     def _begin_reasoning(self) -> None:
         self._reasons = self._trims = True
         self._before = self._held = self._space = ""
+
+    def _read_frame(self, marker: str, kind: str, delta: Delta) -> None:
+        """A spelled marker around content. It is text where content has begun without it."""
+        if kind == "begin" and not self._said:
+            self._framed = self._trims = True
+            self._before = "\n"
+            return
+        if kind == "end" and self._framed:
+            self._framed = False
+        else:
+            self._say(marker, delta)
+        self._before = marker[-1:]
 
     def _begin_section(self, opening: str, text: str, delta: Delta) -> str:
         assert self._tool_format is not None
@@ -255,6 +272,7 @@ class MarkedAnswer:
         said = text.rstrip() if self._tools or self._thinks_first else text
         self._thinks_first &= not said
         self._space = text[len(said) :]
+        self._said |= bool(said.strip())
         delta.text += said
 
     def _trimmed(self, text: str) -> str:

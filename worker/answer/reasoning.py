@@ -1,7 +1,7 @@
 """How families of models mark what they think before they answer."""
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,18 +9,43 @@ class ReasoningFormat:
     """Reasoning stands between `open` and `close`; `name` as in `reasoning_format` of a model.
 
     Attributes:
-        frame: what stands before and behind content and ends an answer, in families that mark
-            content, too.
+        content: pairs of markers; between one of them may stand what is said after it.
+        end: what may end an answer.
+        tokens: added tokens that show it, where its markers are more than one token.
     """
 
     name: str
     open: str
     close: str
-    frame: tuple[str, ...] = ()
+    content: tuple[tuple[str, str], ...] = ()
+    end: str = ""
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def content_markers(self) -> tuple[str, ...]:
+        pairs = (marker for pair in self.content for marker in pair)
+        return (*pairs, self.end) if self.end else tuple(pairs)
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return self.open, self.close, *self.frame
+        return self.open, self.close, *self.content_markers
+
+    def is_shown(self, template: str, added_tokens: Container[str]) -> bool:
+        """Whether a template or a vocabulary knows its markers."""
+        if not self._knows(self.open, self.close, template, added_tokens):
+            return False
+        return not self.content or bool(self.narrowed(template, added_tokens).content)
+
+    def narrowed(self, template: str, added_tokens: Container[str]) -> "ReasoningFormat":
+        """Without the markers of content that neither template nor vocabulary knows."""
+        known = [pair for pair in self.content if self._knows(*pair, template, added_tokens)]
+        return replace(self, content=tuple(known))
+
+    def _knows(self, begin: str, end: str, template: str, added_tokens: Container[str]) -> bool:
+        tokens = self.tokens or (end,)
+        return all(token in added_tokens for token in tokens) or (
+            begin in template and end in template
+        )
 
 
 REASONING_FORMATS = (
@@ -34,19 +59,22 @@ REASONING_FORMATS = (
         "kimi_k3",
         "<|open|>think<|sep|>",
         "<|close|>think<|sep|>",
-        ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+        (("<|open|>response<|sep|>", "<|close|>response<|sep|>"),),
+        end="<|close|>message<|sep|>",
+        tokens=("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+    ),
+    ReasoningFormat("granite", "<think>", "</think>", (("<response>", "</response>"),)),
+    ReasoningFormat(
+        "cohere",
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        (("<|START_RESPONSE|>", "<|END_RESPONSE|>"), ("<|START_TEXT|>", "<|END_TEXT|>")),
     ),
 )
-_TOKENS = {"kimi_k3": ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")}
-"""The added tokens that show a format whose markers are more than one token."""
 
 
 def find_reasoning_format(template: str, added_tokens: Container[str]) -> ReasoningFormat | None:
-    """The first whose closing marker the template or the vocabulary knows."""
-    for each in REASONING_FORMATS:
-        tokens = _TOKENS.get(each.name, (each.close,))
-        if all(token in added_tokens for token in tokens) or (
-            each.open in template and each.close in template
-        ):
-            return each
-    return None
+    """The first whose closing marker the template or the vocabulary knows; before it one whose
+    markers of content are known, too."""
+    shown = [each for each in REASONING_FORMATS if each.is_shown(template, added_tokens)]
+    return max(shown, key=lambda each: bool(each.content), default=None)

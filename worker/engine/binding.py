@@ -9,7 +9,6 @@ from worker.answer.constraint import Constraint, token_ids_of
 from worker.answer.format import PLAIN_FORMAT, AnswerFormat
 from worker.answer.formats.base import Tool
 from worker.answer.grammar import Bound, answer_grammar, section_grammars
-from worker.answer.harmony import HarmonyAnswer
 from worker.engine.model import LoadedModel
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.schemas import arguments_schema
@@ -42,7 +41,8 @@ def bind_answer(
         return None, []
     if model.grammars is None:
         raise RequestError(
-            "the tokenizer of this model allows no grammars: no tools, schemas or budgets",
+            "the tokenizer of this model allows no grammars: no tools, schemas or budgets: "
+            f"{model.no_grammars}",
             code="not_supported",
             param="tools" if calling is not None else structured.param if structured else None,
         )
@@ -121,8 +121,8 @@ def _sections(
 
 def _closing_ids(answers: AnswerFormat, grammars: GrammarCompiler, *, free: bool) -> list[int]:
     """The tokens that end reasoning; where the answer is `free` they begin the content, too."""
-    if answers.harmony:
-        closing = HarmonyAnswer.closing_of_reasoning(into_content=free)
+    if answers.messages is not None:
+        closing = answers.messages.closing_of_reasoning(into_content=free)
     elif answers.reasoning is not None:
         closing = answers.reasoning.close
     else:

@@ -21,14 +21,15 @@ from shared.errors import ModelError
 from shared.messages.events import ABILITIES
 from worker.answer.call_ids import WRITE_ID
 from worker.answer.control import AddedToken
-from worker.answer.format import PLAIN_FORMAT, AnswerFormat, find_format
-from worker.answer.formats.known import HARMONY, TOOL_FORMATS
+from worker.answer.format import MESSAGE_FORMATS, PLAIN_FORMAT, AnswerFormat, find_format
+from worker.answer.formats.known import TOOL_FORMATS
 from worker.answer.text import Decode
 from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.chat_template import ChatTemplate
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.grammar.compiler import GrammarCompiler
+from worker.grammar.python_tokenizer import PythonTokenizer
 from worker.link.messages import LoadModel
 from worker.models.fingerprint import fingerprint
 
@@ -55,6 +56,7 @@ class LoadedModel:
         format: of its answers.
         template: for the thread that prepares prompts; None where it has none.
         grammars: for that thread, too; None where the tokenizer does not allow any.
+        no_grammars: why it does not.
     """
 
     network: Any
@@ -72,6 +74,7 @@ class LoadedModel:
     format: AnswerFormat = PLAIN_FORMAT
     template: ChatTemplate | None = None
     grammars: GrammarCompiler | None = None
+    no_grammars: str = ""
 
     @property
     def abilities(self) -> list[str]:
@@ -144,31 +147,37 @@ def _loading_steps(order: LoadModel) -> Generator[float, None, LoadedModel]:
             while not loaded.done():
                 wait([loaded], timeout=_TOKENIZER_WAIT_S)
                 yield 1.0
-            tokenizer, grammars = loaded.result()
-            return (yield from _assemble(order, network, tokenizer, grammars, config))
+            return (yield from _assemble(order, network, loaded.result(), config))
     except ModelError as error:
         raise ModelError(_with_place(order.path, error.message)) from None
     except Exception as error:  # anything may be wrong with files from outside
         raise ModelError(f"{order.path}: {_reason(error)}") from error
 
 
-def _load_tokenizer(
-    order: LoadModel, end_ids: Any, config: dict[str, Any]
-) -> tuple[TokenizerWrapper, GrammarCompiler | None]:
+@dataclass(frozen=True, slots=True)
+class _LoadedTokenizer:
+    """A tokenizer, and grammars for it; or, where there can be none, why."""
+
+    tokenizer: TokenizerWrapper
+    grammars: GrammarCompiler | None
+    no_grammars: str = ""
+
+
+def _load_tokenizer(order: LoadModel, end_ids: Any, config: dict[str, Any]) -> _LoadedTokenizer:
     trust = {"trust_remote_code": True} if order.trust_remote_code else None
     tokenizer = cast(
         TokenizerWrapper, load_tokenizer(Path(order.path), trust, eos_token_ids=end_ids)
     )
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return tokenizer, None
     ends = [token for token in tokenizer.eos_token_ids if token is not None]
     size = _vocabulary_size(config, tokenizer)
     try:
-        return tokenizer, GrammarCompiler(backend.to_str(), size, ends)
-    except ValueError as error:  # without grammars it can still answer
-        _log.warning("%s: no tools, schemas or budgets: its tokenizer: %s", order.path, error)
-        return tokenizer, None
+        known = backend.to_str() if backend is not None else PythonTokenizer(tokenizer._tokenizer)
+        return _LoadedTokenizer(tokenizer, GrammarCompiler(known, size, ends))
+    except Exception as error:  # without grammars it can still answer
+        problem = str(error) if isinstance(error, ValueError) else _reason(error)
+        _log.warning("%s: no tools, schemas or budgets: its tokenizer: %s", order.path, problem)
+        return _LoadedTokenizer(tokenizer, None, problem)
 
 
 def _vocabulary_size(config: dict[str, Any], tokenizer: TokenizerWrapper) -> int:
@@ -194,10 +203,10 @@ def _weights(network: Any) -> list[mx.array]:
 def _assemble(
     order: LoadModel,
     network: Any,
-    tokenizer: TokenizerWrapper,
-    grammars: GrammarCompiler | None,
+    loaded: _LoadedTokenizer,
     config: dict[str, Any],
 ) -> Generator[float, None, LoadedModel]:
+    tokenizer = loaded.tokenizer
     own_context = _context_tokens(config)
     answers = _find_format(order, tokenizer)
     write_id = WRITE_ID.get(answers.tools.name) if answers.tools is not None else None
@@ -233,7 +242,8 @@ def _assemble(
         output=OutputLayer.of(network, layout),
         format=answers,
         template=template,
-        grammars=grammars,
+        grammars=loaded.grammars,
+        no_grammars=loaded.no_grammars,
     )
 
 
@@ -249,8 +259,10 @@ def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> AnswerFormat:
         tool_format=order.tool_format,
         reasoning_format=order.reasoning_format,
     )
-    if order.tool_format == HARMONY and not answers.harmony:
-        raise ModelError("tool_format: its tokenizer does not have the tokens of harmony")
+    if order.tool_format in MESSAGE_FORMATS and answers.messages is None:
+        raise ModelError(
+            f"tool_format: its tokenizer does not have the tokens of {order.tool_format}"
+        )
     return answers
 
 

@@ -11,6 +11,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from shared.errors import InvalidRequest
 from worker.grammar.bounds import excess
 from worker.grammar.matcher import Matcher, MatcherPool
+from worker.grammar.python_tokenizer import PythonTokenizer
 from worker.grammar.references import pointer
 from worker.grammar.schemas import cleaned, moved, steps, subschemas, with_options
 from worker.grammar.vocabulary import without_markers
@@ -53,6 +54,11 @@ _SENTENCES = {
 }
 """What to say for what llguidance says."""
 
+_BYTES = frozenset({0x0A, *range(0x20, 0x7F), *range(0x80, 0xC0)})
+"""What a vocabulary must have: ASCII, and what other characters of UTF-8 go on with. Else a grammar
+would let a model begin what it cannot end. Without some byte that they begin with, as SmolLM2's is,
+it only lacks characters."""
+
 Grammar = str
 """As llguidance takes it: JSON with a list of grammars."""
 
@@ -61,28 +67,40 @@ class GrammarCompiler:
     """Belongs to the thread that prepares prompts.
 
     Args:
-        tokenizer: as JSON, in the form of Hugging Face's `tokenizers`.
+        tokenizer: as JSON, in the form of Hugging Face's `tokenizers`, or a program.
         vocabulary_size: of the model's logits: ids beyond the tokenizer are never allowed. Where
             the tokenizer has more, the model can never write them.
         end_ids: tokens that end an answer, wherever a grammar allows an end.
 
     Raises:
-        ValueError: the tokenizer is of a kind that llguidance does not know.
+        ValueError: the tokenizer is of a kind that llguidance does not know, or cannot write every
+            text.
     """
 
-    def __init__(self, tokenizer: str, vocabulary_size: int, end_ids: Iterable[int]) -> None:
-        described, highest = without_markers(json.loads(tokenizer))
+    def __init__(
+        self, tokenizer: str | PythonTokenizer, vocabulary_size: int, end_ids: Iterable[int]
+    ) -> None:
+        if isinstance(tokenizer, str):
+            described, highest = without_markers(json.loads(tokenizer))
+            known: Any = json.dumps(described)
+        else:
+            known, highest = tokenizer, len(tokenizer.tokens) - 1
         self.tokenizer = LLTokenizer(
-            json.dumps(described),
-            n_vocab=max(vocabulary_size, highest + 1),
-            eos_token=sorted(end_ids),
+            known, n_vocab=max(vocabulary_size, highest + 1), eos_token=sorted(end_ids)
         )
+        if missing := sorted(_BYTES - self._single_bytes()):
+            raise ValueError(f"its vocabulary has no token for the byte 0x{missing[0]:02X}")
         self._pool = MatcherPool(self._of_use)
         self._problems: OrderedDict[Grammar, str | None] = OrderedDict()
 
     def token_bytes(self, token_id: int) -> bytes:
         """What a token is in UTF-8, also where that is a part of a character. For any thread."""
         return bytes(self.tokenizer.decode_bytes([token_id]))
+
+    def _single_bytes(self) -> set[int]:
+        """Those that are a token of their own."""
+        tokens = (self.token_bytes(number) for number in range(self.tokenizer.vocab_size))
+        return {token[0] for token in tokens if len(token) == 1}
 
     def matcher(self, grammar: Grammar) -> Matcher:
         """For one answer, at the beginning of a grammar.

@@ -10,6 +10,7 @@ from tests.worker.answer import writers
 from worker.answer.control import AddedToken, ControlTokens
 from worker.answer.delta import Delta
 from worker.answer.formats.base import Tool, ToolFormat
+from worker.answer.formats.cohere import CohereFormat
 from worker.answer.formats.deepseek import (
     DeepSeekDsmlFormat,
     DeepSeekV3Format,
@@ -17,14 +18,17 @@ from worker.answer.formats.deepseek import (
 )
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
 from worker.answer.formats.glm import GlmFormat
+from worker.answer.formats.granite import GraniteFormat
 from worker.answer.formats.hermes import HermesFormat
 from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.kimi_k3 import KimiK3Format
 from worker.answer.formats.llama import LlamaFormat
 from worker.answer.formats.longcat import LongcatFormat, LongcatJsonFormat
+from worker.answer.formats.minicpm import MiniCpm5Format
 from worker.answer.formats.minimax import MiniMaxFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
 from worker.answer.formats.nemotron import NemotronFormat
+from worker.answer.formats.pythonic import Lfm2Format
 from worker.answer.formats.qwen_xml import QwenXmlFormat, SeedFormat
 from worker.answer.harmony import HarmonyAnswer
 from worker.answer.marked import MarkedAnswer
@@ -170,6 +174,48 @@ def kimi(calls: Sequence[WeatherCall]) -> str:
     return f"<|tool_calls_section_begin|>{written}<|tool_calls_section_end|>"
 
 
+def granite(calls: Sequence[WeatherCall]) -> str:
+    return mistral(calls).replace("[TOOL_CALLS]", "<|tool_call|>", 1)
+
+
+def phi4(calls: Sequence[WeatherCall]) -> str:
+    return f"{granite(calls)}<|/tool_call|>"
+
+
+def cohere(calls: Sequence[WeatherCall]) -> str:
+    objects = [
+        dumps({"tool_call_id": str(number), "tool_name": name, "parameters": arguments})
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    return "<|START_ACTION|>[\n    " + ",\n    ".join(objects) + "\n]<|END_ACTION|>"
+
+
+def lfm2(calls: Sequence[WeatherCall]) -> str:
+    def value(argument: Any) -> str:
+        return dumps(argument) if isinstance(argument, str) else repr(argument)
+
+    written = [
+        f"{name}({', '.join(f'{key}={value(each)}' for key, each in arguments.items())})"
+        for name, arguments in calls
+    ]
+    return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
+
+
+def minicpm5(calls: Sequence[WeatherCall]) -> str:
+    def value(argument: Any) -> str:
+        text = argument if isinstance(argument, str) else dumps(argument)
+        return f"<![CDATA[{text}]]>" if re.search("[<&\n]", text) else text
+
+    return "".join(
+        f'<function name="{name}">'
+        + "".join(
+            f'<param name="{key}">{value(argument)}</param>' for key, argument in arguments.items()
+        )
+        + "</function>"
+        for name, arguments in calls
+    )
+
+
 def harmony(calls: Sequence[WeatherCall]) -> str:
     return "<|start|>assistant".join(
         f"<|channel|>commentary to=functions.{name} <|constrain|>json"
@@ -205,6 +251,9 @@ _DEEPSEEK = {"<think>": False, "</think>": False} | dict.fromkeys(
 _DSML = {"<think>": False, "</think>": False, "｜DSML｜": False}
 _XTML = dict.fromkeys(("<|open|>", "<|close|>", "<|sep|>"), True)
 
+_THINKS = {"<think>": False, "</think>": False}
+_COHERE = dict.fromkeys((*CohereFormat.markers, *BY_NAME["cohere"].markers), True)
+
 FAMILIES = [
     Family("hermes", HermesFormat(), hermes, _CALL_TOKENS, THINK),
     Family("hermes, markers spelled", HermesFormat(), hermes, {}, THINK),
@@ -238,6 +287,24 @@ FAMILIES = [
     Family("longcat", LongcatFormat(), writers.longcat, {}, BY_NAME["longcat"], verbatim=False),
     Family("longcat_json", LongcatJsonFormat(), writers.longcat_json, {}, BY_NAME["longcat"]),
     Family("nemotron", NemotronFormat(), writers.nemotron, {}, THINK),
+    Family("granite", GraniteFormat(), granite, {"<|tool_call|>": True}, BY_NAME["granite"]),
+    Family(
+        "granite, as Phi writes it",
+        GraniteFormat(),
+        phi4,
+        dict.fromkeys(GraniteFormat.markers, False),
+    ),
+    Family("cohere", CohereFormat(), cohere, _COHERE, BY_NAME["cohere"]),
+    Family("lfm2", Lfm2Format(), lfm2, dict.fromkeys(Lfm2Format.markers, True), verbatim=False),
+    Family("minicpm5", MiniCpm5Format(), minicpm5, _THINKS, THINK, verbatim=False),
+    Family(
+        "minicpm5, tags added",
+        MiniCpm5Format(),
+        minicpm5,
+        _THINKS | dict.fromkeys(("<function", "</function>", "<param", "</param>"), False),
+        THINK,
+        verbatim=False,
+    ),
     Family("harmony", None, harmony, dict.fromkeys(HarmonyAnswer.markers, True)),
 ]
 

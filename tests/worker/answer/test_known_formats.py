@@ -29,6 +29,13 @@ SIGNS = {
     "longcat": "<longcat_tool_call>{name}\n<longcat_arg_key>{key}</longcat_arg_key>",
     "longcat_json": '<longcat_tool_call>\n{"name": <function-name>, "arguments": <args-dict>}',
     "nemotron": '<TOOLCALL>[{{"name": "tool_name1", "arguments": "tool_args1"}}]</TOOLCALL>',
+    "lfm2": "List of tools: <|tool_list_start|>[{% for tool in tools %}",
+    "cohere": "write <|START_ACTION|> followed by a list of JSON-formatted tool calls",
+    "granite": "respond only with <|tool_call|> followed by a JSON list of tools used.",
+    "hermes": "<|start_of_role|>{% for tc in m.tool_calls %}<tool_call>\n{{ tc }}\n</tool_call>",
+    "minicpm5": '<function name="{{ call.name }}"><param name="{{ key }}">',
+    "muse": '<atem:function_calls>\n<atem:invoke name="$FUNCTION_NAME">',
+    "function_gemma": "<start_function_call>call:{{ call.name }}{",
     "qwen3_coder": "'<tool_call>\\n<function=' + tool_call.name + '>\\n<parameter='",
 }
 
@@ -46,6 +53,14 @@ def test_a_chat_template_shows_its_format(name: str) -> None:
         (["<|tool_calls_section_begin|>"], "kimi_k2", None),
         (["｜DSML｜", "<think>", "</think>"], "deepseek_dsml", "think"),
         (["<seed:think>", "</seed:think>"], None, "seed"),
+        (["<|tool_call_start|>", "<|tool_call_end|>"], "lfm2", None),
+        (["<|tool_call_start|>"], None, None),
+        (["<|tool_call|>", "<|/tool_call|>"], "granite", None),
+        (
+            ["<|START_ACTION|>", "<|END_ACTION|>", "<|END_THINKING|>", "<|END_RESPONSE|>"],
+            "cohere",
+            "cohere",
+        ),
     ],
 )
 def test_a_vocabulary_shows_the_format_where_the_template_does_not(
@@ -68,6 +83,9 @@ def test_a_vocabulary_shows_the_format_where_the_template_does_not(
         ("kimi_k2", "kimi_k2"),
         ("kimi_k3", "kimi_k3"),
         ("qwen3_coder", "qwen3_coder"),
+        ("minicpm5", "minicpm5"),
+        ("lfm2", "pythonic"),
+        ("gemma4", "gemma4"),
     ],
 )
 def test_calls_are_read_as_mlx_lm_reads_them(name: str, oracle: str, arguments: str) -> None:
@@ -152,3 +170,34 @@ def test_content_and_calls_of_kimi_k3_may_stand_in_its_frame(demo_folder: Path) 
     assert compiled.accepts(content, f"{thought}{opens}yes{closes}")
     assert compiled.accepts(content, "no")
     assert not compiled.accepts(content, f"{thought}{opens}maybe{closes}")
+
+
+def test_function_gemma_is_read_as_mlx_lm_reads_it_where_it_reads_it() -> None:
+    """Its parser knows neither objects nor lists."""
+    module: Any = importlib.import_module("mlx_lm.tool_parsers.function_gemma")
+    text = FAMILY["function_gemma"].write([("get_weather", ARGUMENTS["plain"])])
+    got = read(FAMILY["function_gemma"].parser(TOOLS), FAMILY["function_gemma"].tokens(text))
+    assert module.parse_tool_call(text) == {
+        "name": got.calls[0][0],
+        "arguments": json.loads(got.calls[0][1]),
+    }
+
+
+@pytest.mark.parametrize("value", ["a</param></function>]]>\n<b>", " spaces ", "]]>", "<![CDATA["])
+def test_a_value_of_minicpm5_is_what_stands_in_its_cdata(value: str) -> None:
+    family = FAMILY["minicpm5"]
+    text = family.write([("get_weather", {"city": value, "days": 2})])
+    got = read(family.parser(TOOLS), family.tokens(text))
+    assert [json.loads(arguments) for _, arguments in got.calls] == [{"city": value, "days": 2}]
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [("Paris", True), ("<![CDATA[Paris]]>", True), ("<![CDATA[a<b&c]]>", True), ("a<b", False)],
+)
+def test_the_grammar_of_minicpm5_has_cdata_where_xml_needs_it(
+    value: str, allowed: bool, demo_folder: Path
+) -> None:
+    compiled = Compiled(FAMILY["minicpm5"], demo_folder)
+    text = FAMILY["minicpm5"].write([("get_weather", {"city": "CITY", "units": "C"})])
+    assert compiled.accepts(required(compiled), text.replace("CITY", value)) == allowed

@@ -1,15 +1,16 @@
 """Gemma: `call:name{key:value}` with strings between `<escape>` marks (FunctionGemma) or `<|"|>`
 (Gemma 4), and keys without quotes."""
 
+import json
 import re
-from collections.abc import Collection, Sequence
-from typing import ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 from worker.answer.calls import CallWriter
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
-from worker.answer.formats.gemma_rules import GemmaRules
 from worker.answer.formats.json_rules import marker
+from worker.answer.formats.value_rules import ValueRules
 from worker.answer.reader import BrokenCall, Reading, TextReader
 from worker.answer.schema_types import escaped, resolve
 from worker.grammar.lark import Rules, literal, one_of
@@ -18,6 +19,40 @@ _NAME = re.compile(r"[^\s{}\ufdd0-\ufdef]+")
 _KEY = re.compile(r"[^:{}\[\],\ufdd0-\ufdef]+")
 _SCALAR = re.compile(r"[-+.0-9A-Za-z]+")
 _MAX_DEPTH = 64
+
+
+class _GemmaRules(ValueRules):
+    """Keys without quotes, strings between marks.
+
+    Args:
+        quote: the mark around strings, as a grammar has it.
+        text: a rule body for what stands between the marks.
+    """
+
+    any_key: ClassVar[str] = '/[A-Za-z_][A-Za-z0-9_]{0,63}/ ":"'
+
+    def __init__(
+        self, rules: Rules, prefix: str, root: Mapping[str, Any], quote: str, text: str
+    ) -> None:
+        super().__init__(rules, prefix, root)
+        self._quote = quote
+        self._text = text
+
+    def key(self, name: str) -> str:
+        return literal(f"{name}:")
+
+    def string(self, schema: Mapping[str, Any]) -> str:
+        least, most = schema.get("minLength"), schema.get("maxLength")
+        text = self._text
+        if isinstance(least, int) or isinstance(most, int):
+            text = f"/(?s:.{{{least or 0},{most if isinstance(most, int) else ''}}})/"
+        return f"{self._quote} {text} {self._quote}"
+
+    def text(self, value: str) -> str:
+        return f"{self._quote} {literal(value)} {self._quote}"
+
+    def plain(self, value: float | bool | None) -> str:
+        return literal(json.dumps(value))
 
 
 class GemmaFormat:
@@ -44,7 +79,7 @@ class GemmaFormat:
         calls = []
         for number, tool in enumerate(tools):
             root = tool.parameters
-            values = GemmaRules(rules, f"tool_{number}", root, quote, text)
+            values = _GemmaRules(rules, f"tool_{number}", root, quote, text)
             schema = resolve(root, root)
             arguments = values.object(schema if isinstance(schema, dict) else {})
             calls.append(f"{literal(tool.name)} {arguments}")

@@ -1,6 +1,6 @@
 """Grammars of calls that are JSON objects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worker.answer.control import ControlTokens
@@ -9,6 +9,7 @@ from worker.grammar.lark import Rules, literal, token
 from worker.grammar.schemas import moved, with_options
 
 SPACE = r"/[ \n]{1,8}/?"
+_NOTHING: Mapping[str, Any] = {}
 
 
 def marker(control: ControlTokens, text: str) -> str:
@@ -18,17 +19,24 @@ def marker(control: ControlTokens, text: str) -> str:
     )
 
 
-def call_schema(tools: Sequence[Tool], arguments_key: str) -> dict[str, Any]:
-    """Of an object with a tool's `name` and its arguments."""
+def call_schema(
+    tools: Sequence[Tool],
+    arguments_key: str,
+    *,
+    name_key: str = "name",
+    before: Mapping[str, Any] = _NOTHING,
+) -> dict[str, Any]:
+    """Of an object with a tool's name and its arguments; properties `before` them may be there."""
     places = {f"tool_{number}": tool for number, tool in enumerate(tools)}
     calls = [
         {
             "type": "object",
             "properties": {
-                "name": {"const": tool.name},
+                **before,
+                name_key: {"const": tool.name},
                 arguments_key: {"$ref": f"#/$defs/{place}"},
             },
-            "required": ["name", arguments_key],
+            "required": [name_key, arguments_key],
             "additionalProperties": False,
         }
         for place, tool in places.items()
@@ -37,11 +45,8 @@ def call_schema(tools: Sequence[Tool], arguments_key: str) -> dict[str, Any]:
     return {"anyOf": calls, "$defs": schemas}
 
 
-def call_list_schema(
-    tools: Sequence[Tool], arguments_key: str, *, parallel: bool
-) -> dict[str, Any]:
-    """Of a list of them: of one alone, unless `parallel`."""
-    call = call_schema(tools, arguments_key)
+def call_list_schema(call: Mapping[str, Any], *, parallel: bool) -> dict[str, Any]:
+    """Of a list of such calls: of one alone, unless `parallel`."""
     schema = {
         "type": "array",
         "items": {"anyOf": call["anyOf"]},

@@ -3,6 +3,7 @@
 from collections.abc import Container
 
 from worker.answer.formats.base import ToolFormat
+from worker.answer.formats.cohere import CohereFormat
 from worker.answer.formats.deepseek import (
     DeepSeekDsmlFormat,
     DeepSeekV3Format,
@@ -10,17 +11,21 @@ from worker.answer.formats.deepseek import (
 )
 from worker.answer.formats.gemma import FunctionGemmaFormat, GemmaFormat
 from worker.answer.formats.glm import GlmFormat
+from worker.answer.formats.granite import GraniteFormat
 from worker.answer.formats.hermes import HermesFormat
 from worker.answer.formats.kimi import KimiFormat
 from worker.answer.formats.kimi_k3 import TOKENS, KimiK3Format
 from worker.answer.formats.llama import LlamaFormat
 from worker.answer.formats.longcat import LongcatFormat, LongcatJsonFormat
+from worker.answer.formats.minicpm import MiniCpm5Format
 from worker.answer.formats.minimax import MiniMaxFormat
 from worker.answer.formats.mistral import MistralArgsFormat, MistralFormat
 from worker.answer.formats.nemotron import NemotronFormat
+from worker.answer.formats.pythonic import Lfm2Format
 from worker.answer.formats.qwen_xml import QwenXmlFormat, SeedFormat
 
 HARMONY = "harmony"
+MUSE = "muse"
 
 TOOL_FORMATS: dict[str, ToolFormat] = {
     each.name: each
@@ -43,10 +48,14 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
         LongcatFormat(),
         LongcatJsonFormat(),
         NemotronFormat(),
+        GraniteFormat(),
+        CohereFormat(),
+        Lfm2Format(),
+        MiniCpm5Format(),
     )
 }
 
-TOOL_FORMAT_NAMES = (*TOOL_FORMATS, HARMONY)
+TOOL_FORMAT_NAMES = (*TOOL_FORMATS, HARMONY, MUSE)
 
 _SIGNS: dict[str, str] = {
     "<minimax:tool_call>": MiniMaxFormat.name,
@@ -56,6 +65,11 @@ _SIGNS: dict[str, str] = {
     "<seed:tool_call>": SeedFormat.name,
     "<TOOLCALL>": NemotronFormat.name,
     "｜DSML｜": DeepSeekDsmlFormat.name,
+    "<atem:function_calls>": MUSE,
+    "<|tool_list_start|>": Lfm2Format.name,
+    "<|tool_call_start|>": Lfm2Format.name,
+    "<|START_ACTION|>": CohereFormat.name,
+    "<|tool_call|>": GraniteFormat.name,
 }
 """What only one format has: the first that stands in a template."""
 
@@ -63,6 +77,10 @@ _TOKENS: dict[str, tuple[str, ...]] = {
     KimiK3Format.name: TOKENS,
     KimiFormat.name: KimiFormat.openings,
     DeepSeekDsmlFormat.name: ("｜DSML｜",),
+    MUSE: ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
+    Lfm2Format.name: Lfm2Format.markers,
+    CohereFormat.name: CohereFormat.markers,
+    GraniteFormat.name: ("<|tool_call|>",),
 }
 """The added tokens that only one format has."""
 
@@ -89,6 +107,8 @@ def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
         return FunctionGemmaFormat.name
     if "<tool_call>" in template and "<function=" in template:
         return QwenXmlFormat.name
+    if '<function name="' in template and '<param name="' in template:
+        return MiniCpm5Format.name
     if "[TOOL_CALLS]" in template:
         return MistralArgsFormat.name if "[ARGS]" in template else MistralFormat.name
     if "<tool_call>" in template and "tool_calls" in template:

@@ -4,10 +4,11 @@ import re
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from worker.answer.calls import CallWriter, read_json_calls, read_json_head
+from worker.answer.calls import CallWriter, read_json_calls
 from worker.answer.control import ControlTokens
 from worker.answer.formats.base import Tool
-from worker.answer.formats.json_rules import SPACE, add_json, call_list_schema, marker
+from worker.answer.formats.json_list import JsonListFormat
+from worker.answer.formats.json_rules import SPACE, add_json, marker
 from worker.answer.reader import Reading, TextReader
 from worker.grammar.lark import Rules, literal, one_of
 
@@ -15,23 +16,12 @@ _OPEN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _NAME = re.compile(r"[^\s\[{\ufdd0-\ufdef]+")
 
 
-class MistralFormat:
+class MistralFormat(JsonListFormat):
     """A section is a list of JSON objects."""
 
     name: ClassVar[str] = "mistral"
     markers: ClassVar[tuple[str, ...]] = (_OPEN, _ARGUMENTS, _ID)
     openings: ClassVar[tuple[str, ...]] = (_OPEN,)
-
-    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
-        yield from reader.skip_space()
-        yield from reader.expect("[")
-        yield from read_json_head(reader, names)
-
-    def add_section(
-        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
-    ) -> str:
-        calls = add_json(rules, "calls", call_list_schema(tools, "arguments", parallel=parallel))
-        return rules.add("section", f"{marker(control, _OPEN)} {SPACE} {calls}")
 
     def read_section(
         self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]

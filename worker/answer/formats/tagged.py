@@ -157,34 +157,33 @@ class TaggedFormat:
             yield from reader.skip_space()
             yield from reader.expect(*control.forms(tags.value))
         yield from reader.expect(tags.line, "")
+        ends = control.forms(tags.value_end)
+        ends = tuple(dict.fromkeys([*(f"{tags.line}{end}" for end in ends), *ends]))
+        if tags.quotes is not None:
+            begin, close = map(control.forms, tags.quotes)
+            if (yield from reader.expect(*begin, "")):
+                ends = tuple(f"{each}{end}" for each in close for end in ends)
         is_string = written_type == tags.string_type
         if is_string and ("string" in types if tags.typed else types == {"string"}):
             calls.write('"')
-            yield from self._read_text(
-                reader, control, lambda text: calls.write(escaped(text)), follows
-            )
+            yield from _read_text(reader, lambda text: calls.write(escaped(text)), ends, follows)
             calls.write('"')
             return
         pieces: list[str] = []
-        yield from self._read_text(reader, control, pieces.append, follows)
+        yield from _read_text(reader, pieces.append, ends, follows)
         convert = as_json if is_string else typed_as_json
         calls.write(convert("".join(pieces), types))
 
-    def _read_text(
-        self,
-        reader: TextReader,
-        control: ControlTokens,
-        emit: Callable[[str], object],
-        follows: Sequence[str],
-    ) -> Reading[None]:
-        """Up to the end that another parameter or the end of the call follows."""
-        ends = control.forms(self.tags.value_end)
-        ends = tuple(dict.fromkeys([*(f"{self.tags.line}{end}" for end in ends), *ends]))
-        while True:
-            end = yield from reader.read_until(emit, *ends)
-            if (yield from reader.is_next(*follows)):
-                return
-            emit(end)
+
+def _read_text(
+    reader: TextReader, emit: Callable[[str], object], ends: Sequence[str], follows: Sequence[str]
+) -> Reading[None]:
+    """Up to the end that another parameter or the end of the call follows."""
+    while True:
+        end = yield from reader.read_until(emit, *ends)
+        if (yield from reader.is_next(*follows)):
+            return
+        emit(end)
 
 
 @cache

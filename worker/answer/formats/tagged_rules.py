@@ -1,6 +1,7 @@
 """Grammars of calls of tags with values between them."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ class TaggedRules:
         self._written = written
 
     def section(self, tools: Sequence[Tool], *, parallel: bool) -> str:
-        calls = [self._call(number, tool) for number, tool in enumerate(tools)]
+        calls = [self.call(number, tool) for number, tool in enumerate(tools)]
         call = self._rules.add("call", one_of(calls))
         if self._tags.several and parallel:
             call = f"{call} ({SPACE} {call})*"
@@ -43,8 +44,8 @@ class TaggedRules:
         ]
         return self._rules.add("section", one_of(sections))
 
-    def _call(self, number: int, tool: Tool) -> str:
-        """From its tag to its end, if it has one of its own."""
+    def call(self, number: int, tool: Tool) -> str:
+        """A call from its tag to its end, if it has one of its own."""
         tags, root = self._tags, tool.parameters
         schema = resolve(root, root)
         properties = schema.get("properties") if isinstance(schema, dict) else None
@@ -94,41 +95,56 @@ class TaggedRules:
     # Values with what ends them.
 
     def _untyped(self, value: "_Value", types: frozenset[str]) -> str:
-        """Only what is written without quotes needs a grammar of its own."""
+        """Within quotes, if there are any, or without."""
+        if (quotes := self._tags.quotes) is None:
+            return self._bare(value, types, self._end)
+        begin, end = quotes
+        within = _Value(f"{value.name}_quoted", value.schema, value.root)
+        quoted = f"{self._marker(begin)} {self._bare(within, types, f'{end}{self._end}')}"
+        value = _Value(value.name, value.schema, value.root, f"[^{pattern(self._tags.quoted)}]")
+        return one_of([quoted, *filter(None, [self._bare(value, types, self._end)])])
+
+    def _bare(self, value: "_Value", types: frozenset[str], end: str) -> str:
+        """Only what is text needs a grammar of its own."""
         if "string" not in types:
-            return self._json(value, types, types)
+            return self._json(value, types, types, end)
         if (fixed := value.fixed) is not None:
-            return self._one_of(fixed)
-        return self._text(value)
+            return self._one_of([each for each in fixed if value.may_be(each)], end)
+        return self._text(value, end)
 
     def _typed(self, value: "_Value", kinds: frozenset[str], types: frozenset[str]) -> str:
         """A value of some of its schema's types."""
         if (fixed := value.fixed) is not None:
-            return self._one_of([each for each in fixed if type_of(each) in kinds] or fixed)
-        return self._text(value) if kinds == {"string"} else self._json(value, kinds, types)
+            fixed = [each for each in fixed if type_of(each) in kinds] or fixed
+            return self._one_of(fixed, self._end)
+        if kinds == {"string"}:
+            return self._text(value, self._end)
+        return self._json(value, kinds, types, self._end)
 
-    def _one_of(self, values: Sequence[Any]) -> str:
+    def _one_of(self, values: Sequence[Any], end: str) -> str:
         texts = [each if isinstance(each, str) else json.dumps(each) for each in values]
-        return one_of([self._marker(f"{text}{self._end}") for text in texts])
+        return one_of([self._marker(f"{text}{end}") for text in texts]) if texts else ""
 
-    def _json(self, value: "_Value", kinds: Collection[str], types: Collection[str]) -> str:
+    def _json(
+        self, value: "_Value", kinds: Collection[str], types: Collection[str], end: str
+    ) -> str:
         schema = value.schema
         whole = moved(schema, "#/$defs/root") if isinstance(schema, dict) else schema
         parts = [whole] if kinds == types else [whole, {"type": sorted(kinds)}]
         json_ = add_json(self._rules, value.name, {"allOf": parts, "$defs": {"root": value.root}})
-        return f"{json_} {self._marker(self._end)}"
+        return f"{json_} {self._marker(end)}"
 
-    def _text(self, value: "_Value") -> str:
+    def _text(self, value: "_Value", end: str) -> str:
         """A text ends at the first mark of its end; where that has a special token, which no text
         has, at this."""
         name = f"{value.name}_text"
-        if not self._control.is_special(self._end):
-            self._rules.add(f"{name}[lazy]", f"/(?s:{value.characters}){pattern(self._end)}/")
+        if not self._control.is_special(end):
+            self._rules.add(f"{name}[lazy]", f"/(?s:{value.characters}){pattern(end)}/")
             return name
-        first = self._control.token_ids(self._end)[0]
+        first = self._control.token_ids(end)[0]
         before = first if isinstance(first, str) else ""
         self._rules.add(name, f"/(?s:{value.characters}){pattern(before)}/")
-        return f"{name} {self._marker(self._end.removeprefix(before))}"
+        return f"{name} {self._marker(end.removeprefix(before))}"
 
     @property
     def _end(self) -> str:
@@ -139,12 +155,14 @@ class TaggedRules:
 
 
 class _Value:
-    """The schema of one value, and the name of its rules."""
+    """The schema of one value, the name of its rules, and which characters it may be of if it is
+    a text."""
 
-    def __init__(self, name: str, schema: Any, root: dict[str, Any]) -> None:
+    def __init__(self, name: str, schema: Any, root: dict[str, Any], character: str = ".") -> None:
         self.name = name
         self.schema = schema
         self.root = root
+        self._character = character
         self._found = resolve(schema, root)
 
     @property
@@ -163,5 +181,11 @@ class _Value:
         if isinstance(self._found, dict):
             least, most = self._found.get("minLength"), self._found.get("maxLength")
             if isinstance(least, int) or isinstance(most, int):
-                return f".{{{least or 0},{most if isinstance(most, int) else ''}}}"
-        return ".*"
+                count = f"{{{least or 0},{most if isinstance(most, int) else ''}}}"
+                return f"{self._character}{count}"
+        return f"{self._character}*"
+
+    def may_be(self, value: Any) -> bool:
+        """Whether a value can be written with the characters of a text."""
+        text = value if isinstance(value, str) else json.dumps(value)
+        return re.fullmatch(f"(?s:{self._character}*)", text) is not None

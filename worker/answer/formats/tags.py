@@ -19,6 +19,7 @@ class Tags:
         number: between a function's name and the number of its call.
         typed: between a parameter's name and its type.
         types: how the type of a value is written, by its JSON type.
+        quotes: what a value may stand between, and must where it holds one of `quoted`.
     """
 
     sections: tuple[tuple[str, str], ...]
@@ -34,6 +35,8 @@ class Tags:
     number: str = ""
     typed: str = ""
     types: Mapping[str, str] = field(default_factory=dict)
+    quotes: tuple[str, str] | None = None
+    quoted: str = ""
 
     @property
     def openings(self) -> tuple[str, ...]:
@@ -43,7 +46,7 @@ class Tags:
     def markers(self) -> tuple[str, ...]:
         pairs = [marker for pair in self.sections for marker in pair]
         around = (self.call, self.named, self.end, self.key, self.keyed, self.value, self.value_end)
-        return tuple(marker for marker in (*pairs, *around) if marker)
+        return tuple(marker for marker in (*pairs, *around, *(self.quotes or ())) if marker)
 
     @property
     def string_type(self) -> str:

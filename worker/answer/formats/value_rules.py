@@ -1,8 +1,8 @@
-"""Grammars of values as Gemma writes them: keys without quotes, strings between its own marks."""
+"""Grammars of values in a family's own notation, which is not JSON."""
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from worker.answer.schema_types import json_types, resolve
 from worker.grammar.lark import Rules, literal, one_of
@@ -15,25 +15,49 @@ _NUMBERS = (
 _MAX_DEPTH = 32
 
 
-class GemmaRules:
+class ValueRules(ABC):
     """Adds rules for the values of one schema.
 
     Args:
         prefix: of the names of its rules.
-        quote: the mark around strings, as a grammar has it.
-        text: a rule body for what stands between the marks.
+
+    Attributes:
+        comma: what parts members, as a grammar has it.
+        any_key: the key of a member that has no name in the schema, and what parts it from its
+            value.
     """
 
-    def __init__(
-        self, rules: Rules, prefix: str, root: Mapping[str, Any], quote: str, text: str
-    ) -> None:
+    comma: ClassVar[str] = '","'
+    any_key: ClassVar[str]
+
+    def __init__(self, rules: Rules, prefix: str, root: Mapping[str, Any]) -> None:
         self._rules = rules
         self._prefix = prefix
         self._root = root
-        self._quote = quote
-        self._text = text
         self._count = 0
         self._references: dict[str, str] = {}
+
+    @abstractmethod
+    def key(self, name: str) -> str:
+        """The key of an object's member, and what parts it from its value."""
+
+    @abstractmethod
+    def string(self, schema: Mapping[str, Any]) -> str:
+        """Any string of a schema."""
+
+    @abstractmethod
+    def text(self, value: str) -> str:
+        """One string."""
+
+    @abstractmethod
+    def plain(self, value: float | bool | None) -> str:
+        """One number, boolean or null."""
+
+    def plain_of(self, kinds: Sequence[str], schema: Mapping[str, Any]) -> str:
+        """Numbers, booleans and null, as far as they are of these types."""
+        bounds = {key: schema[key] for key in _NUMBERS if key in schema}
+        plain_schema = with_options({"type": list(kinds), **bounds}, lenient=True)
+        return self._rules.refer(self._name(), {"json_schema": plain_schema})
 
     def value(self, schema: Any, depth: int = 0) -> str:
         """What stands for a value of a schema."""
@@ -52,12 +76,9 @@ class GemmaRules:
         types = json_types(schema, self._root)
         alternatives = []
         if plain := [kind for kind in _PLAIN if kind in types]:
-            bounds = {key: schema[key] for key in _NUMBERS if key in schema}
-            name = self._name()
-            plain_schema = with_options({"type": plain, **bounds}, lenient=True)
-            alternatives.append(self._rules.refer(name, {"json_schema": plain_schema}))
+            alternatives.append(self.plain_of(plain, schema))
         if "string" in types:
-            alternatives.append(self._string(schema))
+            alternatives.append(self.string(schema))
         if "array" in types:
             alternatives.append(self._list(schema, depth))
         if "object" in types:
@@ -65,26 +86,29 @@ class GemmaRules:
         return one_of(alternatives) if alternatives else self._any()
 
     def object(self, schema: Mapping[str, Any], depth: int = 0) -> str:
-        """`{key:value,...}` of the properties that are named; of any where none are."""
+        """A whole object."""
+        return (
+            f"{literal('{')} {self.members(schema, self.key, self.any_key, depth)} {literal('}')}"
+        )
+
+    def members(
+        self, schema: Mapping[str, Any], key_of: Callable[[str], str], any_key: str, depth: int = 0
+    ) -> str:
+        """The properties that are named, in their order; any where none are."""
         properties = schema.get("properties")
         if not isinstance(properties, dict):
-            if schema.get("additionalProperties") is False:
-                return literal("{}")
-            return self._open_object()
+            return "" if schema.get("additionalProperties") is False else self._any_members(any_key)
         required = schema.get("required") or ()
         first, rest = "", ""  # of what follows: where nothing was written, and where something was
         for key, inner in reversed(properties.items()):
-            pair = self._rules.add(
-                self._name(), f"{literal(f'{key}:')} {self.value(inner, depth + 1)}"
-            )
+            pair = self._rules.add(self._name(), f"{key_of(key)} {self.value(inner, depth + 1)}")
             if key in required:
-                first, rest = f"{pair} {rest}", f'"," {pair} {rest}'
+                first, rest = f"{pair} {rest}", f"{self.comma} {pair} {rest}"
             else:
                 first = f"({pair} {rest} | {first})" if first else f"({pair} {rest})?"
-                rest = f'("," {pair})? {rest}'
+                rest = f"({self.comma} {pair})? {rest}"
             rest = self._rules.add(self._name(), rest) if rest.strip() else ""
-        body = self._rules.add(self._name(), first) if first.strip() else ""
-        return f"{literal('{')} {body} {literal('}')}"
+        return self._rules.add(self._name(), first) if first.strip() else ""
 
     def _list(self, schema: Mapping[str, Any], depth: int) -> str:
         items = schema.get("items")
@@ -95,48 +119,40 @@ class GemmaRules:
         least = least if isinstance(least, int) else 0
         if most == 0:
             return literal("[]")
-        others = f'("," {item}){{{max(0, least - 1)},{most - 1 if isinstance(most, int) else ""}}}'
+        most_others = most - 1 if isinstance(most, int) else ""
+        others = f"({self.comma} {item}){{{max(0, least - 1)},{most_others}}}"
         full = f"{item} {others}"
         return f'"[" {full} "]"' if least > 0 else f'"[" ({full})? "]"'
-
-    def _string(self, schema: Mapping[str, Any]) -> str:
-        least, most = schema.get("minLength"), schema.get("maxLength")
-        text = self._text
-        if isinstance(least, int) or isinstance(most, int):
-            text = f"/(?s:.{{{least or 0},{most if isinstance(most, int) else ''}}})/"
-        return f"{self._quote} {text} {self._quote}"
 
     def _written(self, value: Any) -> str:
         match value:
             case str():
-                return f"{self._quote} {literal(value)} {self._quote}"
+                return self.text(value)
             case Mapping():
-                pairs = f" {literal(',')} ".join(
-                    f"{literal(f'{key}:')} {self._written(each)}" for key, each in value.items()
+                pairs = f" {self.comma} ".join(
+                    f"{self.key(key)} {self._written(each)}" for key, each in value.items()
                 )
                 return f"{literal('{')} {pairs} {literal('}')}"
             case Sequence():
-                parts = f" {literal(',')} ".join(self._written(each) for each in value)
+                parts = f" {self.comma} ".join(self._written(each) for each in value)
                 return f'"[" {parts} "]"'
             case _:
-                return literal(json.dumps(value))
+                return self.plain(value)
 
-    def _open_object(self) -> str:
-        any_value = self._any()
-        pair = f"/[A-Za-z_][A-Za-z0-9_]{{0,63}}/ {literal(':')} {any_value}"
-        return f'{literal("{")} ({pair} ("," {pair})*)? {literal("}")}'
+    def _any_members(self, any_key: str) -> str:
+        pair = f"{any_key} {self._any()}"
+        return f"({pair} ({self.comma} {pair})*)?"
 
     def _any(self) -> str:
         """A rule for a value of any kind."""
         name = f"{self._prefix}_any"
         if name not in self._references:
             self._references[name] = name
-            plain = self._rules.refer(
-                f"{name}_plain", {"json_schema": with_options({"type": list(_PLAIN)})}
+            items = f'"[" ({name} ({self.comma} {name})*)? "]"'
+            members = f"{literal('{')} {self._any_members(self.any_key)} {literal('}')}"
+            self._rules.add(
+                name, one_of([self.plain_of(_PLAIN, {}), self.string({}), items, members])
             )
-            text = f"{self._quote} {self._text} {self._quote}"
-            items = f'"[" ({name} ("," {name})*)? "]"'
-            self._rules.add(name, one_of([plain, text, items, self._open_object()]))
         return name
 
     def _name(self) -> str:

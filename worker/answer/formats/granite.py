@@ -1,0 +1,21 @@
+"""Granite 3 and Phi-4-mini: `<|tool_call|>` and a JSON list, which Phi closes. Granite 3.1 spells
+its opening `<tool_call>`."""
+
+from typing import ClassVar
+
+from worker.answer.control import ControlTokens
+from worker.answer.formats.json_list import JsonListFormat
+
+_OPEN, _CLOSE = "<|tool_call|>", "<|/tool_call|>"
+
+
+class GraniteFormat(JsonListFormat):
+    """A section is a list of JSON objects."""
+
+    name: ClassVar[str] = "granite"
+    markers: ClassVar[tuple[str, ...]] = (_OPEN, _CLOSE)
+    openings: ClassVar[tuple[str, ...]] = (_OPEN, "<tool_call>")
+    closing: ClassVar[str] = _CLOSE
+
+    def closes(self, control: ControlTokens) -> bool:
+        return control.by_token(_CLOSE) != _CLOSE  # Granite has no such token

@@ -1,0 +1,69 @@
+"""Families whose calls are a list of JSON objects behind a marker."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from worker.answer.calls import CallWriter, read_json_calls, read_json_head
+from worker.answer.control import ControlTokens
+from worker.answer.formats.base import Tool
+from worker.answer.formats.json_rules import (
+    SPACE,
+    add_json,
+    call_list_schema,
+    call_schema,
+    marker,
+)
+from worker.answer.reader import Reading, TextReader
+from worker.grammar.lark import Rules, one_of
+
+
+class JsonListFormat:
+    """A section is an opening, the list, and what closes it.
+
+    Attributes:
+        closing: what ends a section, if anything does.
+        name_key, arguments_key: the keys of each object.
+        before: properties that may stand before them.
+    """
+
+    name: ClassVar[str]
+    markers: ClassVar[tuple[str, ...]]
+    openings: ClassVar[tuple[str, ...]]
+    closing: ClassVar[str] = ""
+    name_key: ClassVar[str] = "name"
+    arguments_key: ClassVar[str] = "arguments"
+    before: ClassVar[Mapping[str, Any]] = {}
+
+    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
+        yield from reader.skip_space()
+        yield from reader.expect("[")
+        yield from read_json_head(reader, names, name_key=self.name_key, before=self.before)
+
+    def add_section(
+        self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
+    ) -> str:
+        call = call_schema(tools, self.arguments_key, name_key=self.name_key, before=self.before)
+        calls = add_json(rules, "calls", call_list_schema(call, parallel=parallel))
+        opening = one_of([marker(control, each) for each in self.openings])
+        closing = f"{SPACE} {marker(control, self.closing)}" if self.closes(control) else ""
+        return rules.add("section", f"{opening} {SPACE} {calls} {closing}")
+
+    def read_section(
+        self, reader: TextReader, calls: CallWriter, control: ControlTokens, tools: Sequence[Tool]
+    ) -> Reading[None]:
+        openings = [form for each in self.openings for form in control.forms(each)]
+        yield from reader.expect(*openings)
+        yield from reader.skip_space()
+        yield from read_json_calls(
+            reader, calls, arguments_key=self.arguments_key, name_key=self.name_key
+        )
+        if not self.closes(control):
+            return
+        yield from reader.skip_space()
+        is_token = control.by_token(self.closing) != self.closing
+        if not is_token or (yield from reader.peek()):  # a token may be what ends the answer
+            yield from reader.expect(*control.forms(self.closing))
+
+    def closes(self, control: ControlTokens) -> bool:
+        """Whether a model with these tokens closes a section."""
+        return bool(self.closing)

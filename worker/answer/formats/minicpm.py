@@ -1,0 +1,31 @@
+"""MiniCPM5: `<function name="name"><param name="key">value</param></function>`, with a value in
+`<![CDATA[...]]>` where XML would not take it as it is."""
+
+from collections.abc import Collection
+from typing import ClassVar
+
+from worker.answer.formats.tagged import TaggedFormat
+from worker.answer.formats.tags import Tags
+from worker.answer.reader import Reading, TextReader
+
+
+class MiniCpm5Format(TaggedFormat):
+    """One call a section."""
+
+    name: ClassVar[str] = "minicpm5"
+    tags: ClassVar[Tags] = Tags(
+        sections=(("", ""),),
+        call='<function name="',
+        named='">',
+        end="</function>",
+        key='<param name="',
+        keyed='">',
+        value_end="</param>",
+        quotes=("<![CDATA[", "]]>"),
+        quoted="<&\n",
+    )
+    markers: ClassVar[tuple[str, ...]] = tags.markers
+    openings: ClassVar[tuple[str, ...]] = (tags.call,)
+
+    def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
+        yield from reader.expect(*(f"{name}{self.tags.named}" for name in names))
