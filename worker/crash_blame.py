@@ -55,9 +55,9 @@ class CrashBlame:
     def carry_out(
         self, engine: EngineProcess, on_it: Collection[ActiveRequest]
     ) -> Collection[ActiveRequest]:
-        """Fail the model that is to blame, if one is; returns which of the requests that were on
-        the engine may be. Where nobody knows: what has generated there for a while is hardly why it
-        ended, what came just now is."""
+        """Fail the model that is to blame, if one is; returns the requests that may be. Where
+        nobody knows, they are of those that were on the engine: what has generated there for a
+        while is hardly why it ended, what came just now is."""
         found = self._found.pop(engine.index, _Blame())
         if found.fails is not None:
             self._loader.give_up(found.fails, found.why)
@@ -66,8 +66,12 @@ class CrashBlame:
         return [request for request in on_it if not request.started] or on_it
 
     def _died(self, model: Model, work: Work, reason: str) -> _Blame:
-        entries = map(self._requests.of_sequence, work.sequences)
-        involved = {entry[0].key: entry[0] for entry in entries if entry is not None}
+        numbers = set(work.sequences)
+        involved = {
+            request.key: request
+            for request in self._requests  # those too of which an engine was told beforehand
+            if any(choice.sequence in numbers for choice in request.choices)
+        }
         newcomers = [key for key, request in involved.items() if not request.started]
         logger.error(
             "model %s: an engine ended over it (%s of %d requests): %s",

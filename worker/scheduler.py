@@ -181,6 +181,7 @@ class Scheduler:
         request = ActiveRequest(
             dispatch, owner, self._worker, sequences, self._prompt_rules, announces=announces
         )
+        request.suspect = self.models.loader.deaths.suspects(request.model, request.key)
         self._status.accepted(request)
         self._enqueue(request)
         self._admit_all()
@@ -344,6 +345,9 @@ class Scheduler:
         on_it = [request for request in self._requests if request.engine == engine.index]
         suspects = self._blame.carry_out(engine, on_it)
         self.give_back_all(error, engine=engine.index, suspects=suspects)
+        for request in suspects:
+            if request.engine is None:  # the engine was told of it beforehand, and prepared it
+                self._fail(request, error, give_back=True, suspect=True)
         failed = {other.index for other in self.engines if other.state == "failed"}
         if len(failed) == len(self.engines):
             self.give_back_all(error)

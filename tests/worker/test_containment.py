@@ -233,7 +233,7 @@ async def test_a_request_that_ends_two_engines_ends_itself_and_its_model_serves_
     report = await _report(cluster)
     assert report.engines[0].restarts == restarts + 2
     assert await _is_warm(cluster, _TOUCHY)
-    assert all(reader.migrations for reader in readers)
+    assert any(reader.migrations for reader in readers)
 
 
 async def test_engines_that_are_killed_from_outside_cost_no_model_its_name(
@@ -252,4 +252,4 @@ async def test_engines_that_are_killed_from_outside_cost_no_model_its_name(
                 return back and await _is_warm(cluster, *_GOOD)
 
             await wait_until(is_back)
-    assert all(reader.migrations for reader in readers)
+    assert any(reader.migrations for reader in readers)

@@ -111,7 +111,9 @@ class Engine:
             engines=engines,
         )
         self._foreseen = ForeseenPrompts(self._kv_memory, self._kept_of)
-        self._preparation = Preparation(self._models.find, self._foreseen.known, self._inbox.put)
+        self._preparation = Preparation(
+            self._models.find, self._foreseen.known, self._inbox.put, self._activity
+        )
         self._rounds = Rounds(
             self._models.batches,
             send,

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, cast, get_args
 
 from shared.ids import ModelId
 
-Phase = Literal["load", "prefill", "step"]
+Phase = Literal["load", "prompt", "prefill", "step"]
 
 MOST_SEQUENCES = 1024
 """Of one record; more are left out."""

@@ -278,7 +278,8 @@ class ModelLoader:
             for engine in self._engines:
                 engine.send(UnloadModel(model.id))
         self._give_up(model, message, "failed")
-        self._on_failed(model, Unavailable(message, code="model_unavailable"))
+        named = message if model.id in message else f"{model.id}: {message}"
+        self._on_failed(model, Unavailable(named, code="model_unavailable"))
 
     def _give_up(self, model: Model, message: str, state: ModelState) -> None:
         model.state, model.phase, model.progress, model.error = state, None, None, message
