@@ -131,6 +131,7 @@ class ActiveRequest:
         told: the end was sent; what is sent now was said before.
         differs: it was generated otherwise by an earlier attempt.
         announces: its client hears `accepted` from here.
+        suspect: an engine ended over it, and over others, and nobody knows yet over which.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class ActiveRequest:
         self.progress: float | None = None
         self.engine: int | None = None
         self.fenced = False
+        self.suspect = False
         self.told = False
         self.end: Done | Failed | None = None
         self.ended_at = 0.0

@@ -21,6 +21,7 @@ from worker.engine_process import EngineProcess
 from worker.engine_threads import EngineThreads, shared_cores
 from worker.foresight import Foresight
 from worker.models.catalogue import ModelCatalogue
+from worker.quarantine import Quarantine
 from worker.queue_figures import QueueFigures
 
 _LEAST_AHEAD = 2
@@ -36,10 +37,11 @@ class _Kind(NamedTuple):
     model: ModelId
     urgent: bool
     counts_only: bool
+    suspect: bool
 
 
 def _kind(request: ActiveRequest) -> _Kind:
-    return _Kind(request.model, request.urgent, request.counts_only)
+    return _Kind(request.model, request.urgent, request.counts_only, request.suspect)
 
 
 class Admission:
@@ -75,6 +77,7 @@ class Admission:
         self._threads = EngineThreads(engines, shared_cores(settings.engines))
         self._costs = costs
         self._foresight = Foresight()
+        self._quarantine = Quarantine()
 
     def configure(self, settings: RequestQueueSettings) -> None:
         """Hold other limits; who waits already stays."""
@@ -185,6 +188,7 @@ class Admission:
         self._prefixes.add(request.prefixes)
         self._costs.came(request, engine.index)
         self._foresight.admitted(request, engine)
+        self._quarantine.came(request)
         return request, engine
 
     def leave_place(self, engine: int, model: ModelId) -> None:
@@ -196,6 +200,7 @@ class Admission:
         """A request that was admitted has ended."""
         self._prefixes.remove(request.prefixes)
         self._costs.went(request)
+        self._quarantine.went(request)
 
     # What engines are told of those who wait.
 
@@ -270,6 +275,8 @@ class Admission:
         extra: int = 0,
     ) -> EngineProcess | None:
         """An engine with a slot. Whether there is one depends on the kind alone."""
+        if kind.suspect and not self._quarantine.admits(kind.model):
+            return None
         holders = self._models[kind.model].engines
         if kind.counts_only:
             return self._choice.least_busy(holders)

@@ -142,6 +142,7 @@ class Agent:
                 / 1000,
                 on_fact=self._on_fact,
                 on_lost=self._on_engine_lost,
+                explain=self._scheduler.explain_end,
             )
             for index in range(plan.count)
         )

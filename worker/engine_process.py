@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import sys
 import time
@@ -11,9 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import orjson
+import psutil
 
 from shared.errors import DecodeError
 from shared.settings.tree import Engines
+from worker.engine_end import EngineEnd
+from worker.link.activity import ActivityRecord, new_activity_file
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
 from worker.link.messages import EngineAlive, EngineMeasured, EngineStarted, Fact, Order, Stop
 from worker.machine import environment_with_threads
@@ -23,8 +27,6 @@ logger = logging.getLogger(__name__)
 EngineState = Literal["starting", "running", "restarting", "failed", "stopped"]
 _RESTART_WINDOW_S = 600
 _KEPT_STDERR_LINES = 200
-_CRASH = "Fatal Python error"
-"""How faulthandler begins; the stacks of all threads follow."""
 _STDERR_LINE_BYTES = 1024 * 1024
 _WATCH_S = 0.5
 _NOTHING = EngineMeasured(0, 0, 0, 0, 0, 0, 0.0)
@@ -40,6 +42,8 @@ class EngineProcess:
         on_fact: awaited for each fact, in order; while it waits, the engine is not read, so
             that backpressure reaches it.
         on_lost: awaited when the process has ended by itself, with the reason for people.
+        explain: called before that; whether somebody else is to blame for the end, which then does
+            not count towards `max_restarts`.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class EngineProcess:
         retry_after_failure_s: float,
         on_fact: Callable[["EngineProcess", Fact], Awaitable[None]],
         on_lost: Callable[["EngineProcess", str], Awaitable[None]],
+        explain: Callable[["EngineProcess", EngineEnd], bool] = lambda _, __: False,
     ) -> None:
         self.index = index
         self.threads = threads
@@ -64,6 +69,7 @@ class EngineProcess:
         self._retry_after_failure_s = retry_after_failure_s
         self._on_fact = on_fact
         self._on_lost = on_lost
+        self._explain = explain
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._stopping = False
@@ -72,6 +78,7 @@ class EngineProcess:
         self._silent_s = 0.0  # counted while we listen
         self._listening = False
         self._hung: str | None = None
+        self._was_stopped = False  # when it was found to hang
 
     @property
     def pid(self) -> int | None:
@@ -86,13 +93,16 @@ class EngineProcess:
     async def run(self) -> None:
         """Start the engine, and again whenever it dies, until `stop`."""
         while not self._stopping:
-            reason = await self._run_once()
+            end = await self._run_once()
             if self._stopping:
                 break
             self.started, self._writer, self.measured = None, None, _NOTHING
-            logger.error("engine %d ended: %s", self.index, reason, extra={"engine": self.index})
-            self.state = "restarting" if self._may_restart() else "failed"
-            await self._on_lost(self, reason)
+            logger.error(
+                "engine %d ended: %s", self.index, end.reason, extra={"engine": self.index}
+            )
+            may_restart = self._explain(self, end) or self._may_restart()
+            self.state = "restarting" if may_restart else "failed"
+            await self._on_lost(self, end.reason)
             delay_s = self._settings.restart_delay_ms / 1000
             await asyncio.sleep(
                 delay_s if self.state == "restarting" else self._retry_after_failure_s
@@ -127,23 +137,20 @@ class EngineProcess:
             self._deaths.popleft()
         return len(self._deaths) <= self._settings.max_restarts
 
-    async def _run_once(self) -> str:
-        """One life of the process; returns why it ended."""
+    async def _run_once(self) -> EngineEnd:
+        """One life of the process; returns how it ended."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "worker.engine", "--fd", str(theirs.fileno())),
-                *self._arguments,
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                limit=_STDERR_LINE_BYTES,
-                env={**environment_with_threads(self.threads), **_LIBRARIES},
-            )
+        activity_file = new_activity_file()
+        activity = ActivityRecord.open(activity_file)
+        try:
+            self._process = await self._start(theirs.fileno(), activity_file)
+        finally:
+            theirs.close()
+            os.close(activity_file)
         reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._hung = None
+        self._hung, self._was_stopped = None, False
         self._last_lines.clear()
-        with contextlib.closing(self._writer):
+        with contextlib.closing(self._writer), contextlib.closing(activity):
             async with asyncio.TaskGroup() as tasks:
                 watchdogs = [
                     tasks.create_task(self._kill_slow_start()),
@@ -157,7 +164,24 @@ class EngineProcess:
                 if problem:
                     self.kill()
                 status = await self._process.wait()
-        return self._hung or problem or self._describe(status)
+            if self._hung:
+                return EngineEnd.by_agent(self._hung, activity.read(), stopped=self._was_stopped)
+            if problem:
+                return EngineEnd("fault", problem)
+            return EngineEnd.by_itself(status, activity.read(), list(self._last_lines))
+
+    async def _start(self, channel: int, activity: int) -> asyncio.subprocess.Process:
+        """Start a process that inherits these two descriptors."""
+        descriptors = ("--fd", str(channel), "--activity-fd", str(activity))
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "worker.engine", *descriptors),
+            *self._arguments,
+            pass_fds=[channel, activity],
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_STDERR_LINE_BYTES,
+            env={**environment_with_threads(self.threads), **_LIBRARIES},
+        )
 
     async def _kill_slow_start(self) -> None:
         limit_s = self._settings.startup_timeout_ms / 1000
@@ -175,7 +199,14 @@ class EngineProcess:
             if self.started is not None and self._listening:
                 self._silent_s += _WATCH_S
             if self._silent_s >= limit_s:
+                self._was_stopped = self._is_stopped()
                 self._give_up(f"no sign of life for {limit_s:g} s")
+
+    def _is_stopped(self) -> bool:
+        """Whether somebody stopped the process: that it is silent is not its fault then."""
+        with contextlib.suppress(psutil.Error):
+            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
+        return False
 
     def _give_up(self, reason: str) -> None:
         logger.error("engine %d: %s; killing it", self.index, reason)
@@ -214,13 +245,6 @@ class EngineProcess:
             text = line.decode(errors="replace").rstrip()
             self._last_lines.append(text)
             logger.info("%s", _plain(text), extra={"engine": self.index, "kind": "engine"})
-
-    def _describe(self, status: int) -> str:
-        how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        lines = [line for line in self._last_lines if line.strip()]
-        crashes = [line for line in lines if line.startswith(_CRASH)]
-        last = (crashes or lines or [""])[-1]
-        return f"{how}{': ' + last if last else ''}"
 
 
 async def _read_line(stream: asyncio.StreamReader) -> bytes:

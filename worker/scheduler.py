@@ -22,7 +22,9 @@ from shared.messages.stream import Done, StreamError
 from shared.settings.tree import ClusterSettings
 from worker.active_request import ActiveRequest, Choice, RequestKey
 from worker.admission import Admission
+from worker.crash_blame import CrashBlame
 from worker.engine_costs import EngineCosts
+from worker.engine_end import EngineEnd
 from worker.engine_process import EngineProcess
 from worker.engine_threads import shared_cores
 from worker.kept_prefixes import KeptLinks
@@ -91,6 +93,7 @@ class Scheduler:
             in_use=self._models_in_use,
             on_failed=self._on_model_failed,
         )
+        self._blame = CrashBlame(self.models.catalogue, self.models.loader, self._requests)
         cores = shared_cores(settings.worker.engines)
         costs = EngineCosts(engines, self._speeds, kept, cores)
         self.admission = Admission(settings.worker, self.models.catalogue, engines, costs)
@@ -178,6 +181,7 @@ class Scheduler:
         request = ActiveRequest(
             dispatch, owner, self._worker, sequences, self._prompt_rules, announces=announces
         )
+        request.suspect = self.models.loader.deaths.suspects(request.model, request.key)
         self._status.accepted(request)
         self._enqueue(request)
         self._admit_all()
@@ -328,15 +332,22 @@ class Scheduler:
 
     # Engines.
 
+    def explain_end(self, engine: EngineProcess, end: EngineEnd) -> bool:
+        """Whether a model or a request is to blame for the end of an engine; `on_engine_lost`
+        comes then."""
+        return self._blame.explain(engine, end)
+
     def on_engine_lost(self, engine: EngineProcess, error: StreamError) -> None:
         """End what ran on a dead engine; without any engine left for it, also what waits."""
-        self.models.loader.on_engine_lost(engine, error.message)
+        self.models.loader.on_engine_lost(engine)
         self.kept.on_engine_lost(engine.index)
         self.admission.on_engine_lost(engine)
         on_it = [request for request in self._requests if request.engine == engine.index]
-        # What has generated here for a while is hardly why an engine ends; what came just now is.
-        suspects = [request for request in on_it if not request.started] or on_it
+        suspects = self._blame.carry_out(engine, on_it)
         self.give_back_all(error, engine=engine.index, suspects=suspects)
+        for request in suspects:
+            if request.engine is None:  # the engine was told of it beforehand, and prepared it
+                self._fail(request, error, give_back=True, suspect=True)
         failed = {other.index for other in self.engines if other.state == "failed"}
         if len(failed) == len(self.engines):
             self.give_back_all(error)

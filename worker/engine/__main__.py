@@ -15,6 +15,7 @@ from worker.engine.blas import load_fast_blas
 def main() -> None:
     parser = argparse.ArgumentParser(prog="worker.engine")
     parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--activity-fd", type=int, required=True)
     parser.add_argument("--settings", required=True, help="the section `worker` as JSON")
     parser.add_argument("--engines", type=int, required=True, help="of this worker")
     parser.add_argument("--kv-folder", type=Path, help="for the KV cache on disk")
@@ -41,6 +42,7 @@ def main() -> None:
     from worker.engine.kv_memory import kv_memory_settings
     from worker.engine.loop import Engine
     from worker.engine.pulse import start_pulse
+    from worker.link.activity import ActivityRecord
     from worker.link.messages import EngineStarted, Order
 
     def give(order: Order) -> None:
@@ -60,6 +62,7 @@ def main() -> None:
         kv_memory=kv_memory_settings(
             settings, arguments.kv_folder, memory_limit_bytes(), engines=arguments.engines
         ),
+        activity=ActivityRecord.open(arguments.activity_fd),
     )
     keep_freed_memory()
     raise_wired_limit()

@@ -165,10 +165,13 @@ class Batch:
         """What the prefill of those that wait will take, if each is alone."""
         return sum(self._prompts.seconds(each) for each in self._prompts.pending)
 
-    def prefill(self, seconds: float) -> list[Progress]:
+    def prefill(
+        self, seconds: float, begins: Callable[[list[int]], None] = lambda _: None
+    ) -> list[Progress]:
         """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
-        that are complete begin to decode, if there is a place."""
-        job = self._prompts.advance(seconds, alone=not self._decoding.rows)
+        that are complete begin to decode, if there is a place. `begins` hears which sequences
+        the pass is for, before the network does."""
+        job = self._prompts.advance(seconds, begins, alone=not self._decoding.rows)
         self.join()
         return job.progress()
 

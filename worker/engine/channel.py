@@ -12,10 +12,15 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from worker.link.frames import BACKLOG_LIMIT_BYTES, HEADER, decode_body, encode_frame, frame_length
+from worker.link.frames import (
+    BACKLOG_LIMIT_BYTES,
+    EXIT_AGENT_GONE,
+    HEADER,
+    decode_body,
+    encode_frame,
+    frame_length,
+)
 from worker.link.messages import Fact, Order
-
-EXIT_AGENT_GONE = 3
 
 
 class Channel:

@@ -25,6 +25,7 @@ from worker.engine.rounds import Rounds
 from worker.engine.served_models import ServedModels
 from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
+from worker.link.activity import ActivityRecord
 from worker.link.messages import (
     Cancel,
     DropText,
@@ -80,6 +81,7 @@ class Engine:
         min_batch_size: int = 1,
         asks_first: bool | None = None,
         kv_memory: KVMemorySettings = NOTHING_KEPT,
+        activity: ActivityRecord | None = None,
     ) -> None:
         """
         Args:
@@ -90,7 +92,9 @@ class Engine:
             asks_first: ask the device for a step before the tokens of the last one are read; by
                 default on a GPU. To ask a CPU is to wait for most of the step.
             kv_memory: what is kept of texts, and where.
+            activity: where it writes what it is at.
         """
+        self._activity = activity or ActivityRecord.private()
         self._send = send
         self._wait_for_room = wait_for_room
         self._max_batch_size = max_batch_size
@@ -100,13 +104,20 @@ class Engine:
         self._inbox: queue.SimpleQueue[Order | Prepared | Result] = queue.SimpleQueue()
         self._kv_memory = KVMemory(kv_memory, self._inbox.put)
         self._models = ServedModels(
-            self._new_batch, self._kv_memory, kv_budget_bytes=kv_budget_bytes, engines=engines
+            self._new_batch,
+            self._kv_memory,
+            self._activity,
+            kv_budget_bytes=kv_budget_bytes,
+            engines=engines,
         )
         self._foreseen = ForeseenPrompts(self._kv_memory, self._kept_of)
-        self._preparation = Preparation(self._models.find, self._foreseen.known, self._inbox.put)
+        self._preparation = Preparation(
+            self._models.find, self._foreseen.known, self._inbox.put, self._activity
+        )
         self._rounds = Rounds(
             self._models.batches,
             send,
+            self._activity,
             max_decode_stall_s=max_decode_stall_s,
             asks_first=on_gpu() if asks_first is None else asks_first,
         )
@@ -271,7 +282,9 @@ class Engine:
 
     def _load(self) -> None:
         """Load for a while: while others decode, for as long as a step of theirs takes."""
-        self._turned_at = None  # a disk may take as long as it likes
+        self._rounds.read_ahead()  # so that a death on the device is of the model that loads
+        reads = self._models.reads_weights  # a disk may take as long as it likes
+        self._turned_at = None if reads else time.monotonic()
         for fact in self._models.load_some(max(_LEAST_LOADING_S, sum(self._rounds.step_times))):
             self._send(fact)
         self._rounds.paused()

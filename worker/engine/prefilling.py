@@ -147,9 +147,15 @@ class Prefilling:
         worth = max(_MIN_CHUNK_TOKENS, speed.floor_tokens // rows)
         return speed.tokens_in(seconds, context) // rows >= min(left, worth)
 
-    def advance(self, seconds: float, *, alone: bool) -> PrefillJob:
+    def advance(
+        self,
+        seconds: float,
+        begins: Callable[[list[int]], None] = lambda _: None,
+        *,
+        alone: bool,
+    ) -> PrefillJob:
         """Prefill a chunk that takes about so long, and never nothing, of what is due first; where
-        nobody decodes, it is `alone`."""
+        nobody decodes, it is `alone`. `begins` hears which sequences the pass is for."""
         first = self._next()
         assert first is not None
         job = self._open(first, seconds, alone) if isinstance(first, Pending) else first
@@ -160,6 +166,7 @@ class Prefilling:
         count = min(max(wanted, _MIN_CHUNK_TOKENS), self._max_chunk_tokens // rows, job.left)
         if self._kept is not None:
             count = min(count, self._kept.until_snapshot(job.done))
+        begins([row.pending.id for row in job.rows])
         context, tokens = job.done, count * rows
         began_at = self._clock()
         job.advance(count)

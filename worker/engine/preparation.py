@@ -9,6 +9,7 @@ from shared.errors import ClusterError
 from shared.ids import ModelId
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence, prepare
+from worker.link.activity import ActivityRecord, Work
 from worker.link.messages import Foresee, Forget, SequenceRefused, Submit
 
 
@@ -36,6 +37,7 @@ class Preparation:
     Args:
         find: the model of that name, if it is loaded.
         known: the prompt of an order that was foreseen; asked on the preparing thread.
+        activity: where that thread writes which prompt it is at.
         put: takes what became of each order, on the preparing thread.
     """
 
@@ -44,10 +46,12 @@ class Preparation:
         find: Callable[[ModelId], LoadedModel | None],
         known: Callable[[Submit], PreparedSequence | None],
         put: Callable[[Prepared], None],
+        activity: ActivityRecord,
     ) -> None:
         self._find = find
         self._known = known
         self._put = put
+        self._activity = activity
         self._orders: queue.SimpleQueue[Submit | Foresee | Forget] = queue.SimpleQueue()
         self._sequences: set[int] = set()
         self._cancelled: set[int] = set()  # always a part of _sequences
@@ -95,13 +99,16 @@ class Preparation:
         model = self._find(order.model)
         if model is None:
             return refused(order, "model_unavailable", f"{order.model} is not loaded")
+        self._activity.prepare(Work("prompt", order.model, (order.sequence,)))
         try:
             return prepare(order, model)
         except ClusterError as error:
             return SequenceRefused(order.sequence, error.code, error.message, error.param)
-        except Exception as error:  # a broken tokenizer or template fails one request only
+        except BaseException as error:  # a broken tokenizer or template fails one request only
             message = f"the prompt could not be prepared: {type(error).__name__}: {error}"
             return refused(order, "request_failed", message)
+        finally:
+            self._activity.prepare(None)
 
 
 def refused(order: Submit, code: str, message: str) -> SequenceRefused:

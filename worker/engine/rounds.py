@@ -14,6 +14,7 @@ from worker.engine.prompt import PreparedSequence
 from worker.engine.sequence import Sequence
 from worker.engine.tokens import Token
 from worker.engine.turns import Turns
+from worker.link.activity import ActivityRecord, Work
 from worker.link.messages import (
     Fact,
     PrefillAdvanced,
@@ -39,6 +40,7 @@ class _Step:
     group: DecodeGroup
     drawn: Drawn
     began_at: float
+    work: Work
 
 
 class Rounds:
@@ -48,6 +50,7 @@ class Rounds:
     Args:
         batches: of the models, as they come and go.
         send: takes what was generated, and how far prompts are.
+        activity: where it writes which model and sequences it is busy with.
         max_decode_stall_s: how long those who decode may wait for their next token; a step and
             1.3 times as long where steps are slow.
         asks_first: ask the device for a step before the tokens of the last one are read.
@@ -57,12 +60,14 @@ class Rounds:
         self,
         batches: Mapping[ModelId, Batch],
         send: Callable[[Fact], None],
+        activity: ActivityRecord,
         *,
         max_decode_stall_s: float,
         asks_first: bool,
     ) -> None:
         self._batches = batches
         self._send = send
+        self._activity = activity
         self._max_decode_stall_s = max_decode_stall_s
         self._asks_first = asks_first
         self._turns = Turns(longest_debt_s=max_decode_stall_s)
@@ -96,13 +101,17 @@ class Rounds:
 
     def add(self, sequence: Sequence, prepared: PreparedSequence) -> None:
         self._sequences[sequence.id] = sequence
+        self._activity.begin(Work("prefill", sequence.model, (sequence.id,)))
         self._batches[sequence.model].add(prepared)
+        self._activity.end()
 
     def remove(self, sequence_id: int) -> Sequence | None:
         """Take one out that has not ended; None when there is no such one."""
         if (sequence := self._sequences.pop(sequence_id, None)) is not None:
+            self._activity.begin(Work("step", sequence.model, (sequence.id,)))
             self._batches[sequence.model].remove(sequence_id)
             self._batches[sequence.model].retire()
+            self._activity.end()
         return sequence
 
     def remove_all_of(self, model: ModelId) -> list[Sequence]:
@@ -111,7 +120,7 @@ class Rounds:
         for sequence in removed:
             self.remove(sequence.id)
         if self._ahead is not None and self._ahead.batch is self._batches.get(model):
-            self._ahead = None
+            self._put_ahead(None)
         return removed
 
     # Steps.
@@ -126,19 +135,23 @@ class Rounds:
             step.drawn.ask()
         self._read_ahead()
         if step is not None and step.drawn.is_wanted:
+            self._activity.begin(step.work)
             if not self._asks_first:
                 step.drawn.ask()
             if step.drawn.has_fresh or changes or not self._pays_ahead(step):
                 self._read(step)
             else:
-                self._ahead = step
-        for batch in self._batches.values():
+                self._put_ahead(step)
+        for model, batch in self._batches.items():
             batch.retire()
             if self._ahead is None:
+                if batch.can_join:
+                    self._activity.begin(Work("step", model, self._all_of(model)))
                 batch.join()
                 self._tell_first(batch)
         if not self._sequences:
-            self._ahead = None
+            self._put_ahead(None)
+        self._activity.end()
 
     def _pays_ahead(self, step: _Step) -> bool:
         """Whether to prepare the next step before this one is read. On a CPU that takes a core
@@ -151,6 +164,7 @@ class Rounds:
         if self._read_ahead():
             for batch in self._batches.values():
                 batch.retire()
+            self._activity.end()
 
     def paused(self) -> None:
         """The device did something else until now."""
@@ -168,17 +182,19 @@ class Rounds:
         while batches := [batch for batch in self._batches.values() if batch.groups]:
             batch = self._turns.next(batches)
             group = batch.turns.next(batch.groups)
+            work = _work_of(group)
             if self._ahead is not None and not batch.has_room(group):
                 self.read_ahead()  # who gives way goes on where it was
                 continue
+            self._activity.begin(work)
             has_rows = batch.make_room(group)
             self.report_preempted()
             if has_rows:
                 began_at = time.perf_counter()  # on a CPU most of the step is done when it is asked
-                return _Step(batch, group, self._drawn(group), began_at)
+                return _Step(batch, group, self._drawn(group, work), began_at, work)
         return None
 
-    def _drawn(self, group: DecodeGroup) -> Drawn:
+    def _drawn(self, group: DecodeGroup, work: Work) -> Drawn:
         """The next tokens of a group. Where they depend on those before, the device computes the
         logits while these are read."""
         if not group.is_constrained:
@@ -186,16 +202,25 @@ class Rounds:
         logits = group.forward()
         if self._asks_first:
             mx.async_eval(logits)
-        self._read_ahead()
+        if self._read_ahead():
+            self._activity.begin(work)
         return group.draw_next(logits)
 
     def _read_ahead(self) -> bool:
         """Whether there was a step to read."""
-        step, self._ahead = self._ahead, None
+        step = self._ahead
         if step is None:
             return False
+        self._activity.begin(step.work)  # before it counts as ahead no more
+        self._put_ahead(None)
         self._read(step)
         return True
+
+    def _put_ahead(self, step: _Step | None) -> None:
+        """Read this step later."""
+        if step is not self._ahead:
+            self._ahead = step
+            self._activity.ask_ahead(step.work if step is not None else None)
 
     def _read(self, step: _Step) -> None:
         """Wait for the tokens of a step and send them."""
@@ -246,6 +271,23 @@ class Rounds:
         batches = [batch for batch in self._batches.values() if batch.next_due is not None]
         return self._turns.next(batches) if batches else None
 
+    def _prefill_some(self, batch: Batch, seconds: float) -> None:
+        """One pass of a model, and what it brought."""
+        model = next(model for model, each in self._batches.items() if each is batch)
+
+        def begins(sequences: Iterable[int]) -> None:
+            self._activity.begin(Work("prefill", model, tuple(sequences)))
+
+        begins(self._all_of(model))
+        self._report(batch.prefill(seconds, begins))
+        for sequence, tokens in batch.take_restored():
+            self._send(PrefixRestored(sequence, tokens))
+        self._tell_first(batch)
+        self._activity.end()
+
+    def _all_of(self, model: ModelId) -> tuple[int, ...]:
+        return tuple(each.id for each in self._sequences.values() if each.model == model)
+
     def prefill(self) -> None:
         """Prefill for as long as those who decode may wait, if it is time for that."""
         if not self._prefill_next:
@@ -256,10 +298,7 @@ class Rounds:
         until = began_at + self._longest_prefill_s
         batch = self._next_to_prefill()
         while batch is not None:
-            self._report(batch.prefill(until - began_at))
-            for sequence, tokens in batch.take_restored():
-                self._send(PrefixRestored(sequence, tokens))
-            self._tell_first(batch)
+            self._prefill_some(batch, until - began_at)
             now = time.perf_counter()
             self._turns.took(batch, now - began_at)
             self._free_at = began_at = now
@@ -287,3 +326,9 @@ class Rounds:
         for prefill in progress:
             if prefill.done < prefill.total - 1:
                 self._send(PrefillAdvanced(prefill.sequence, prefill.done, prefill.total))
+
+
+def _work_of(group: DecodeGroup) -> Work:
+    """A step of a group."""
+    rows = group.rows
+    return Work("step", rows[0].pending.prepared.order.model, tuple(row.id for row in rows))

@@ -1,6 +1,7 @@
 """The models of an engine: loaded a little at a time, each with its batch; one budget for all
 their KV caches."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,9 +14,12 @@ from worker.engine.kv_memory import KVMemory
 from worker.engine.ledger import KVLedger
 from worker.engine.model import LoadedModel, Loading
 from worker.engine.row_cache import BLOCK_TOKENS
+from worker.link.activity import ActivityRecord, Work
 from worker.link.messages import Fact, LoadModel, ModelFailed, ModelLoaded, ModelLoading
 
 _TOLD_EVERY = 0.05
+_LONGEST_STANDSTILL_S = 300.0
+"""Of a model that is loaded while steps of others go on: its tokenizer does not come, perhaps."""
 
 
 class ServedModels:
@@ -24,6 +28,7 @@ class ServedModels:
     Args:
         new_batch: the batch for a model that was loaded.
         kv_memory: what is kept of texts; it takes of the budget what the caches leave.
+        activity: where it writes which model it loads.
         kv_budget_bytes: for all KV caches; by default a share of what is free.
         engines: among how many engines of this machine that is shared.
 
@@ -36,11 +41,13 @@ class ServedModels:
         self,
         new_batch: Callable[[LoadedModel, KVLedger], Batch],
         kv_memory: KVMemory,
+        activity: ActivityRecord,
         *,
         kv_budget_bytes: int | None,
         engines: int,
     ) -> None:
         self._kv_memory = kv_memory
+        self._activity = activity
         self._new_batch = new_batch
         self._kv_budget_bytes = kv_budget_bytes
         self._allowed_kv_bytes: int | None = None
@@ -50,6 +57,8 @@ class ServedModels:
         self._waiting: deque[LoadModel] = deque()
         self._loading: Loading | None = None
         self._told_progress = 0.0
+        self._moved_at = 0.0  # when the progress was another one
+        self._abandoned: list[Loading] = []
         self.batches: dict[ModelId, Batch] = {}
         self.ledger = KVLedger(self._own_kv_bytes, kv_memory.limit)
 
@@ -66,6 +75,11 @@ class ServedModels:
         """Load a model, after those that were ordered before; `load_some` does it."""
         self._waiting.append(order)
 
+    @property
+    def reads_weights(self) -> bool:
+        """Whether the model that is loaded waits for the disk, as far as is known."""
+        return self._loading is not None and 0 < self._loading.progress < 1
+
     def load_some(self, seconds: float) -> Iterable[Fact]:
         """Load for about so long; yields what there is to tell."""
         if self._loading is None:
@@ -74,22 +88,39 @@ class ServedModels:
                 yield _loaded(order.model, model)
                 return
             self._loading = Loading(order)
-            self._told_progress = 0.0
+            self._told_progress, self._moved_at = 0.0, time.monotonic()
             yield ModelLoading(order.model, 0.0)
         loading = self._loading
+        model_id, before = loading.order.model, loading.progress
+        self._activity.begin(Work("load", model_id))
         try:
-            model = loading.advance(seconds)
-            if model is None:
-                if loading.progress - self._told_progress >= _TOLD_EVERY:
-                    self._told_progress = loading.progress
-                    yield ModelLoading(loading.order.model, loading.progress)
-                return
-            self._loading = None
-            yield self._add(model, loading.order.model)
+            model = _advance(loading, seconds)
+            loaded = self._add(model, model_id) if model is not None else None
         except ModelError as error:
             self._loading = None
             give_back_memory()
-            yield ModelFailed(loading.order.model, error.message)
+            yield ModelFailed(model_id, error.message)
+        else:
+            if loaded is not None:
+                self._loading = None
+                yield loaded
+            else:
+                yield from self._told(loading, before)
+        self._activity.end()
+
+    def _told(self, loading: Loading, before: float) -> Iterable[Fact]:
+        """How far it is, unless that was told just now; or that it stands still."""
+        now, model_id, progress = time.monotonic(), loading.order.model, loading.progress
+        if progress > before:
+            self._moved_at = now
+        elif now - self._moved_at >= _LONGEST_STANDSTILL_S:
+            self._loading = None
+            self._abandoned.append(loading)  # to close it is to wait for what it waits for
+            yield ModelFailed(model_id, f"no progress for {_LONGEST_STANDSTILL_S:.0f} s")
+            return
+        if progress - self._told_progress >= _TOLD_EVERY:
+            self._told_progress = progress
+            yield ModelLoading(model_id, progress)
 
     def _add(self, model: LoadedModel, model_id: ModelId) -> ModelLoaded:
         """Serve a model; no context is longer than what the KV budget holds.
@@ -142,6 +173,23 @@ class ServedModels:
         own, allowed = self._own_kv_bytes, self._allowed_kv_bytes
         self.ledger.budget_bytes = own if allowed is None else min(own, allowed)
         self.ledger.lend_rest()
+
+
+def _advance(loading: Loading, seconds: float) -> LoadedModel | None:
+    """Go on with a model; whatever its code does about that, the process does not end.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    try:
+        return loading.advance(seconds)
+    except ModelError:
+        raise
+    except BaseException as error:  # `SystemExit` where a package is missing that it needs
+        cause = error.__cause__ or error.__context__
+        why = f", after {type(cause).__name__}: {cause}" if cause is not None else ""
+        message = f"{loading.order.path}: its code ended with {type(error).__name__}"
+        raise ModelError(f"{message} ({error}){why}") from error
 
 
 def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:

@@ -27,6 +27,8 @@ from worker.link.messages import (
 )
 
 HEADER = struct.Struct(">I")
+EXIT_AGENT_GONE = 3
+"""How an engine exits that cannot read its agent's orders, or reach it any more."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 BACKLOG_LIMIT_BYTES = 8 * 1024 * 1024
 """With more than this unread on the other side, the engine pauses decoding."""

@@ -28,7 +28,6 @@ class Model:
         placed: the engines that were told to load it, by index.
         engines: those of them that hold it.
         load_ms: what an engine took from the order to load it to its first token, the last time.
-        deaths: how often an engine died while it loaded this.
         warm_at: when it last became warm, on the monotonic clock.
         used_at: when it last had a request, on the same.
         failed_at: when it failed, on the same; `transient` where trying again may help.
@@ -48,7 +47,6 @@ class Model:
     placed: set[int] = field(default_factory=set)
     engines: set[int] = field(default_factory=set)
     load_ms: float = 0.0
-    deaths: int = 0
     warm_at: float = -math.inf
     used_at: float = -math.inf
     failed_at: float = -math.inf

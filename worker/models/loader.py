@@ -1,7 +1,6 @@
 """Having engines load models, from finding their files to the first token."""
 
 import asyncio
-import itertools
 import logging
 import time
 from collections import defaultdict
@@ -18,27 +17,22 @@ from worker.link.messages import (
     Fact,
     ModelFailed,
     ModelLoaded,
-    Sampling,
     SequenceRefused,
     StepCompleted,
-    Submit,
     UnloadModel,
 )
 from worker.link.messages import ModelLoading as ModelIsLoading
 from worker.models.catalogue import Model, ModelCatalogue
+from worker.models.deaths import ModelDeaths
 from worker.models.download import AskPeers, download
 from worker.models.files import inspect
 from worker.models.room import ModelRoom
 from worker.models.sources import local_folder
+from worker.models.trials import Trials
 
 logger = logging.getLogger(__name__)
 
-_MAX_LOADING_DEATHS = 2
 _TRY_AGAIN_S = 30.0
-_TRIAL_TOKENS = 3
-"""The first step of a model is not like others: that shall not be all that is known of its speed
-before it has served anybody."""
-_GREEDY = Sampling(0.0, 1.0, 0, 0.0, 1.0, 0.0, 0.0, {}, 0, None)
 
 
 class ModelLoader:
@@ -52,6 +46,7 @@ class ModelLoader:
 
     Attributes:
         ask_peers: finds what other workers have of a model; None where nobody is asked.
+        deaths: how often engines ended over each model.
     """
 
     def __init__(
@@ -76,9 +71,9 @@ class ModelLoader:
         self._ordered: asyncio.Queue[Model] = asyncio.Queue()
         self._told_at: dict[tuple[int, ModelId], float] = {}  # when an engine was to load a model
         self._loaded: defaultdict[ModelId, set[int]] = defaultdict(set)  # by which engines
-        self._reading: dict[int, tuple[ModelId, float]] = {}  # by engine: what, and how far
-        self._trials: dict[int, tuple[EngineProcess, Model]] = {}  # by sequence
-        self._trial_numbers = itertools.count(-1, -1)  # requests count upwards
+        self._read: dict[tuple[int, ModelId], float] = {}  # how far an engine is with a model
+        self._trials = Trials()
+        self.deaths = ModelDeaths()
 
     async def run(self) -> None:
         """Find files and give orders, for each model in a task of its own, until cancelled."""
@@ -90,11 +85,14 @@ class ModelLoader:
     # Orders.
 
     def load(self, model: Model) -> None:
-        """Have engines load a model; its state tells how that goes."""
+        """Have engines load a model; its state tells how that goes. One that failed is tried anew:
+        what it did to engines before is forgiven."""
         if model.state in ("loading", "warm"):
             return
+        if model.state == "failed":
+            self.deaths.forgive(model.id)
         model.state, model.phase, model.progress, model.error = "loading", "loading", 0.0, None
-        model.deaths, model.fetched = 0, False
+        model.fetched = model.transient = False
         self._ordered.put_nowait(model)
 
     def unload(self, model: Model) -> None:
@@ -189,48 +187,47 @@ class ModelLoader:
     # Engines.
 
     def on_engine_started(self, engine: EngineProcess) -> None:
-        """Load on a restarted engine what was loaded before."""
-        for model in self._models:
+        """Load on a restarted engine what was loaded before; last what may have ended it."""
+        for model in sorted(self._models, key=lambda model: self.deaths.count(model.id)):
             if engine.index in model.placed and model.state != "failed":
                 self._order(model, [engine])
 
-    def on_engine_lost(self, engine: EngineProcess, reason: str) -> None:
-        """Note what is not loaded any more. A model whose loading kills engines must not take
-        the others down with it."""
+    def on_engine_lost(self, engine: EngineProcess) -> None:
+        """Note what is not loaded any more."""
         for model in self._models:
             model.engines.discard(engine.index)
+            self._read.pop((engine.index, model.id), None)
             if model.state == "warm" and not model.engines:
                 model.state, model.phase, model.progress = "loading", "loading", 0.0
-        for sequence in [s for s, (held_by, _) in self._trials.items() if held_by is engine]:
-            del self._trials[sequence]
-        blamed = self._reading.pop(engine.index, None)
-        if blamed is not None:
-            model = self._models[blamed[0]]
-            model.deaths += 1
-            if model.deaths >= _MAX_LOADING_DEATHS:
-                self._fail_in(engine, model, f"loading it ended the engine twice: {reason}")
+        self._trials.lost(engine)
+
+    def give_up(self, model: Model, message: str) -> None:
+        """A model is not to be tried again, until somebody orders it; its requests hear why."""
+        if model.state != "failed":
+            model.transient = False
+            self._fail(model, message)
 
     def on_fact(self, engine: EngineProcess, fact: Fact) -> None:
         """Take in what an engine reports of a model; other facts are ignored."""
         match fact:
             case ModelIsLoading():
-                self._reading[engine.index] = fact.model, fact.progress
+                self._read[engine.index, fact.model] = fact.progress
                 model = self._models[fact.model]
                 if model.phase == "loading":
-                    model.progress = min(p for m, p in self._reading.values() if m == fact.model)
+                    model.progress = min(p for (_, m), p in self._read.items() if m == fact.model)
             case ModelLoaded():
                 self._on_loaded(engine, self._models[fact.model], fact)
             case ModelFailed():
-                self._reading.pop(engine.index, None)
+                self._read.pop((engine.index, fact.model), None)
                 self._fail_in(engine, self._models[fact.model], fact.message)
             case StepCompleted() if self._trials:
                 for output in fact.outputs:
-                    if output.finish_reason and (trial := self._trials.pop(output.sequence, None)):
+                    if output.finish_reason and (trial := self._trials.take(output.sequence)):
                         self._on_first_token(*trial)
             case SequenceRefused():
-                trial = self._trials.pop(fact.sequence, None)
-                if trial is not None and engine.index in trial[1].placed:
-                    self._fail(trial[1], f"it generates nothing: {fact.message}")
+                trial = self._trials.take(fact.sequence)
+                if trial is not None and engine.index in trial.model.placed:
+                    self._fail(trial.model, f"it generates nothing: {fact.message}")
             case _:
                 pass
 
@@ -248,12 +245,11 @@ class ModelLoader:
         model.abilities = fact.abilities
         if model.state == "loading":
             model.phase, model.progress = "warming", 0.0
-        sequence = next(self._trial_numbers)
-        self._trials[sequence] = (engine, model)
-        engine.send(_trial(sequence, model.id))
+        self._trials.begin(engine, model)
 
     def _on_first_token(self, engine: EngineProcess, model: Model) -> None:
-        self._reading.pop(engine.index, None)
+        self._read.pop((engine.index, model.id), None)
+        self.deaths.loaded(model.id)
         if engine.index not in model.placed:  # unloaded meanwhile
             return
         model.engines.add(engine.index)
@@ -282,7 +278,8 @@ class ModelLoader:
             for engine in self._engines:
                 engine.send(UnloadModel(model.id))
         self._give_up(model, message, "failed")
-        self._on_failed(model, Unavailable(message, code="model_unavailable"))
+        named = message if model.id in message else f"{model.id}: {message}"
+        self._on_failed(model, Unavailable(named, code="model_unavailable"))
 
     def _give_up(self, model: Model, message: str, state: ModelState) -> None:
         model.state, model.phase, model.progress, model.error = state, None, None, message
@@ -292,17 +289,3 @@ class ModelLoader:
         model.engines.clear()
         logger.error("model %s: %s", model.id, message, extra={"model": model.id})
         self._changes.notify()
-
-
-def _trial(sequence: int, model: ModelId) -> Submit:
-    return Submit(
-        sequence=sequence,
-        model=model,
-        messages=None,
-        text="Hello",
-        token_ids=None,
-        max_tokens=_TRIAL_TOKENS,
-        stop=[],
-        stop_token_ids=[],
-        sampling=_GREEDY,
-    )

@@ -15,6 +15,7 @@ from worker.engine.model import LoadedModel
 from worker.engine.preparation import Foreseen, Preparation, Prepared
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import token_array
+from worker.link.activity import ActivityRecord
 from worker.link.messages import Foresee, Forget
 
 BLOCK = 16
@@ -183,7 +184,10 @@ def test_the_prompt_of_an_order_is_known_once_it_was_foreseen(model: LoadedModel
 def test_what_was_foreseen_is_not_prepared_again_and_errors_are_kept_for_later() -> None:
     known: dict[int, PreparedSequence] = {1: prepared(1, FIRST)}
     out: queue.SimpleQueue[Prepared] = queue.SimpleQueue()
-    preparation = Preparation(lambda _: None, lambda order: known.get(order.sequence), out.put)
+    activity = ActivityRecord.private()
+    preparation = Preparation(
+        lambda _: None, lambda order: known.get(order.sequence), out.put, activity
+    )
     preparation.start()
     unknown = prepared(2, FIRST).order
     for order in (Foresee(known[1].order), Foresee(unknown), Forget(2), known[1].order):

@@ -1,0 +1,1 @@
+"""Models that end the process that runs them."""
