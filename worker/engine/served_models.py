@@ -145,4 +145,10 @@ class ServedModels:
 
 
 def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:
-    return ModelLoaded(model_id, model.max_context_tokens, model.memory_bytes, model.abilities)
+    return ModelLoaded(
+        model_id,
+        model.max_context_tokens,
+        model.memory_bytes,
+        model.abilities,
+        list(model.warnings),
+    )

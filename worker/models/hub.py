@@ -10,11 +10,14 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoSibling
 
 from shared.errors import ModelError
+from worker.models import adapters
 from worker.models.files import WEIGHTS, is_weights
 from worker.models.hub_errors import endpoint
 
 NOT_NEEDED = ["*/*"]
-_NEEDED = ["*.json", "*.jsonl", "*.jinja", "*.txt", "*.model", "*.tiktoken", WEIGHTS]
+_NEEDED = [
+    "*.json", "*.jsonl", "*.jinja", "*.txt", "*.model", "*.tiktoken", WEIGHTS, *adapters.WEIGHTS,
+]  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CONTENT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 

@@ -19,7 +19,8 @@ from tests.worker.models.fetching import (
     cache,
     stalled,
 )
-from tests.worker.models.model_folders import write_model
+from tests.worker.models.model_folders import write_adapter, write_model
+from worker.models.adapters import inspect_adapter
 from worker.models.files import inspect
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +37,18 @@ async def test_what_a_model_needs_is_fetched_and_nothing_else(hub: HubStandIn, m
     assert fetching.sizes == [(size_bytes, size_bytes)]
     assert fetching.progress == sorted(fetching.progress) and fetching.progress[-1] == 1.0
     assert {sent.name for sent in hub.sent} == NEEDED
+
+
+@pytest.mark.parametrize("peft", [False, True])
+async def test_an_adapter_is_fetched_as_a_model_is_and_found_again_without_the_hub(
+    hub: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peft: bool
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter", peft=peft, model="owner/base")
+    hub.add(REPO, adapter)
+    folder = await Fetching().folder()
+    assert inspect_adapter(folder).base == "owner/base"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert await Fetching().folder() == folder
 
 
 async def test_a_second_time_nothing_is_sent_again(hub: HubStandIn, model: Path) -> None:
