@@ -94,22 +94,22 @@ def _files(error: BaseException, config: Mapping[str, Any]) -> str | None:
 
 def _package(error: BaseException, config: Mapping[str, Any]) -> str | None:
     """An architecture or a tokenizer that needs something that is not installed."""
-    cause = error if isinstance(error, ImportError) else error.__cause__
     model_type = config.get("model_type")
     if isinstance(error, SystemExit):  # mlx_lm/models/olmo.py prints what to install, and exits
-        needed = "hf_olmo" if model_type == "olmo" else None
-    elif isinstance(cause, ImportError):
-        needed = (cause.name or "").partition(".")[0]
-        if needed in ("mlx_lm", ""):
-            needed = None
-    else:
-        wanted = _WANTED_PACKAGE.search(str(error))
-        needed = wanted[1] if wanted is not None else None
-    if needed is None:
-        if isinstance(error, SystemExit):
+        if model_type != "olmo":
             return f"mlx-lm {_release()} ends the process over model_type {model_type!r:.80}"
-        return None
-    package = _PACKAGES.get(needed, needed)
+        return _to_install("hf_olmo")
+    cause = error if isinstance(error, ImportError) else error.__cause__
+    if isinstance(cause, ImportError):
+        module = (cause.name or "").partition(".")[0]
+        if module not in ("", "mlx_lm"):
+            return _to_install(module)
+    wanted = _WANTED_PACKAGE.search(str(error))
+    return _to_install(wanted[1]) if wanted is not None else None
+
+
+def _to_install(module: str) -> str:
+    package = _PACKAGES.get(module, module)
     return f"it needs the package {package} here; install it with: pip install {package}"
 
 
