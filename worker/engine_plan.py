@@ -11,7 +11,7 @@ from shared.settings.tree import MOST_ENGINES, Engines, ModelSource
 from worker.machine import accelerator, available_cores
 from worker.memory_limits import MemoryReading, affordable_copies, limits_of
 from worker.models.files import inspect
-from worker.models.sources import local_folder
+from worker.models.sources import local_folder, with_base
 
 _ENGINE_BYTES = 150_000_000
 """Of a process that has loaded nothing: measured with MLX for CPUs on Linux."""
@@ -110,6 +110,7 @@ def _size_of(model: ModelId, settings: ClusterSettings) -> int | None:
     """Bytes of its weights; None where it is not on this machine."""
     source = settings.models.get(model) or ModelSource(path=model)
     try:
+        source = with_base(model, source)
         folder = local_folder(model, source)
         if folder is None:
             from worker.models.hub_cache import complete_snapshot  # slow to import

@@ -312,8 +312,9 @@ def _anthropic_model(listed: Listed) -> Mapping[str, Any]:
 
 def _properties(listed: Listed) -> dict[str, Any]:
     """What neither API has a field for."""
-    return {
+    properties = {
         "context_length": listed.context_tokens,
         "skills": listed.skills,
         "abilities": listed.abilities,
     }
+    return properties | ({"warnings": listed.warnings} if listed.warnings else {})

@@ -30,6 +30,7 @@ class Listed:
         created: since when it is known here, in seconds since 1970.
         context_tokens: of its model, or the first of its skill; None while no worker knows.
         abilities: of the same, on any worker; of `events.ABILITIES`.
+        warnings: likewise; what was assumed or left out when it was loaded.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Listed:
     created: int
     context_tokens: int | None
     abilities: list[str]
+    warnings: list[str]
 
 
 class Directory:
@@ -109,6 +111,7 @@ class Directory:
             self._created.setdefault(name, int(time.time())),
             max(contexts, default=None),
             [ability for ability in ABILITIES if ability in can],
+            list(dict.fromkeys(warning for one in known for warning in one.warnings)),
         )
 
     def meaning(self, name: str) -> str:

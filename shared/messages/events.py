@@ -71,6 +71,7 @@ class ModelStatus(Part):
         idle_s: since its last use; None while it is in use or not loaded.
         abilities: of `ABILITIES`; before it was loaded for the first time, those that it may have.
             None where the worker knows nothing of them.
+        warnings: sentences about what was assumed or left out when it was loaded.
     """
 
     id: ModelId
@@ -86,6 +87,7 @@ class ModelStatus(Part):
     idle_s: float | None = None
     max_context_tokens: int | None = None
     abilities: list[str] | None = None
+    warnings: list[str] = []
     speed: ModelSpeed = ModelSpeed()
 
 

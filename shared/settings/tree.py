@@ -178,9 +178,13 @@ class ModelSource(Section):
     `priority`; a `pinned` one never. `trust_remote_code` runs Python files that come with it. How
     it writes tool calls and reasoning is found from its files where `tool_format` and
     `reasoning_format` do not say it; `chat_template_kwargs` go to its chat template, unless a
-    request says otherwise."""
+    request says otherwise. `adapter`: a folder or a Hugging Face id of what was fine-tuned on top
+    of it (LoRA); a `path` that is such a folder stands for its base model with it.
+    `max_context_tokens` lowers the model's own context, and stands for one that its files do not
+    name."""
 
     path: str = Field(min_length=1)
+    adapter: Annotated[str, Field(min_length=1)] | None = None
     priority: PriorityName = "medium"
     ttl_s: int | None = Field(None, ge=1)
     pinned: bool = False

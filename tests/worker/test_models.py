@@ -1,6 +1,7 @@
 """Models on a running worker: loaded, listed, unloaded, by order, on demand and by themselves."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from shared.messages.codec import decode
 from shared.messages.control import ControlReply, LoadModel, UnloadModel
 from shared.messages.events import ModelStatus, WorkerEvent
 from shared.messages.stream import Status
+from tests.adapters import make_adapter
 from tests.hub import HubStandIn
 from tests.models import make_tiny_model
 from tests.processes import RunningNats
@@ -114,6 +116,33 @@ async def test_memory_is_given_back_when_a_model_goes(
         await agent.until_reported(
             lambda report: report.engines[0].memory_bytes < before + 0.2 * _HEAVY_BYTES
         )
+
+
+async def test_an_adapter_changes_the_answers_of_its_own_model_and_one_that_is_not_named_is_told(
+    nats_server: RunningNats, tiny_model: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(tiny_model, base)
+    tuned = make_adapter(tmp_path / "tuned", base)
+    models: dict[str, Any] = {
+        "tiny": base,
+        "named": {"path": str(base), "adapter": str(tuned)},
+        "alone": tuned,
+        "lost": {"path": str(base), "adapter": str(tmp_path / "lost")},
+    }
+    async with running_agent(nats_server.url, models) as agent:
+        texts = {}
+        for model in ("tiny", "named", "alone"):
+            stream = await agent.start(model=ModelId(model))
+            await stream.done()
+            texts[model] = stream.token_ids()
+        assert texts["named"] == texts["alone"] != texts["tiny"]
+        (warning,) = (await _until(agent, "tiny", "warm")).warnings
+        assert str(tuned) in warning and "name it as `adapter`" in warning
+        assert (await _until(agent, "alone", "warm")).warnings == []
+        await _load(agent, "lost")
+        error = (await _until(agent, "lost", "failed")).error
+        assert error is not None and "lost is no folder and no Hugging Face id" in error
 
 
 # On demand.

@@ -76,6 +76,7 @@ class ChatTemplate:
         reasoning: how the model marks it.
         defaults: what the template is given where a request does not say otherwise.
         write_id: the id of a call as the template demands it.
+        text: the template, where the tokenizer has several by name; else it has but one.
 
     Raises:
         ModelError: no request could use the template.
@@ -87,15 +88,18 @@ class ChatTemplate:
         reasoning: ReasoningFormat | None,
         defaults: Mapping[str, Any],
         write_id: WriteId | None = None,
+        *,
+        text: str | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._chosen = {} if text is None else {"chat_template": text}
         self._reasoning = reasoning
         self._write_id = write_id
-        self.variables = _variables(tokenizer)
+        self.variables = _variables(tokenizer, text)
         self._defaults = {key: defaults[key] for key in self.variables & defaults.keys()}
         added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
         self._guard = Guard(added)
-        self._tool_words = find_tool_words(_text_of(tokenizer), added)
+        self._tool_words = find_tool_words(text or _text_of(tokenizer), added)
         self._text_arguments = False
         self._text_arguments = takes_text(self._tried)
         self.order = find_order(self._tried)
@@ -196,7 +200,7 @@ class ChatTemplate:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    turns, add_generation_prompt=opens, tokenize=False, **values
+                    turns, add_generation_prompt=opens, tokenize=False, **self._chosen, **values
                 )
             )
         except TemplateError as error:
@@ -288,21 +292,21 @@ def _text_of(tokenizer: TokenizerWrapper) -> str:
     return template if isinstance(template, str) else ""
 
 
-def _variables(tokenizer: TokenizerWrapper) -> frozenset[str]:
+def _variables(tokenizer: TokenizerWrapper, text: str | None) -> frozenset[str]:
     """Raises ModelError for a template that no request could use."""
     function = getattr(tokenizer, "_chat_template", None)  # mlx-lm's own, for some families
     if function is not None:
         return frozenset(inspect.signature(function).parameters) - {"messages", "conversation"}
-    template = getattr(tokenizer, "chat_template", None)
+    template = getattr(tokenizer, "chat_template", None) if text is None else text
     if template is None:
         return frozenset()
-    if not isinstance(template, str):
-        raise ModelError(f"the chat template is no text but a {type(template).__name__}")
     environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols", _Generation])
     try:
         found = meta.find_undeclared_variables(environment.parse(template))
     except TemplateSyntaxError as error:
         raise ModelError(
-            f"the chat template has an error in line {error.lineno}: {error}"
+            f"the chat template has an error in line {error.lineno}: {error.message}"
         ) from None
+    except RecursionError:
+        raise ModelError("the chat template is nested too deeply") from None
     return frozenset(found) - _FUNCTIONS - set(tokenizer.special_tokens_map)

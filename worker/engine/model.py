@@ -1,12 +1,10 @@
 """A model in memory with its tokenizer, and how it gets there."""
 
-import json
 import logging
 import math
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +13,6 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model as _load_network
-from mlx_lm.utils import load_tokenizer
 
 from shared.errors import ModelError
 from shared.messages.events import ABILITIES
@@ -24,20 +21,25 @@ from worker.answer.control import AddedToken
 from worker.answer.format import MESSAGE_FORMATS, PLAIN_FORMAT, AnswerFormat, find_format
 from worker.answer.formats.known import TOOL_FORMATS
 from worker.answer.text import Decode
+from worker.engine.adapter_layers import apply_adapter
 from worker.engine.caches import CacheLayout, evaluate
-from worker.engine.chat_template import ChatTemplate
+from worker.engine.context_length import ContextLength, find_context_length
+from worker.engine.load_errors import Stage, loading_error
+from worker.engine.model_tokenizer import ModelTokenizer, load_tokenizer
+from worker.engine.named_templates import NamedTemplates, template_text
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.grammar.compiler import GrammarCompiler
-from worker.grammar.python_tokenizer import PythonTokenizer
 from worker.link.messages import LoadModel
+from worker.models.adapters import find_unnamed, inspect_adapter
+from worker.models.files import check_config
 from worker.models.fingerprint import fingerprint
 
 _log = logging.getLogger(__name__)
 
-_DEFAULT_CONTEXT_TOKENS = 4096
 _TOKENIZER_WAIT_S = 0.01
 _FEW_TOKENS, _MANY_TOKENS = 8, 128
+_MOST_UNNAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,10 @@ class LoadedModel:
         output: for the logits of single positions; None where they cannot be had, or not be used.
         fingerprint: of its weights; see `worker.models.fingerprint`.
         format: of its answers.
-        template: for the thread that prepares prompts; None where it has none.
+        templates: for the thread that prepares prompts; None where it has none.
         grammars: for that thread, too; None where the tokenizer does not allow any.
         no_grammars: why it does not.
+        warnings: sentences for operators about what was assumed or left out.
     """
 
     network: Any
@@ -72,9 +75,10 @@ class LoadedModel:
     fingerprint: str = ""
     output: OutputLayer | None = None
     format: AnswerFormat = PLAIN_FORMAT
-    template: ChatTemplate | None = None
+    templates: NamedTemplates | None = None
     grammars: GrammarCompiler | None = None
     no_grammars: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def abilities(self) -> list[str]:
@@ -83,7 +87,7 @@ class LoadedModel:
             "tools": self.grammars is not None and self.format.can_call,
             "schema": self.grammars is not None,
             "reasoning": self.format.can_reason,
-            "continuation": self.template is not None and self.template.continues,
+            "continuation": self.templates is not None and self.templates.continues,
         }
         return [ability for ability in ABILITIES if can[ability]]
 
@@ -135,54 +139,25 @@ def load_model(order: LoadModel) -> LoadedModel:
 def _loading_steps(order: LoadModel) -> Generator[float, None, LoadedModel]:
     """Load weights and tokenizer and measure some passes; yields the progress after each step."""
     yield 0.0
+    folder = Path(order.path)
+    check_config(folder / "config.json", order.path, trust_remote_code=order.trust_remote_code)
+    stage: Stage = "network"
     try:
-        # Takes a second, and needs no device.
         with ThreadPoolExecutor(1, "tokenizer") as thread:
             network, config = _load_network(
-                Path(order.path), lazy=True, trust_remote_code=order.trust_remote_code
+                folder, lazy=True, trust_remote_code=order.trust_remote_code
             )
-            end_ids = config.get("eos_token_id")
-            loaded = thread.submit(_load_tokenizer, order, end_ids, config)
+            loaded = thread.submit(load_tokenizer, order, config)
+            if order.adapter is not None:
+                apply_adapter(network, inspect_adapter(Path(order.adapter)))
             yield from _materialise(network)
             while not loaded.done():
                 wait([loaded], timeout=_TOKENIZER_WAIT_S)
                 yield 1.0
+            stage = "run"
             return (yield from _assemble(order, network, loaded.result(), config))
-    except ModelError as error:
-        raise ModelError(_with_place(order.path, error.message)) from None
-    except Exception as error:  # anything may be wrong with files from outside
-        raise ModelError(f"{order.path}: {_reason(error)}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _LoadedTokenizer:
-    """A tokenizer, and grammars for it; or, where there can be none, why."""
-
-    tokenizer: TokenizerWrapper
-    grammars: GrammarCompiler | None
-    no_grammars: str = ""
-
-
-def _load_tokenizer(order: LoadModel, end_ids: Any, config: dict[str, Any]) -> _LoadedTokenizer:
-    trust = {"trust_remote_code": True} if order.trust_remote_code else None
-    tokenizer = cast(
-        TokenizerWrapper, load_tokenizer(Path(order.path), trust, eos_token_ids=end_ids)
-    )
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    ends = [token for token in tokenizer.eos_token_ids if token is not None]
-    size = _vocabulary_size(config, tokenizer)
-    try:
-        known = backend.to_str() if backend is not None else PythonTokenizer(tokenizer._tokenizer)
-        return _LoadedTokenizer(tokenizer, GrammarCompiler(known, size, ends))
-    except Exception as error:  # without grammars it can still answer
-        problem = str(error) if isinstance(error, ValueError) else _reason(error)
-        _log.warning("%s: no tools, schemas or budgets: its tokenizer: %s", order.path, problem)
-        return _LoadedTokenizer(tokenizer, None, problem)
-
-
-def _vocabulary_size(config: dict[str, Any], tokenizer: TokenizerWrapper) -> int:
-    named = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    return int(named or len(tokenizer))
+    except (Exception, SystemExit) as error:  # anything may be wrong with files from outside
+        raise loading_error(error, folder, stage) from error
 
 
 def _materialise(network: Any) -> Iterator[float]:
@@ -201,60 +176,73 @@ def _weights(network: Any) -> list[mx.array]:
 
 
 def _assemble(
-    order: LoadModel,
-    network: Any,
-    loaded: _LoadedTokenizer,
-    config: dict[str, Any],
+    order: LoadModel, network: Any, loaded: ModelTokenizer, config: dict[str, Any]
 ) -> Generator[float, None, LoadedModel]:
     tokenizer = loaded.tokenizer
-    own_context = _context_tokens(config)
     answers = _find_format(order, tokenizer)
     write_id = WRITE_ID.get(answers.tools.name) if answers.tools is not None else None
-    template = ChatTemplate(tokenizer, answers.reasoning, order.template_values, write_id)
-    for name in sorted(order.template_values.keys() - template.variables):
+    templates = NamedTemplates(
+        tokenizer,
+        answers.reasoning,
+        order.template_values,
+        write_id,
+        problem=loaded.template_problem,
+    )
+    for name in sorted(order.template_values.keys() - templates.variables):
         _log.warning("%s: chat_template_kwargs: its template does not read %s", order.path, name)
-    if order.tool_format is None and not template.knows_tools and not answers.can_call:
+    if order.tool_format is None and not templates.knows_tools and not answers.can_call:
         answers = replace(answers, tools=TOOL_FORMATS["hermes"])
-    limit = order.max_context_tokens or own_context
-    vocabulary = _vocabulary_size(config, tokenizer)
-    end_ids = frozenset(tokenizer.eos_token_ids)
-    if not all(0 <= token < vocabulary for token in end_ids):
-        raise ModelError(
-            f"{order.path}: eos_token_id {sorted(end_ids)} lies outside the vocabulary of "
-            f"{vocabulary} tokens"
-        )
     layout = CacheLayout(network)
-    decoding = getattr(tokenizer, "backend_tokenizer", None) or tokenizer
-    context_tokens = min(limit, own_context)
+    context = find_context_length(
+        config, getattr(tokenizer, "model_max_length", None), grows=layout.token_bytes > 0
+    )
+    context_tokens = context.limited(order.max_context_tokens)
     speed = yield from _measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens))
+    adapter = Path(order.adapter) if order.adapter is not None else None
     return LoadedModel(
         network=network,
         tokenizer=tokenizer,
-        replay_decode=_decoder(decoding),
-        decode=_decoder(deepcopy(decoding)),
-        end_ids=end_ids,
-        vocabulary_size=vocabulary,
+        replay_decode=loaded.decode,
+        decode=loaded.decode_copy,
+        end_ids=loaded.end_ids,
+        vocabulary_size=loaded.vocabulary_size,
         max_context_tokens=context_tokens,
         memory_bytes=sum(array.nbytes for array in _weights(network)),
         layout=layout,
         prefill_speed=speed,
-        fingerprint=fingerprint(Path(order.path)),
+        fingerprint=fingerprint(Path(order.path), adapter),
         output=OutputLayer.of(network, layout),
         format=answers,
-        template=template,
+        templates=templates,
         grammars=loaded.grammars,
         no_grammars=loaded.no_grammars,
+        warnings=_warnings(order, context, templates),
     )
 
 
+def _warnings(
+    order: LoadModel, context: ContextLength, templates: NamedTemplates
+) -> tuple[str, ...]:
+    """What operators should know of a model that is served all the same."""
+    adapter = Path(order.adapter) if order.adapter is not None else None
+    said = context.warning(order.max_context_tokens)
+    unnamed = [
+        f"{folder} holds an adapter, which is not loaded; name it as `adapter` of this model"
+        for folder in find_unnamed(Path(order.path), adapter)
+    ]
+    found = (*([said] if said is not None else []), *templates.warnings, *unnamed[:_MOST_UNNAMED])
+    for warning in found:
+        _log.warning("%s: %s", order.path, warning)
+    return found
+
+
 def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> AnswerFormat:
-    template = getattr(tokenizer, "chat_template", None)
     added = {
         token.content: AddedToken(token_id, token.special)
         for token_id, token in tokenizer.added_tokens_decoder.items()
     }
     answers = find_format(
-        template if isinstance(template, str) else "",
+        template_text(tokenizer),
         added,
         tool_format=order.tool_format,
         reasoning_format=order.reasoning_format,
@@ -264,20 +252,6 @@ def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> AnswerFormat:
             f"tool_format: its tokenizer does not have the tokens of {order.tool_format}"
         )
     return answers
-
-
-def _context_tokens(config: dict[str, Any]) -> int:
-    for section in (config, config.get("text_config") or {}):
-        for key in ("max_position_embeddings", "max_seq_len", "max_sequence_length", "n_positions"):
-            if isinstance(tokens := section.get(key), int):
-                if tokens < 1:
-                    raise ModelError(f"config.json: {key} is {tokens}")
-                return tokens
-    return _DEFAULT_CONTEXT_TOKENS
-
-
-def _decoder(tokenizer: Any) -> Decode:
-    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def _measure_prefill(
@@ -295,15 +269,3 @@ def _measure_prefill(
         took_s[tokens] = min(took_s[tokens], time.perf_counter() - started)
         yield 1.0
     return PrefillSpeed.from_two(few, took_s[few], many, took_s[many])
-
-
-def _with_place(path: str, message: str) -> str:
-    return message if message.startswith(path) else f"{path}: {message}"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"no such file: {error.filename or error}"
-    if isinstance(error, json.JSONDecodeError):
-        return f"no valid JSON: {error}"
-    return f"{type(error).__name__}: {error}"

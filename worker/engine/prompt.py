@@ -153,15 +153,14 @@ def _tokenise(order: Submit, model: LoadedModel) -> Rendered:
         return Rendered(order.token_ids, "")
     if order.text is not None:
         return Rendered(list(model.tokenizer.encode(order.text)), "")
-    if model.template is None or not model.tokenizer.has_chat_template:
+    if model.templates is None:
         raise InvalidRequest(
             "messages: this model has no chat template; use prompt", param="messages"
         )
     tools = order.calling.tools if order.calling is not None else []
-    values, warnings = template_values(
-        order, model.template.variables, reasons=model.format.can_reason
-    )
-    rendered = model.template.render(order.messages or [], tools, values, continues=order.continues)
+    template = model.templates.choose(with_tools=bool(tools))
+    values, warnings = template_values(order, template.variables, reasons=model.format.can_reason)
+    rendered = template.render(order.messages or [], tools, values, continues=order.continues)
     changes = rendered.changes if order.debug else ()
     return replace(rendered, warnings=[*changes, *warnings])
 

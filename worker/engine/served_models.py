@@ -193,4 +193,10 @@ def _advance(loading: Loading, seconds: float) -> LoadedModel | None:
 
 
 def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:
-    return ModelLoaded(model_id, model.max_context_tokens, model.memory_bytes, model.abilities)
+    return ModelLoaded(
+        model_id,
+        model.max_context_tokens,
+        model.memory_bytes,
+        model.abilities,
+        list(model.warnings),
+    )

@@ -55,8 +55,9 @@ class Calling:
 
 @dataclass(frozen=True, slots=True)
 class LoadModel:
-    """`path` is a folder; `max_context_tokens` lowers the model's own. The formats are found from
-    the model's files where they are not set."""
+    """`path` is a folder, `adapter` that of what is to be loaded on top of it;
+    `max_context_tokens` lowers the model's own context, and stands for one that its files do not
+    name. The formats are found from the model's files where they are not set."""
 
     model: ModelId
     path: str
@@ -65,6 +66,7 @@ class LoadModel:
     tool_format: str | None = None
     reasoning_format: str | None = None
     template_values: dict[str, Any] = field(default_factory=dict)
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +205,13 @@ class ModelLoading:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoaded:
-    """`abilities` are those of `ModelStatus`."""
+    """`abilities` and `warnings` are those of `ModelStatus`."""
 
     model: ModelId
     max_context_tokens: int
     memory_bytes: int
     abilities: list[str]
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

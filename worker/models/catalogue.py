@@ -23,7 +23,9 @@ class Model:
         error: why it failed, or was not loaded the last time.
         size_bytes: of its weights; 0 while nobody knows.
         abilities: as far as is known; see `ModelStatus`.
+        warnings: as its engines told them; see `ModelStatus`.
         folder: where its files are, once that is known.
+        adapter: likewise of what is loaded on top of it.
         fetched: whether its files are being, or were, downloaded for the present load.
         placed: the engines that were told to load it, by index.
         engines: those of them that hold it.
@@ -42,7 +44,9 @@ class Model:
     size_bytes: int = 0
     max_context_tokens: int | None = None
     abilities: list[str] = field(default_factory=lambda: list(ABILITIES))
+    warnings: list[str] = field(default_factory=list)
     folder: Path | None = None
+    adapter: Path | None = None
     fetched: bool = False
     placed: set[int] = field(default_factory=set)
     engines: set[int] = field(default_factory=set)
@@ -86,6 +90,7 @@ class Model:
             idle_s=round(now - self.used_at, 1) if idle else None,
             max_context_tokens=self.max_context_tokens,
             abilities=self.abilities,
+            warnings=self.warnings,
             speed=speed,
         )
 
@@ -100,6 +105,7 @@ class Model:
             tool_format=self.source.tool_format,
             reasoning_format=self.source.reasoning_format,
             template_values=self.source.chat_template_kwargs,
+            adapter=str(self.adapter) if self.adapter is not None else None,
         )
 
 

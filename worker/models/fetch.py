@@ -35,7 +35,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shared.errors import ModelError
 from shared.messages.files import FilesOffer
-from worker.models import hub, hub_cache
+from worker.models import adapters, hub, hub_cache
 from worker.models.blob import Blob
 from worker.models.files import check_config, check_has_weights
 from worker.models.hub_errors import describe, is_unreachable
@@ -93,7 +93,8 @@ def _fetch(repo: str, revision: str | None, parent: "_Parent", *, code: bool) ->
 
 
 def _use(snapshot: Path, repo: str, *, code: bool) -> Path:
-    check_config(snapshot / "config.json", repo, trust_remote_code=code)
+    if not adapters.is_adapter(snapshot):
+        check_config(snapshot / "config.json", repo, trust_remote_code=code)
     _say(total_bytes=hub_cache.size_bytes(snapshot, code=code), missing_bytes=0)
     return snapshot
 
@@ -101,7 +102,9 @@ def _use(snapshot: Path, repo: str, *, code: bool) -> Path:
 def _fetch_listed(
     listing: hub.Listing, revision: str | None, parent: "_Parent", *, code: bool, reached: bool
 ) -> Path:
-    check_has_weights((name for name in listing.names if "/" not in name), listing.repo)
+    names = [name for name in listing.names if "/" not in name]
+    if not any(map(adapters.is_weights, names)):
+        check_has_weights(names, listing.repo)
     blobs = hub_cache.blobs(listing)
     progress = _Progress(blobs.values())
     _say(total_bytes=progress.total_bytes, missing_bytes=progress.missing_bytes)

@@ -1,7 +1,8 @@
 """What a model folder holds, judged without MLX and without reading weights."""
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,6 +16,9 @@ WEIGHTS = "model*.safetensors"
 _INDEX = "model.safetensors.index.json"
 _MAX_CONFIG_BYTES = 16_000_000
 _MAX_INDEX_BYTES = 100_000_000
+_SHOWN_NAMES = 4
+_NUMBERED = re.compile(r"model-(?P<number>\d{1,5})-of-(?P<total>\d{1,5})\.safetensors")
+"""As transformers and mlx-lm number the files of weights."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _OTHER_FORMATS = (".gguf", ".npz", ".h5", ".msgpack", ".onnx", ".safetensors")
 
@@ -44,9 +48,10 @@ def inspect(folder: Path, *, trust_remote_code: bool) -> ModelFiles:
     except OSError as error:
         raise ModelError(f"{folder} cannot be read: {error.strerror}") from None
     weights = [name for name in sorted(names) if is_weights(name)]
-    check_has_weights(names, f"{folder}")
     if _INDEX in names:
         _check_shards(folder, names)
+    check_has_weights(names, f"{folder}")
+    _check_numbers(folder, weights)
     return ModelFiles(folder, sum(tensor_bytes(folder / name) for name in weights))
 
 
@@ -105,7 +110,25 @@ def _check_shards(folder: Path, names: list[str]) -> None:
         raise ModelError(f"{folder / _INDEX} has no weight_map from tensors to files")
     missing = sorted(set(shards.values()) - set(names))
     if missing:
-        raise ModelError(
-            f"{folder / missing[0][:200]} is missing, which {_INDEX} names"
-            f"{f' (and {len(missing) - 1} more)' if len(missing) > 1 else ''}; fetch it again"
-        )
+        raise ModelError(_cut(folder, missing, f", which {_INDEX} names"))
+
+
+def _check_numbers(folder: Path, weights: Iterable[str]) -> None:
+    """Raises ModelError when files that are numbered through are not all there."""
+    found = [parsed for name in weights if (parsed := _NUMBERED.fullmatch(name)) is not None]
+    for total in {parsed["total"] for parsed in found}:
+        there = {int(parsed["number"]) for parsed in found if parsed["total"] == total}
+        absent = sorted(set(range(1, int(total) + 1)) - there)
+        names = [f"model-{number:0{len(total)}}-of-{total}.safetensors" for number in absent]
+        if names:
+            raise ModelError(_cut(folder, names, ""))
+
+
+def _cut(folder: Path, missing: Sequence[str], why: str) -> str:
+    """What is said of a download that did not come to its end."""
+    more = ""
+    if len(missing) > 1:
+        shown = ", ".join(name[:100] for name in missing[1:_SHOWN_NAMES])
+        dots = ", ..." if len(missing) > _SHOWN_NAMES else ""
+        more = f" (and {len(missing) - 1} more): {shown}{dots}"
+    return f"{folder / missing[0][:200]} is missing{why}{more}; fetch it again"

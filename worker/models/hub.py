@@ -1,7 +1,7 @@
 """What a repository of the Hugging Face hub holds, and which of it a model needs."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -10,11 +10,15 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.hf_api import RepoSibling
 
 from shared.errors import ModelError
+from worker.models import adapters
 from worker.models.files import WEIGHTS, is_weights
 from worker.models.hub_errors import endpoint
 
-NOT_NEEDED = ["*/*"]
-_NEEDED = ["*.json", "*.jsonl", "*.jinja", "*.txt", "*.model", "*.tiktoken", WEIGHTS]
+_TEMPLATES = "additional_chat_templates"
+"""The only folder of which something is read: the named chat templates beside the default one."""
+_NEEDED = [
+    "*.json", "*.jsonl", "*.jinja", "*.txt", "*.model", "*.tiktoken", WEIGHTS, *adapters.WEIGHTS,
+]  # fmt: skip
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CONTENT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -52,8 +56,20 @@ class Listing:
     needed: tuple[HubFile, ...]
 
 
+def _other_folders(folder: str) -> Iterator[str]:
+    """Patterns of all that lies in any folder but this one, or deeper in it."""
+    for end, character in enumerate(folder):
+        yield f"{folder[:end]}[!{character}/]*/*"
+        yield f"{folder[:end]}/*"
+    yield f"{folder}[!/]*/*"
+    yield f"{folder}/*/*"
+
+
+NOT_NEEDED = list(_other_folders(_TEMPLATES))
+
+
 def needed_patterns(*, code: bool) -> list[str]:
-    """The patterns of what mlx-lm reads; of the top folder only, with `NOT_NEEDED`."""
+    """The patterns of what mlx-lm reads; with `NOT_NEEDED` of the top folder, and templates."""
     return [*_NEEDED, "*.py"] if code else _NEEDED
 
 
@@ -63,7 +79,8 @@ def needed_names(names: Iterable[str], *, code: bool) -> list[str]:
     return sorted(
         name
         for name in names
-        if "/" not in name and any(fnmatchcase(name, pattern) for pattern in patterns)
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+        and not any(fnmatchcase(name, pattern) for pattern in NOT_NEEDED)
     )
 
 

@@ -15,6 +15,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.file_download import repo_folder_name
 
 from shared.errors import ModelError
+from worker.models.adapters import inspect_adapter, is_adapter
 from worker.models.blob import Blob
 from worker.models.files import inspect
 from worker.models.hub import NOT_NEEDED, Listing, is_commit, needed_names, needed_patterns
@@ -36,7 +37,11 @@ def complete_snapshot(repo: str, revision: str | None, *, code: bool) -> Path | 
                 ignore_patterns=NOT_NEEDED,
             )
         )
-        inspect(snapshot, trust_remote_code=True)  # only whether it is whole
+        # Only whether it is whole.
+        if is_adapter(snapshot):
+            inspect_adapter(snapshot)
+        else:
+            inspect(snapshot, trust_remote_code=True)
     except (LocalEntryNotFoundError, ModelError):
         return None
     return snapshot

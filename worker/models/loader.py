@@ -5,6 +5,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from shared.changes import Changes
@@ -27,7 +28,7 @@ from worker.models.deaths import ModelDeaths
 from worker.models.download import AskPeers, download
 from worker.models.files import inspect
 from worker.models.room import ModelRoom
-from worker.models.sources import local_folder
+from worker.models.sources import find_files, local_folder, with_base
 from worker.models.trials import Trials
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,8 @@ class ModelLoader:
         """Know the sizes of the models on this machine before anybody asks for one."""
         for model in self._models:
             try:
-                if (folder := local_folder(model.id, model.source)) is not None:
+                source = with_base(model.id, model.source)
+                if (folder := local_folder(model.id, source)) is not None:
                     await self._inspect(model, folder)
             except ModelError:
                 pass  # told when it is to be loaded
@@ -131,10 +133,9 @@ class ModelLoader:
 
     async def _find_and_order(self, model: Model) -> None:
         try:
-            folder = local_folder(model.id, model.source)
-            if folder is None:
-                folder = await self._download(model)
-            await self._inspect(model, folder)
+            found = await find_files(model.id, model.source, partial(self._download, model))
+            model.adapter = found.adapter
+            await self._inspect(model, found.folder)
             copies = await self._room.make_for(model)
         except Unavailable as error:
             self._give_up(model, error.message, "available")
@@ -158,7 +159,7 @@ class ModelLoader:
         held = sum(model.size_bytes for model in self._models if engine.index in model.placed)
         return engine.state == "failed", held
 
-    async def _download(self, model: Model) -> Path:
+    async def _download(self, model: Model, repo: str, revision: str | None) -> Path:
         model.fetched = True
         model.phase, model.progress = "downloading", 0.0
 
@@ -166,7 +167,7 @@ class ModelLoader:
             self._room.check_ever(model, total_bytes)
             if missing_bytes and not self.settings.downloads:
                 raise ModelError(
-                    f"{model.id} is not on this machine, and downloads are switched off "
+                    f"{repo} is not on this machine, and downloads are switched off "
                     "(worker.model_loading.downloads)"
                 )
 
@@ -175,8 +176,8 @@ class ModelLoader:
             self._changes.notify()
 
         return await download(
-            model.source.path,
-            model.source.revision,
+            repo,
+            revision,
             trust_remote_code=model.source.trust_remote_code,
             stall_limit_s=self._stall_limit_s,
             on_size=on_size,
@@ -243,6 +244,7 @@ class ModelLoader:
             self._room.taken(model)
         model.max_context_tokens = fact.max_context_tokens
         model.abilities = fact.abilities
+        model.warnings = fact.warnings
         if model.state == "loading":
             model.phase, model.progress = "warming", 0.0
         self._trials.begin(engine, model)

@@ -1,12 +1,82 @@
-"""Where the files of a model are: a folder, the demo model's, or a Hugging Face repository."""
+"""Where the files of a model are: a folder, the demo model's, or a Hugging Face repository; and
+those of the adapter on top of it."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import ModelError
 from shared.ids import ModelId
 from shared.settings.tree import DEMO_MODEL, ModelSource
 from worker import demo_model
+from worker.models.adapters import base_of, inspect_adapter, is_adapter
 from worker.models.download import is_hub_id
+
+Fetch = Callable[[str, str | None], Awaitable[Path]]
+"""Fetches a repository of the hub in a revision; returns its folder, or raises ModelError."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """The folders of a model and of its adapter, if it has one."""
+
+    folder: Path
+    adapter: Path | None = None
+
+
+async def find_files(model: ModelId, source: ModelSource, fetch: Fetch) -> FoundFiles:
+    """The folders of a model, fetched where they are not on this machine. A source that is an
+    adapter alone, here or on the hub, stands for its base model with that adapter.
+
+    Raises:
+        ModelError: there is no such model or adapter, or it cannot be fetched.
+    """
+    source = with_base(model, source)
+    folder = local_folder(model, source)
+    if folder is None:
+        folder = await fetch(source.path, source.revision)
+        if is_adapter(folder):
+            fetched = source.model_copy(update={"path": str(folder), "revision": None})
+            return await find_files(model, fetched, fetch)
+    if source.adapter is None:
+        return FoundFiles(folder)
+    adapter = _local(source.adapter)
+    if adapter is None:
+        if not is_hub_id(source.adapter):
+            raise ModelError(
+                f"model {model}: adapter: {source.adapter} is no folder and no Hugging Face id "
+                "(owner/name)"
+            )
+        adapter = await fetch(source.adapter, None)
+    await asyncio.to_thread(inspect_adapter, adapter)
+    return FoundFiles(folder, adapter)
+
+
+def with_base(model: ModelId, source: ModelSource) -> ModelSource:
+    """The source; where its path is an adapter alone, its base model with that adapter.
+
+    Raises:
+        ModelError: the base model is not known, or there would be two adapters.
+    """
+    folder = _local(source.path)
+    if folder is None or not is_adapter(folder):
+        return source
+    if source.adapter is not None:
+        raise ModelError(
+            f"model {model}: {folder} is an adapter itself, and one model has one adapter; set "
+            "`path` to the base model"
+        )
+    base = base_of(folder)
+    # mlx-lm writes the path as it was typed: from the folder of whoever trained it.
+    known = _local(base) or _local(str(folder / base)) or _local(str(folder.parent / base))
+    if known is None and base != DEMO_MODEL and not is_hub_id(base):
+        raise ModelError(
+            f"model {model}: {folder} is an adapter, and its base model {base} is not on this "
+            "machine; set `path` to the base model and `adapter` to this folder"
+        )
+    path = str(known) if known is not None else base
+    return source.model_copy(update={"path": path, "adapter": str(folder), "revision": None})
 
 
 def local_folder(model: ModelId, source: ModelSource) -> Path | None:
@@ -35,3 +105,12 @@ def local_folder(model: ModelId, source: ModelSource) -> Path | None:
             "no alias under `models` in cluster.yaml"
         )
     return None
+
+
+def _local(path: str) -> Path | None:
+    """A folder on this machine, if it is one."""
+    try:
+        folder = Path(path).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # no such user, too long, a zero byte
+        return None

@@ -46,16 +46,23 @@ def error_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
         line
         for row in rows
         if row.model.error
-        for line in wrapped(
-            Text.assemble(
-                figures.words(f"{row.model.id} on {row.worker}:"),
-                " ",
-                figures.words(row.model.error, "red"),
-            ),
-            width,
-            hanging=2,
-        )
+        for line in _said(row, figures.words(row.model.error, "red"), width)
     ]
+
+
+def warning_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
+    """What was assumed or left out when models were loaded, in full."""
+    return [
+        line
+        for row in rows
+        for warning in row.model.warnings
+        for line in _said(row, figures.words(warning, "yellow"), width)
+    ]
+
+
+def _said(row: ModelRow, words: Text, width: int) -> list[Text]:
+    of = figures.words(f"{row.model.id} on {row.worker}:")
+    return wrapped(Text.assemble(of, " ", words), width, hanging=2)
 
 
 def doing(model: ModelStatus) -> str:

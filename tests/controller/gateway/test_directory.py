@@ -90,6 +90,14 @@ async def test_it_tells_what_a_model_can_and_how_much_it_reads() -> None:
     assert (await told.listed())["gpt"].created == listed.created
 
 
+async def test_it_tells_what_workers_warn_of_a_model_once() -> None:
+    told = [
+        report(name, models=[ModelStatus(id=DEMO, state="warm", warnings=warnings)])
+        for name, warnings in (("a", ["assumed"]), ("b", ["assumed", "left out"]))
+    ]
+    assert (await (await directory(*told)).listed())["chat"].warnings == ["assumed", "left out"]
+
+
 async def test_an_unknown_name_is_told_all_that_are_listed() -> None:
     told = await directory(worker("ready", demo="warm"))
     with pytest.raises(RequestError, match=r"there are: chat, demo, gpt$"):

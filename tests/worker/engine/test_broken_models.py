@@ -149,9 +149,8 @@ _DAMAGES: dict[str, Callable[[Path], None]] = {
     "tokenizer config is a list": _write("tokenizer_config.json", b"[]"),
     "context of 0": _configure(max_position_embeddings=0),
     "negative context": _configure(max_position_embeddings=-5),
-    "template without syntax": _configure("tokenizer_config.json", chat_template="{% for %}"),
-    "template is a number": _configure("tokenizer_config.json", chat_template=5),
 }
+_TEMPLATE = "{{ messages[0].content }}"
 
 
 @pytest.mark.parametrize(
@@ -206,6 +205,37 @@ def test_a_template_that_fails_fails_its_request_and_no_other(
     assert refused.param == "messages"
     assert words in refused.message
     assert engine.answer(beside).token_ids
+    assert engine.generate(model=broken).token_ids == engine.generate().token_ids
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for %}", "the chat template has an error in line 1"),
+        ("{% generation %}{{ messages }}", "the chat template has an error in line 1"),
+        (5, "neither a text nor a list of named ones, but 5"),
+        ([_TEMPLATE], "is a list, but not of objects with a name and a template each"),
+        ([{"name": "default"}], "is a list, but not of objects with a name and a template each"),
+        ([{"name": 1, "template": _TEMPLATE}], "has a name that is no text: 1"),
+        ([{"name": "default", "template": 5}], "its chat template default is no text, but 5"),
+        ({"rag": _TEMPLATE}, "of its chat templates (rag) none is named default"),
+    ],
+)
+def test_a_template_that_no_request_could_use_is_told_and_prompts_are_served(
+    engine: RunningEngine, tiny_model: Path, tmp_path: Path, template: Any, said: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    _configure("tokenizer_config.json", chat_template=template)(folder)
+    broken = ModelId(str(folder))
+    loaded = engine.load(folder, broken)
+    assert isinstance(loaded, ModelLoaded)
+    (warning,) = loaded.warnings
+    assert said in warning and warning.endswith("; messages are refused, prompts are served")
+    chat = [{"role": "user", "content": "Hello"}]
+    refused = engine.refusal(engine.submit(None, messages=chat, model=broken))
+    assert (refused.code, refused.param) == ("invalid_request", "messages")
+    assert said in refused.message and refused.message.endswith("; use prompt")
     assert engine.generate(model=broken).token_ids == engine.generate().token_ids
 
 

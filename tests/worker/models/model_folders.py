@@ -40,3 +40,17 @@ def write_model(folder: Path, *, shards_bytes: tuple[int, ...] = (1000,), **conf
         index = {"weight_map": {f"layer.{name}": name for name in names}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
+
+
+def write_adapter(folder: Path, *, peft: bool = False, **config: Any) -> Path:
+    """A folder with what an adapter needs, in mlx-lm's format or PEFT's; a field of None is left
+    out."""
+    folder.mkdir(parents=True)
+    parameters = {"rank": 8, "scale": 20.0, "dropout": 0.0}
+    own: dict[str, Any] = {"num_layers": 2, "lora_parameters": parameters}
+    fields = {**({"peft_type": "LORA", "r": 8, "lora_alpha": 16} if peft else own), **config}
+    kept = {name: value for name, value in fields.items() if value is not None}
+    (folder / "adapter_config.json").write_text(json.dumps(kept))
+    name = "adapter_model.safetensors" if peft else "adapters.safetensors"
+    (folder / name).write_bytes(safetensors(100))
+    return folder

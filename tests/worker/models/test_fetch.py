@@ -19,7 +19,8 @@ from tests.worker.models.fetching import (
     cache,
     stalled,
 )
-from tests.worker.models.model_folders import write_model
+from tests.worker.models.model_folders import write_adapter, write_model
+from worker.models.adapters import inspect_adapter
 from worker.models.files import inspect
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +37,38 @@ async def test_what_a_model_needs_is_fetched_and_nothing_else(hub: HubStandIn, m
     assert fetching.sizes == [(size_bytes, size_bytes)]
     assert fetching.progress == sorted(fetching.progress) and fetching.progress[-1] == 1.0
     assert {sent.name for sent in hub.sent} == NEEDED
+
+
+async def test_named_chat_templates_are_fetched_and_of_other_folders_nothing(
+    hub: HubStandIn, model: Path
+) -> None:
+    templates = {"additional_chat_templates/tool_use.jinja", "additional_chat_templates/rag.jinja"}
+    others = {
+        "additional/x.json", "additional_chat_templates_old/x.jinja", "b/model.safetensors",
+        "additional_chat_templates/deeper/x.jinja", "additional_chat_templates/README.md",
+    }  # fmt: skip
+    for name in templates | others:
+        (model / name).parent.mkdir(parents=True, exist_ok=True)
+        (model / name).write_text(f"content of {name}")
+    hub.add(REPO, model)
+    folder = await Fetching().folder()
+    assert {sent.name for sent in hub.sent} == NEEDED | templates
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == NEEDED | templates
+    hub.sent.clear()
+    assert await Fetching().folder() == folder and hub.sent == []
+
+
+@pytest.mark.parametrize("peft", [False, True])
+async def test_an_adapter_is_fetched_as_a_model_is_and_found_again_without_the_hub(
+    hub: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peft: bool
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter", peft=peft, model="owner/base")
+    hub.add(REPO, adapter)
+    folder = await Fetching().folder()
+    assert inspect_adapter(folder).base == "owner/base"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert await Fetching().folder() == folder
 
 
 async def test_a_second_time_nothing_is_sent_again(hub: HubStandIn, model: Path) -> None:

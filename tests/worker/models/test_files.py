@@ -142,6 +142,30 @@ def test_shards_that_the_index_names_must_be_there(tmp_path: Path) -> None:
     assert "(and 1 more)" in _error(folder)
 
 
+def test_a_download_that_was_cut_before_any_weights_came_is_to_be_fetched_again(
+    tmp_path: Path,
+) -> None:
+    folder = write_model(tmp_path / "model", shards_bytes=(10, 20, 30, 40, 50, 60))
+    for shard in folder.glob("model-*.safetensors"):
+        shard.unlink()
+    error = _error(folder)
+    assert f"{folder / 'model-00001.safetensors'} is missing" in error
+    assert "(and 5 more): model-00002.safetensors, model-00003.safetensors" in error
+    assert error.endswith("; fetch it again")
+
+
+def test_weights_that_are_numbered_through_must_all_be_there_without_an_index_too(
+    folder: Path,
+) -> None:
+    (folder / _WEIGHTS).rename(folder / "model-00002-of-00003.safetensors")
+    error = _error(folder)
+    assert f"{folder / 'model-00001-of-00003.safetensors'} is missing (and 1 more)" in error
+    assert "model-00003-of-00003.safetensors; fetch it again" in error
+    for number in (1, 3):
+        (folder / f"model-0000{number}-of-00003.safetensors").write_bytes(safetensors(10))
+    assert inspect(folder, trust_remote_code=False).weight_bytes == 1020
+
+
 @pytest.mark.parametrize(
     "index", ["{", "[]", "{}", '{"weight_map": 1}', '{"weight_map": {"a": 1}}']
 )

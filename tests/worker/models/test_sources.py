@@ -1,6 +1,7 @@
 """Where the files of a model are found, and what is said where they are not."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 from shared.errors import ModelError
 from shared.ids import ModelId
 from shared.settings.tree import DEMO_MODEL, ModelSource
-from tests.worker.models.model_folders import write_model
+from tests.worker.models.model_folders import write_adapter, write_model
 from worker import demo_model
-from worker.models.sources import local_folder
+from worker.models.sources import FoundFiles, find_files, local_folder
 
 _ALIAS = ModelId("alias")
 
@@ -148,3 +149,61 @@ def test_any_alias_may_be_of_the_demo_model_unless_a_folder_has_its_name(
     assert "demo has no config.json" in _refusal("demo")
     (tmp_path / "demo" / "config.json").write_text("{}")
     assert _found("demo") == Path("demo")
+
+
+# Adapters.
+
+
+async def _files(path: str, fetched: dict[str, Path] | None = None, **source: Any) -> FoundFiles:
+    async def fetch(repo: str, revision: str | None) -> Path:
+        return (fetched or {})[repo]
+
+    return await find_files(_ALIAS, ModelSource(path=path, **source), fetch)
+
+
+def _is_same(folder: Path, other: Path) -> bool:
+    return folder.samefile(other)
+
+
+async def _adapter_refusal(path: Path, **source: Any) -> str:
+    with pytest.raises(ModelError) as caught:
+        await _files(str(path), **source)
+    return caught.value.message
+
+
+@pytest.mark.anyio
+async def test_a_model_has_the_adapter_that_is_named_from_here_or_from_the_hub(
+    model: Path, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path / "lora")
+    fetched = {"owner/lora": adapter, "owner/model": model}
+    assert await _files(str(model)) == FoundFiles(model)
+    assert await _files(str(model), adapter=str(adapter)) == FoundFiles(model, adapter)
+    assert await _files("owner/model", fetched, adapter="owner/lora") == FoundFiles(model, adapter)
+
+
+@pytest.mark.anyio
+async def test_an_adapter_alone_stands_for_its_base_model_with_it(
+    model: Path, tmp_path: Path
+) -> None:
+    for number, base in enumerate([str(model), "../model", "model", "owner/model"]):
+        adapter = write_adapter(tmp_path / f"lora-{number}", model=base)
+        found = await _files(str(adapter), {"owner/model": model})
+        assert _is_same(found.folder, model) and found.adapter == adapter
+    adapter = tmp_path / "lora-0"
+    assert await _files("owner/lora", {"owner/lora": adapter}) == FoundFiles(model, adapter)
+
+
+@pytest.mark.anyio
+async def test_an_adapter_without_its_base_or_beside_another_says_what_to_set(
+    model: Path, tmp_path: Path
+) -> None:
+    nowhere = write_adapter(tmp_path / "nowhere", model="/no/such/model")
+    message = await _adapter_refusal(nowhere)
+    assert "its base model /no/such/model is not on this machine" in message
+    assert "set `path` to the base model and `adapter` to this folder" in message
+    two = write_adapter(tmp_path / "two", model=str(model))
+    assert "one model has one adapter" in await _adapter_refusal(two, adapter=str(nowhere))
+    missing = await _adapter_refusal(model, adapter="/no/such/adapter")
+    assert "adapter: /no/such/adapter is no folder and no Hugging Face id" in missing
+    assert "adapter_config.json is missing" in await _adapter_refusal(model, adapter=str(model))

@@ -1,6 +1,6 @@
 """The lines of models."""
 
-from shared.cli.views.models import doing, error_lines, model_rows, model_table
+from shared.cli.views.models import doing, error_lines, model_rows, model_table, warning_lines
 from tests.shared.cli.reports import BIG, IDLE, OVERLOADED, WARMING, failed, loading, warm, worker
 
 
@@ -31,6 +31,15 @@ def test_errors_stand_in_the_table_or_below_it_in_full() -> None:
     assert all("needs" not in line for line in lines(80, sick))
     below = [line.plain for line in error_lines(model_rows([sick]), 80)]
     assert " ".join(line.strip() for line in below) == f"{BIG} on mac-1: {error}".strip()
+
+
+def test_what_was_assumed_of_a_model_stands_below_the_table_a_line_for_each() -> None:
+    told = ["4096 tokens are assumed; set max_context_tokens of this model " * 2, "Second."]
+    sick = worker(models=[warm(warnings=told), warm()])
+    below = [line.plain for line in warning_lines(model_rows([sick]), 80)]
+    assert all(len(line) <= 80 for line in below)
+    first, second = (f"demo on mac-1: {warning}".strip() for warning in told)
+    assert " ".join(line.strip() for line in below) == f"{first} {second}"
 
 
 def test_the_phase_is_what_a_loading_model_does() -> None:
