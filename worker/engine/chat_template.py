@@ -99,7 +99,7 @@ class ChatTemplate:
         self._defaults = {key: defaults[key] for key in self.variables & defaults.keys()}
         added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
         self._guard = Guard(added)
-        self._tool_words = find_tool_words(text or _text_of(tokenizer), added)
+        self._tool_words = find_tool_words(text or getattr(tokenizer, "chat_template", None), added)
         self._text_arguments = False
         self._text_arguments = takes_text(self._tried)
         self.order = find_order(self._tried)
@@ -285,11 +285,6 @@ class Guard:
         if any(end[at:] in self._beginnings for at in range(len(end))):
             text += nonce
         return text
-
-
-def _text_of(tokenizer: TokenizerWrapper) -> str:
-    template = getattr(tokenizer, "chat_template", None)
-    return template if isinstance(template, str) else ""
 
 
 def _variables(tokenizer: TokenizerWrapper, text: str | None) -> frozenset[str]:

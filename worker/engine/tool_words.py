@@ -55,9 +55,10 @@ Where:
 - For multiple tool calls, chain them directly without separators or spaces"""
 
 
-def find_tool_words(template: str, added_tokens: Container[str]) -> ToolWords | None:
-    """By the format of calls that a template or a vocabulary shows."""
-    return _WORDS.get(find_tool_format(template, added_tokens) or "")
+def find_tool_words(template: object, added_tokens: Container[str]) -> ToolWords | None:
+    """By the format of calls that a template, if it is a text, or a vocabulary shows."""
+    text = template if isinstance(template, str) else ""
+    return _WORDS.get(find_tool_format(text, added_tokens) or "")
 
 
 def with_tool_words(
