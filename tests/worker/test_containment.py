@@ -172,14 +172,6 @@ class _Reader:
         self.reads.clear()
         self.answers.append(tokens)
         self.migrations += len(attempts) - 1
-        print(
-            self._model,
-            len(tokens),
-            attempts,
-            round(time.monotonic(), 1),
-            round(self.longest_pause_s, 2),
-            flush=True,
-        )
 
     async def go_on(self) -> None:
         while True:

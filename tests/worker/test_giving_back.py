@@ -14,8 +14,11 @@ from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
+from worker.engine_end import EngineEnd
 from worker.kept_prefixes import KeptLinks
+from worker.link.activity import Phase, Work
 from worker.link.messages import Output, SequenceStarted, StepCompleted
+from worker.models.catalogue import Model
 from worker.publisher import Outgoing
 from worker.scheduler import Scheduler
 
@@ -72,6 +75,37 @@ class Scheduled:
         self.engine.state = "failed" if for_good else "restarting"
         self.outgoing.clear()
         self.scheduler.on_engine_lost(self.engine, _CRASH)
+
+    def crash(self, *request_ids: str, phase: Phase = "step") -> bool:
+        """The engine dies over these requests; whether anybody is to blame."""
+        numbers = [number for each in request_ids for number in self._sequences(each)]
+        return self._die_over(Work(phase, TINY, tuple(numbers)))
+
+    def _die_over(self, work: Work) -> bool:
+        self.engine.state = "restarting"
+        self.outgoing.clear()
+        end = EngineEnd("crash", "signal 6", work)
+        explained = self.scheduler.explain_end(self.engine, end)
+        self.scheduler.on_engine_lost(self.engine, _CRASH)
+        return explained
+
+    def come_back(self) -> None:
+        """The engine runs again, and holds the model."""
+        self.engine.state = "running"
+        model = self.model
+        model.state = "warm"
+        model.engines.add(self.engine.index)
+        self.scheduler.tick()
+
+    @property
+    def model(self) -> Model:
+        return self.scheduler.models.catalogue[TINY]
+
+    @property
+    def in_engine(self) -> list[str]:
+        """The requests that were admitted."""
+        there = [each for each in self.scheduler.requests() if each.engine is not None]
+        return [each.dispatch.request_id for each in there]
 
     @property
     def given_back(self) -> dict[str, bool]:
@@ -206,3 +240,91 @@ def test_who_waited_too_long_goes_back_to_its_owner_and_is_told_when_to_come_aga
     assert event.retry_after_ms is not None
     assert [r.dispatch.request_id for r in worker.scheduler.requests()] == ["running", "late"]
     assert worker.scheduler.admission.status().levels["medium"].dropped == 1
+
+
+# Where the engine had written down what it was at.
+
+
+def test_only_the_requests_that_an_engine_was_busy_with_are_suspected(tiny_model: Path) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("at fault", "beside it")
+    assert worker.crash("at fault")
+    assert worker.given_back == {"at fault": True, "beside it": False}
+    assert worker.model.state == "loading"
+
+
+def test_a_death_at_the_first_token_of_a_model_makes_no_request_a_suspect(
+    tiny_model: Path,
+) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("beside it")
+    assert worker._die_over(Work("step", TINY, (-1,)))
+    assert worker.given_back == {"beside it": False}
+
+
+def test_a_second_death_over_another_request_fails_the_model_and_makes_no_suspect(
+    tiny_model: Path,
+) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("one")
+    worker.crash("one")
+    worker.come_back()
+    worker.accept("another")
+    assert worker.crash("another")
+    assert worker.model.state == "failed"
+    assert worker.model.error == "it ended the engine process twice: signal 6"
+    (event,) = [event for one in worker.outgoing for _, event in one.events]
+    assert isinstance(event, RequestFailed)
+    assert (event.code, event.suspect) == ("model_unavailable", False)
+    assert event.message == f"{TINY}: it ended the engine process twice: signal 6"
+    refusal = worker.scheduler.accept(dispatched("later"), OWNER)
+    assert refusal is not None and "signal 6" in refusal.message
+
+
+def test_a_second_death_over_the_same_request_leaves_the_model_to_the_others(
+    tiny_model: Path,
+) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("at fault", "beside it")
+    worker.crash("at fault", "beside it")
+    assert worker.given_back == {"at fault": True, "beside it": True}
+    worker.come_back()
+    worker.accept("at fault")
+    worker.crash("at fault")
+    assert worker.given_back == {"at fault": True}
+    worker.come_back()
+    worker.accept("beside it", "later")
+    assert worker.in_engine == ["beside it", "later"]
+
+
+def test_requests_over_which_an_engine_ended_are_tried_one_at_a_time(tiny_model: Path) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("one", "another")
+    worker.crash("one", "another")
+    worker.come_back()
+    worker.accept("one", "another", "newcomer")
+    assert worker.in_engine == ["one", "newcomer"]
+    worker.generate("one")
+    assert worker.in_engine == ["one", "another", "newcomer"]
+
+
+def test_a_request_that_ended_an_engine_while_it_waited_goes_back_as_a_suspect(
+    tiny_model: Path,
+) -> None:
+    """An engine prepares the prompts of those that are next."""
+    worker = Scheduled(tiny_model, batch=1)
+    worker.accept("admitted", "waiting")
+    request = worker.scheduler.find((CLIENT, dispatched("waiting").request_id))
+    assert request is not None and request.engine is None
+    worker._die_over(Work("prompt", TINY, (request.choices[0].sequence,)))
+    assert worker.given_back == {"admitted": False, "waiting": True}
+
+
+def test_a_death_over_no_model_is_nobodys_fault(tiny_model: Path) -> None:
+    worker = Scheduled(tiny_model)
+    worker.accept("not started")
+    end = EngineEnd("crash", "exit status 1: a fault of our own")
+    assert not worker.scheduler.explain_end(worker.engine, end)
+    worker.die()
+    assert worker.given_back == {"not started": True}
+    assert worker.scheduler.models.loader.deaths.count(TINY) == 0

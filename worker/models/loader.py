@@ -27,6 +27,7 @@ from worker.models.catalogue import Model, ModelCatalogue
 from worker.models.deaths import ModelDeaths
 from worker.models.download import AskPeers, download
 from worker.models.files import inspect
+from worker.models.held_back import HeldBack
 from worker.models.room import ModelRoom
 from worker.models.sources import find_files, local_folder, with_base
 from worker.models.trials import Trials
@@ -74,6 +75,7 @@ class ModelLoader:
         self._loaded: defaultdict[ModelId, set[int]] = defaultdict(set)  # by which engines
         self._read: dict[tuple[int, ModelId], float] = {}  # how far an engine is with a model
         self._trials = Trials()
+        self._held_back = HeldBack()
         self.deaths = ModelDeaths()
 
     async def run(self) -> None:
@@ -108,7 +110,9 @@ class ModelLoader:
         self._changes.notify()
 
     def tick(self) -> None:
-        """What failed for a reason that may pass may be asked for again after a while."""
+        """What failed for a reason that may pass may be asked for again after a while; what may
+        have ended an engine is loaded once that holds all others. Call it a few times a second."""
+        self._order_held_back()
         now = time.monotonic()
         for model in self._models:
             if model.state == "failed" and model.transient and now - model.failed_at > _TRY_AGAIN_S:
@@ -156,7 +160,7 @@ class ModelLoader:
 
     def _fitness(self, engine: EngineProcess) -> tuple[bool, int]:
         """To hold one more model: those that run first, then those that hold least."""
-        held = sum(model.size_bytes for model in self._models if engine.index in model.placed)
+        held = sum(model.size_bytes for model in self._placed_on(engine))
         return engine.state == "failed", held
 
     async def _download(self, model: Model, repo: str, revision: str | None) -> Path:
@@ -188,10 +192,20 @@ class ModelLoader:
     # Engines.
 
     def on_engine_started(self, engine: EngineProcess) -> None:
-        """Load on a restarted engine what was loaded before; last what may have ended it."""
-        for model in sorted(self._models, key=lambda model: self.deaths.count(model.id)):
-            if engine.index in model.placed and model.state != "failed":
+        """Load on a restarted engine what was loaded before; what may have ended it only when all
+        others are warm, so that their streams go on until then."""
+        suspects = [model.id for model in self._models if self.deaths.count(model.id)]
+        for model in self._held_back.begin(engine.index, self._placed_on(engine), suspects):
+            self._order(model, [engine])
+        self._order_held_back()
+
+    def _order_held_back(self) -> None:
+        for engine in self._engines:
+            for model in self._held_back.release(engine.index, self._placed_on(engine)):
                 self._order(model, [engine])
+
+    def _placed_on(self, engine: EngineProcess) -> list[Model]:
+        return [model for model in self._models if engine.index in model.placed]
 
     def on_engine_lost(self, engine: EngineProcess) -> None:
         """Note what is not loaded any more."""
@@ -201,6 +215,7 @@ class ModelLoader:
             if model.state == "warm" and not model.engines:
                 model.state, model.phase, model.progress = "loading", "loading", 0.0
         self._trials.lost(engine)
+        self._held_back.lost(engine.index)
 
     def give_up(self, model: Model, message: str) -> None:
         """A model is not to be tried again, until somebody orders it; its requests hear why."""

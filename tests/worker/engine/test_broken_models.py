@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from shared.ids import ModelId
+from tests.crashing.folders import make_crashing_model
 from tests.worker.engine.running_engine import RunningEngine, running_engine
+from worker.engine import model, served_models
 from worker.link.messages import ModelFailed, ModelLoaded
 
 _WEIGHTS = "model.safetensors"
@@ -248,3 +251,39 @@ def test_a_repaired_model_loads(engine: RunningEngine, tiny_model: Path, tmp_pat
     shutil.copy(tiny_model / "model.safetensors", folder)
     assert isinstance(engine.load(folder, repaired), ModelLoaded)
     assert engine.generate(model=repaired).token_ids == engine.generate().token_ids
+
+
+def test_code_of_a_model_that_wants_to_end_the_process_ends_its_load_alone(
+    engine: RunningEngine, tiny_model: Path, tmp_path: Path
+) -> None:
+    """As mlx-lm's own does where a package is missing that a model needs."""
+    make_crashing_model(tmp_path / "model", tiny_model, at="load", by="sys.exit")
+    beside = engine.submit()
+    failed = engine.load(tmp_path / "model", ModelId("exits"), trust_remote_code=True)
+    assert isinstance(failed, ModelFailed)
+    assert failed.message == (
+        f"{tmp_path / 'model'}: its code ended with SystemExit (1), after ModuleNotFoundError: "
+        "No module named 'a_package_that_is_missing'"
+    )
+    assert engine.answer(beside).token_ids
+
+
+def test_a_tokenizer_that_never_comes_ends_its_load_alone(
+    engine: RunningEngine, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    load_tokenizer = model._load_tokenizer
+
+    def load_late(*arguments: Any) -> Any:
+        released.wait()
+        return load_tokenizer(*arguments)
+
+    monkeypatch.setattr(model, "_load_tokenizer", load_late)
+    monkeypatch.setattr(served_models, "_LONGEST_STANDSTILL_S", 0.2)
+    try:
+        failed = engine.load(tiny_model, ModelId("late"))
+        assert isinstance(failed, ModelFailed)
+        assert "no progress" in failed.message
+        assert engine.generate().token_ids
+    finally:
+        released.set()
