@@ -217,6 +217,7 @@ class Dispatcher:
         assert refusal is not None and decision is not None
         if answer.unknown:
             self._out.cancel_attempt(request, silent=True)
+            request.unsure = True
         view = decision.worker
         self._metrics.refused(view.id, refusal.code)
         self._out.info(f"{view.id} rejected it: {refusal.message}", request, refusal.code)

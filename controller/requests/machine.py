@@ -252,6 +252,12 @@ class RequestMachine:
         """Nobody has it from before: what is said of it counts more than all that was."""
         request.attempt = max(request.attempt, self.attempts_before)
 
+    def _number_end(self, request: Request) -> None:
+        """The end that is told from here counts more than one that its last worker may have told:
+        no number has two."""
+        request.attempt += request.unsure
+        self._count_from_here(request)
+
     def _arrive(self, request: Request, instead_of: Request | None = None) -> None:
         """It is known from now on."""
         self._store.add(request)
@@ -349,7 +355,7 @@ class RequestMachine:
             self._out.add(AnswerQuery(event.reply, state))
 
     def _end_cancelled(self, request: Request) -> None:
-        self._count_from_here(request)
+        self._number_end(request)
         self._end_with(request, request.cancelled_message(self._out.now))
 
     def _cancel_offer(self, request: Request) -> None:
@@ -480,6 +486,7 @@ class RequestMachine:
             self._lose(request)
             return
         self._out.cancel_attempt(request, silent=True)
+        request.unsure = True
         self._retry(request, error)
 
     def _retry(self, request: Request, error: StreamError) -> None:
@@ -517,7 +524,7 @@ class RequestMachine:
 
     def _fail(self, request: Request, error: StreamError) -> None:
         self._out.warn(f"failed: {error.message}", request, error.code)
-        self._count_from_here(request)
+        self._number_end(request)
         self._end_with(request, request.failed_message(error), code=error.code)
 
     def _stop(self, request: Request, error: StreamError) -> None:

@@ -62,6 +62,7 @@ class Request:
         earlier: messages of its session that come before its own.
         joined: `request` has them already, as its worker told it.
         attempt: the highest number that was given; 0 before the first.
+        unsure: the worker of that attempt is gone, or did not answer; it may have told an end.
         rejected: by whom, since the search for a worker began.
         need: what it asks of a worker; None until that is asked first.
         decision: how the worker was chosen that it was offered to last.
@@ -102,6 +103,7 @@ class Request:
     affinity: SessionKey | None = None
     state: State = "waiting"
     attempt: int = 0
+    unsure: bool = False
     worker: WorkerId | None = None
     boot_id: BootId | None = None
     model: ModelId | None = None
@@ -296,6 +298,7 @@ class Request:
         """A worker is asked to take it."""
         view = decision.worker
         self.state, self.reason, self.attempt = "offered", "dispatching", self.attempt + 1
+        self.unsure = False
         self.worker, self.boot_id, self.model = view.id, view.report.boot_id, decision.model
         self.decision, self.placement = decision, placed
         self.dispatched_to = list(self.inboxes)

@@ -5,7 +5,7 @@ import pytest
 from controller.fleet.registry import WorkerGone
 from shared.ids import BootId, WorkerId
 from shared.messages.control import CancelRequest
-from shared.messages.stream import StreamError
+from shared.messages.stream import Done, Failed, StreamError
 from tests.controller.requests.driven import Driven
 from tests.controller.requests.wire import Sent
 
@@ -109,6 +109,26 @@ def test_why_an_attempt_failed_says_more_than_that_nobody_else_is_there() -> Non
     driven.leave("w1")
     driven.pass_time(5)
     assert _end(driven).code == "worker_lost"
+
+
+@pytest.mark.parametrize("what", ["it is gone", "it does not answer"])
+@pytest.mark.parametrize("end", ["fails", "is cancelled"])
+def test_an_end_told_from_here_has_no_number_under_which_its_worker_may_have_told_one(
+    what: str, end: str
+) -> None:
+    driven = Driven("w1", waiting_room={"max_wait_ms": 1000}, dispatch={"ack_timeout_ms": 500})
+    if what == "it is gone":
+        driven.run()
+        driven.leave("w1")
+    else:
+        driven.ask()
+        driven.sent()
+        driven.pass_time(0.6)
+    if end == "is cancelled":
+        driven.cancel()
+    driven.pass_time(5)
+    (told,) = [each for each in driven.told() if isinstance(each, Done | Failed)]
+    assert told.attempt == 2
 
 
 @pytest.mark.parametrize("how", ["gone", "started again"])
