@@ -1,8 +1,8 @@
 """Between the caches of rows and what is kept of them: the only place that knows both.
 
 Keys and values of layers that grow with the text are cut into blocks; of all other layers (sliding
-windows, chunks, recurrent, convolutions, ..., and caches of which only their model knows what is in them)
-the whole state at a token is kept.
+windows, chunks, recurrent, convolutions, and what only its model can read) the whole state at a
+token is kept.
 """
 
 import json
