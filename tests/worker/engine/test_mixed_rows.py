@@ -24,7 +24,6 @@ _LENGTHS = [
 """Around the borders of blocks, windows and chunks."""
 _TOKENS = 12
 _BLOCK = 16
-_SQUEEZED = 0.6
 
 
 _UNUSUAL = {
@@ -56,7 +55,7 @@ def test_rows_of_mixed_length_get_what_mlx_lm_gives_each_alone(
     kept.batch.add(*(prepared(100 + i, ids, max_tokens=_TOKENS) for i, ids in enumerate(prompts)))
     while sum(map(len, kept.batch.groups)) < len(prompts):
         kept.batch.turn(chunks=100)
-    _squeeze(kept)
+    kept.squeeze(0.6)
     kept.answers()
     assert len(kept.batch.preempted) > 3
     again = {100 + i for i in said_before} & kept.batch.restored.keys()
@@ -74,12 +73,3 @@ def _network(kind: str, tiny_model: Path) -> Any:
     if kind == "quantised weights":
         quantize(network, group_size=32, bits=4)
     return network
-
-
-def _squeeze(kept: KeptTexts) -> None:
-    """Take memory away while all rows decode, so that some must give way; for good."""
-    kept.batch.read_ahead()
-    kept.batch.batch.give_back_slack()
-    ledger = kept.batch.ledger
-    ledger.budget_bytes = int(_SQUEEZED * ledger.held_bytes)
-    ledger.make_room(lambda: 0)

@@ -22,6 +22,7 @@ _SIZES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 _ATTENTION = {"n_heads_in_group": 2, "no_op": False, "replace_with_linear": False}
+_SINGLE_HEAD = {**_ATTENTION, "n_heads_in_group": 4}
 _NO_ATTENTION = {"n_heads_in_group": None, "no_op": True, "replace_with_linear": False}
 _LINEAR = {"n_heads_in_group": None, "no_op": False, "replace_with_linear": True}
 _FEED_FORWARD = {"ffn_mult": 1.3125, "no_op": False, "replace_with_linear": False}
@@ -67,7 +68,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **_SIZES,
         "block_configs": [
             {"attention": attention, "ffn": _FEED_FORWARD}
-            for attention in (_LINEAR, _ATTENTION, _NO_ATTENTION, _ATTENTION)
+            for attention in (_LINEAR, _ATTENTION, _NO_ATTENTION, _SINGLE_HEAD)
         ],
     },
     "deepseek_v41": {
