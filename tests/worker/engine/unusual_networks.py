@@ -1,5 +1,8 @@
 """Tiny random networks of mlx-lm's modules whose rows cannot be batched like those of others."""
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
@@ -135,3 +138,13 @@ def _random(array: mx.array) -> mx.array:
         return array + _NOISE * mx.random.normal(array.shape)
     limit = _SPREAD * float(array.shape[-1]) ** -0.5
     return mx.random.uniform(-limit, limit, array.shape)
+
+
+def save_unusual(module: str, tiny_model: Path, folder: Path) -> None:
+    """A folder with such a model, and the tokenizer of the tiny one."""
+    shutil.copytree(tiny_model, folder)
+    weights = cast(list[tuple[str, mx.array]], tree_flatten(unusual_network(module).parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), dict(weights), {"format": "mlx"})
+    config = json.loads((folder / "config.json").read_text())
+    config = {"model_type": module, "eos_token_id": config["eos_token_id"], **CONFIGS[module]}
+    (folder / "config.json").write_text(json.dumps(config))
