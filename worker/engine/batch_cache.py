@@ -20,7 +20,6 @@ from worker.engine.caches import (
     evaluate,
     leaves,
     map_leaves,
-    merged,
     whole_bytes,
 )
 from worker.engine.row_cache import GroupedRowKVCache, RowKVCache, Rows, SingleRowKVCache
@@ -120,7 +119,7 @@ class BatchCache:
         def taken(leaf: Any) -> Any:
             if isinstance(leaf, RowKVCache):
                 return leaf.take(places, rows, width)
-            return merged([leaf.extract(place) for place in places])
+            return self._layout.joined([leaf.extract(place) for place in places])
 
         layers = [map_leaves(taken, layer) for layer in self.layers]
         evaluate(layers)

@@ -7,6 +7,7 @@ token is kept.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,6 @@ from worker.engine.caches import (
     empty_cache,
     leaves,
     map_leaves,
-    merged,
 )
 from worker.engine.device import on_gpu
 from worker.engine.gathering import (
@@ -128,7 +128,7 @@ class BlockCodec:
 
         def new_leaf(first: Any) -> Any:
             if type(first) is not KVCache:
-                return merged(next(states))
+                return self._layout.joined(next(states))
             first.keys, first.values = next(arrays), next(arrays)
             first.offset = done
             return first
@@ -213,7 +213,7 @@ def _with_state(empty: Any, state: Any) -> Any:
 
 def _single(leaf: Any, row: int) -> Any:
     """The cache of one row alone, without what is not looked at any more."""
-    single = leaf.extract(row)
+    single = leaf.extract(row) if hasattr(leaf, "extract") else copy(leaf)
     if isinstance(single, RotatingKVCache) and single.keys.shape[2] > single.max_size:
         single.keys = mx.contiguous(single.keys[:, :, -single.max_size :])
         single.values = mx.contiguous(single.values[:, :, -single.max_size :])

@@ -58,15 +58,6 @@ def whole_bytes(leaf: Any) -> int:
     return sum(array.nbytes for array in arrays_of(leaf)) if is_whole(leaf) else int(leaf.nbytes)
 
 
-def merged(rows: Sequence[Any]) -> Any:
-    """The caches of one layer for single rows as one for all of them; where it is kept whole,
-    there is only one row."""
-    if is_whole(rows[0]):
-        (only,) = rows
-        return only
-    return rows[0].merge(rows)
-
-
 def map_leaves(function: Callable[[Any], Any], layer: Any) -> Any:
     """Make a layer of another one, leaf by leaf."""
     if not isinstance(layer, CacheList):
@@ -145,13 +136,21 @@ class CacheLayout:
         missing = [full * (size - min(room, size)) // size for full, size in self._chunks]
         return self.row_bytes - sum(missing)
 
+    def joined(self, rows: Sequence[Any]) -> Any:
+        """The caches of one layer for single rows as one for all of them; where each row has its
+        own, there is only one, and it stays what mlx-lm has for a row alone."""
+        if self.allows_batching:
+            return rows[0].merge(rows)
+        (only,) = rows
+        return only
+
     def new_cache(self, rows: int, tokens: int) -> Cache:
         """An empty cache with room for so many tokens of each row; all rows grow together."""
         shapes = iter(self.shapes)
 
         def new_leaf(first: Any) -> Any:
             if type(first) is not KVCache:
-                return merged([first] * rows)
+                return self.joined([first] * rows)
             first.keys, first.values = (
                 mx.zeros((rows, heads, blocks_for(tokens), dim), dtype)
                 for heads, dim, dtype in next(shapes)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.worker.engine.driven_batch import DrivenBatch, ids_of, steady, tokens_alone
 from tests.worker.engine.kept_texts import KeptTexts
-from tests.worker.engine.other_models import greedy_with_cache, serving
+from tests.worker.engine.other_models import KINDS, greedy_with_cache, serving
 from tests.worker.engine.unusual_networks import unusual_network
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
 from worker.engine.caches import Cache, leaves, whole_bytes
@@ -74,6 +74,17 @@ def test_answers_alone_together_again_and_longer_are_those_of_mlx_lm(
         assert all(0 < most <= length for most, length in zip(found, known, strict=True))
 
 
+@pytest.mark.parametrize("module", ["gemma2"], scope="module")
+def test_as_many_rows_as_heads_of_keys_are_not_taken_for_heads(
+    model: LoadedModel, network: Any
+) -> None:
+    prompts = [random_ids(length, length) for length in (9, 43)]
+    assert len(prompts) == network.args.num_key_value_heads
+    answers = _served(KeptTexts(model, block_tokens=_BLOCK), prompts, 1)
+    assert answers == [greedy_with_cache(network, ids, _TOKENS) for ids in prompts]
+    assert max(_rows(model)) == 2
+
+
 @_MODULES
 def test_who_gives_way_comes_back_and_goes_on(model: LoadedModel, network: Any) -> None:
     kept = KeptTexts(model, block_tokens=_BLOCK)
@@ -86,6 +97,26 @@ def test_who_gives_way_comes_back_and_goes_on(model: LoadedModel, network: Any) 
     assert kept.batch.preempted == [2, 1]
     for i, ids in enumerate(prompts):
         assert kept.batch.ids(i) == greedy_with_cache(network, ids, _TOKENS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_any_kind_can_be_served_alone(
+    loaded_model: LoadedModel, networks: dict[str, Any], kind: str
+) -> None:
+    endless = steady(replace(loaded_model, end_ids=frozenset()))
+    served = serving(endless, networks[kind], batches_rows=False)
+    model = replace(served, network=WatchedNetwork(networks[kind]))
+    kept = KeptTexts(model, block_tokens=_BLOCK)
+    prompts = [random_ids(length, length) for length in (9, 70, 71)]
+    expected = [greedy_with_cache(networks[kind], ids, _TOKENS) for ids in prompts]
+    assert _served(kept, prompts, 0) == expected
+    assert _served(kept, prompts, 10) == expected
+    assert kept.batch.restored == {10: 8, 11: 69, 12: 70}
+    longer = [[*ids, *answer, 7] for ids, answer in zip(prompts, expected, strict=True)]
+    assert _served(kept, longer, 20) == [
+        greedy_with_cache(networks[kind], ids, _TOKENS) for ids in longer
+    ]
+    assert _rows(model) == {1}
 
 
 @pytest.mark.parametrize("bits", [None, 8])
