@@ -1,11 +1,13 @@
 """Between the caches of rows and what is kept of them: the only place that knows both.
 
 Keys and values of layers that grow with the text are cut into blocks; of all other layers (sliding
-windows, chunks, recurrent, convolutions, ...) the whole state at a token is kept.
+windows, chunks, recurrent, convolutions, and what only its model can read) the whole state at a
+token is kept.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +15,14 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from worker.engine.caches import Cache, CacheLayout, blocks_for, empty_cache, leaves, map_leaves
+from worker.engine.caches import (
+    Cache,
+    CacheLayout,
+    blocks_for,
+    empty_cache,
+    leaves,
+    map_leaves,
+)
 from worker.engine.device import on_gpu
 from worker.engine.gathering import (
     Gather,
@@ -27,6 +36,7 @@ from worker.engine.gathering import (
     piece,
 )
 from worker.engine.row_cache import RowKVCache
+from worker.engine.whole_cache import content_of, fill, is_whole
 from worker.kv_memory.block import Kind
 from worker.kv_memory.block_file import Content, Tensor
 
@@ -104,7 +114,7 @@ class BlockCodec:
         """The state of a row in all layers that cannot be cut; not evaluated."""
         arrays: list[mx.array] = []
         skeletons = [
-            _flatten(_single(leaf, row).state, arrays) for leaf in leaves(cache) if not _grows(leaf)
+            _flatten(_state_of(leaf, row), arrays) for leaf in leaves(cache) if not _grows(leaf)
         ]
         return Arrays(arrays, json.dumps(skeletons, separators=(",", ":")))
 
@@ -118,7 +128,7 @@ class BlockCodec:
 
         def new_leaf(first: Any) -> Any:
             if type(first) is not KVCache:
-                return first.merge(next(states))
+                return self._layout.joined(next(states))
             first.keys, first.values = next(arrays), next(arrays)
             first.offset = done
             return first
@@ -151,7 +161,7 @@ class BlockCodec:
             return []
         states = [_unflatten(skeleton, kept.arrays) for skeleton in json.loads(kept.notes)]
         kinds = [leaf for leaf in leaves(empty_cache(self._layout.network)) if not _grows(leaf)]
-        return [type(leaf).from_state(state) for leaf, state in zip(kinds, states, strict=True)]
+        return [_with_state(leaf, state) for leaf, state in zip(kinds, states, strict=True)]
 
     # Files.
 
@@ -187,12 +197,23 @@ def _grows(leaf: Any) -> bool:
 
 
 def _group_size(dim: int) -> int | None:
+    if dim == 0:
+        return None
     return next((size for size in _GROUP_SIZES if dim % size == 0), None)
+
+
+def _state_of(leaf: Any, row: int) -> Any:
+    return content_of(leaf) if is_whole(leaf) else _single(leaf, row).state
+
+
+def _with_state(empty: Any, state: Any) -> Any:
+    """A cache of the class of an empty one, that goes on from such a state."""
+    return fill(empty, state) if is_whole(empty) else type(empty).from_state(state)
 
 
 def _single(leaf: Any, row: int) -> Any:
     """The cache of one row alone, without what is not looked at any more."""
-    single = leaf.extract(row)
+    single = leaf.extract(row) if hasattr(leaf, "extract") else copy(leaf)
     if isinstance(single, RotatingKVCache) and single.keys.shape[2] > single.max_size:
         single.keys = mx.contiguous(single.keys[:, :, -single.max_size :])
         single.values = mx.contiguous(single.values[:, :, -single.max_size :])

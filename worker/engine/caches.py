@@ -1,20 +1,23 @@
-"""KV caches of prompts and of decoding rows: what touches mlx-lm's cache classes.
+"""KV caches of prompts, and what those of a model look like: what touches mlx-lm's cache classes.
 
-Layers whose keys and values grow with the text get the row caches of ours once a prompt is
-prefilled, those of chunked attention one of ours from the start. Other kinds (sliding window,
-recurrent, ...) stay mlx-lm's own batch caches.
+Layers of chunked attention get a cache of ours from the start. Other kinds (sliding window,
+recurrent, ...) are mlx-lm's own batch caches; those of which there is no batch serve one row.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, make_prompt_cache
 
-from shared.errors import ModelError
 from worker.engine.chunk_cache import ChunkCache
-from worker.engine.row_cache import BLOCK_TOKENS, RowKVCache, Rows, SingleRowKVCache
+from worker.engine.row_batching import batches_rows as _batches_rows
+from worker.engine.row_batching import groups_heads
+from worker.engine.row_cache import BLOCK_TOKENS
+from worker.engine.whole_cache import arrays_of, can_be_copied, is_whole
+
+_MEASURED_TOKENS = 127, 255
+"""Not whole powers of two: what waits to be compressed by groups takes its most there."""
 
 Cache = list[Any]
 """One entry a layer, as models want it; an entry may be a list of several caches."""
@@ -31,7 +34,7 @@ def leaves(cache: Iterable[Any]) -> Iterator[Any]:
 
 def evaluate(cache: Cache) -> None:
     """Wait until everything that was put into it is computed."""
-    mx.eval([leaf.state for leaf in leaves(cache)])
+    mx.eval([arrays_of(leaf) if is_whole(leaf) else leaf.state for leaf in leaves(cache)])
 
 
 def keep_rows(cache: Cache, places: Sequence[int], tokens: int) -> None:
@@ -48,6 +51,11 @@ def keep_rows(cache: Cache, places: Sequence[int], tokens: int) -> None:
 
 def bytes_of(cache: Cache) -> int:
     return sum(int(leaf.nbytes) for leaf in leaves(cache))
+
+
+def whole_bytes(leaf: Any) -> int:
+    """What is in a cache that is kept whole; other classes know it themselves."""
+    return sum(array.nbytes for array in arrays_of(leaf)) if is_whole(leaf) else int(leaf.nbytes)
 
 
 def map_leaves(function: Callable[[Any], Any], layer: Any) -> Any:
@@ -72,43 +80,50 @@ def blocks_for(tokens: int) -> int:
 
 
 class CacheLayout:
-    """What the cache of a model looks like, as one token shows, and what it takes.
+    """What the cache of a model looks like, as a few tokens show, and what it takes.
+
+    Args:
+        batches_rows: whether its rows may share a pass; None for what is known of its module.
 
     Attributes:
         token_bytes: per token of a row, in layers that grow with the text.
+        whole_token_bytes: of these, what is in caches that serve one row and are kept whole.
+        layer_token_bytes: of these, what is in the largest layer.
         row_bytes: per row, in all other layers, when their windows and chunks are full.
         allows_padding: rows may hold more than their own tokens, to be overwritten later.
         allows_batching: rows at different positions may share a cache; else each has its own.
-        layers: how many of them grow with the text.
-        shapes: of the layers that grow, heads, size and type of keys and of values.
+        allows_keeping: what is in a cache can be copied, to go on from it later.
+        groups_heads: masks need an axis more, for the query heads that share a head of keys.
+        shapes: of the layers that grow, heads, size and type of keys and of values; no heads where
+            nothing is ever put.
         description: differs where the caches do.
-
-    Raises:
-        ModelError: the model's layers cannot be batched.
     """
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Any, batches_rows: bool | None = None) -> None:
         self.network = network
-        cache = empty_cache(network)
-        for leaf in leaves(cache):
-            if not hasattr(leaf, "merge"):
-                raise ModelError(f"a cache of the kind {type(leaf).__name__} cannot be batched")
-        network(mx.zeros((1, 1), dtype=mx.uint32), cache=cache)
-        evaluate(cache)
-        sizes = [_sizes(leaf) for leaf in leaves(cache)]
+        cache, sizes = _measured(network)
+        kinds = list(leaves(cache))
+        whole = [leaf for leaf in kinds if is_whole(leaf)]
         self.token_bytes = sum(token for token, _ in sizes)
+        self.whole_token_bytes = sum(
+            token for leaf, (token, _) in zip(kinds, sizes, strict=True) if is_whole(leaf)
+        )
+        self.layer_token_bytes = max((token for token, _ in sizes), default=0)
         self.row_bytes = sum(row for _, row in sizes)
         self._chunks = [
             (row, leaf.chunk_size)
-            for leaf, (_, row) in zip(leaves(cache), sizes, strict=True)
+            for leaf, (_, row) in zip(kinds, sizes, strict=True)
             if isinstance(leaf, ChunkCache)
         ]
-        self.shapes = [_shapes(leaf) for leaf in leaves(cache) if type(leaf) is KVCache]
+        self.shapes = [_shapes(leaf) for leaf in kinds if type(leaf) is KVCache]
         self.allows_padding = len(self.shapes) == len(sizes)
-        self.allows_batching = not any(isinstance(leaf, ChunkCache) for leaf in leaves(cache))
-        self.layers = len(self.shapes)
-        kinds = [type(leaf).__name__ for leaf in leaves(cache)]
-        self.description = f"{kinds} {self.shapes} {self.row_bytes}"
+        may_batch = _batches_rows(network) if batches_rows is None else batches_rows
+        have_one_row = whole or any(isinstance(leaf, ChunkCache) for leaf in kinds)
+        self.allows_batching = may_batch and not have_one_row
+        self.allows_keeping = all(map(can_be_copied, whole))
+        self.groups_heads = groups_heads(network)
+        names = [type(leaf).__name__ for leaf in kinds]
+        self.description = f"{names} {self.shapes} {self.row_bytes}"
 
     def bytes(self, rows: int, tokens: int) -> int:
         """What rows of up to `tokens` tokens take together."""
@@ -121,13 +136,21 @@ class CacheLayout:
         missing = [full * (size - min(room, size)) // size for full, size in self._chunks]
         return self.row_bytes - sum(missing)
 
+    def joined(self, rows: Sequence[Any]) -> Any:
+        """The caches of one layer for single rows as one for all of them; where each row has its
+        own, there is only one, and it stays what mlx-lm has for a row alone."""
+        if self.allows_batching:
+            return rows[0].merge(rows)
+        (only,) = rows
+        return only
+
     def new_cache(self, rows: int, tokens: int) -> Cache:
         """An empty cache with room for so many tokens of each row; all rows grow together."""
         shapes = iter(self.shapes)
 
         def new_leaf(first: Any) -> Any:
             if type(first) is not KVCache:
-                return first.merge([first] * rows)
+                return self.joined([first] * rows)
             first.keys, first.values = (
                 mx.zeros((rows, heads, blocks_for(tokens), dim), dtype)
                 for heads, dim, dtype in next(shapes)
@@ -137,8 +160,35 @@ class CacheLayout:
         return [map_leaves(new_leaf, layer) for layer in empty_cache(self.network)]
 
 
+def _measured(network: Any) -> tuple[Cache, list[tuple[int, int]]]:
+    """A cache with a few tokens; of each of its leaves the bytes a token if it grows, and the bytes
+    a row if it does not, or at first."""
+    cache = empty_cache(network)
+    if not any(map(is_whole, leaves(cache))):
+        _pass(network, cache, 1)
+        return cache, [_sizes(leaf) for leaf in leaves(cache)]
+    # What such a layer takes is linear in the tokens, from some length on.
+    few, many = _MEASURED_TOKENS
+    _pass(network, cache, few)
+    before = [whole_bytes(leaf) for leaf in leaves(cache)]
+    _pass(network, cache, many - few)
+    sizes = []
+    for leaf, fewer in zip(leaves(cache), before, strict=True):
+        token = -(-(whole_bytes(leaf) - fewer) // (many - few))
+        row = max(0, fewer - few * token)
+        sizes.append((token, row) if is_whole(leaf) else _sizes(leaf))
+    return cache, sizes
+
+
+def _pass(network: Any, cache: Cache, tokens: int) -> None:
+    network(mx.zeros((1, tokens), dtype=mx.uint32), cache=cache)
+    evaluate(cache)
+
+
 def _shapes(layer: KVCache) -> list[tuple[int, int, mx.Dtype]]:
     """Heads, size and type of keys and values."""
+    if layer.keys is None:  # its layer has no attention
+        return [(0, 0, mx.float32)] * 2
     return [(each.shape[1], each.shape[3], each.dtype) for each in (layer.keys, layer.values)]
 
 
@@ -150,124 +200,3 @@ def _sizes(leaf: Any) -> tuple[int, int]:
     token = int(leaf.nbytes) // int(keys.shape[2])
     limit = getattr(leaf, "max_size", None)
     return (0, token * int(limit)) if limit else (token, 0)
-
-
-class BatchCache:
-    """The cache of a whole model for rows that decode together.
-
-    Attributes:
-        layers: what the model gets.
-        rows: how many tokens each row holds.
-    """
-
-    def __init__(self, layers: Cache, rows: Rows, layout: CacheLayout) -> None:
-        self.layers = layers
-        self.rows = rows
-        self._layout = layout
-        self._leaves = list(leaves(layers))
-        self._growing = [leaf for leaf in self._leaves if isinstance(leaf, RowKVCache)]
-        self._others = [leaf for leaf in self._leaves if not isinstance(leaf, RowKVCache)]
-
-    @classmethod
-    def of(cls, prefilled: Cache, lengths: Sequence[int], layout: CacheLayout) -> "BatchCache":
-        """Take over the cache of prompts; rows may hold more than their `lengths`."""
-        rows = Rows(lengths)
-        kind = RowKVCache if layout.allows_batching else SingleRowKVCache
-
-        def taken_over(leaf: Any) -> Any:
-            return kind.of(leaf, rows) if type(leaf) is KVCache else leaf
-
-        return cls([map_leaves(taken_over, layer) for layer in prefilled], rows, layout)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def nbytes(self) -> int:
-        """What it takes, as the layout counts windows and chunks."""
-        return bytes_of(self._growing) + len(self.rows) * self._layout.row_bytes_at(self.width)
-
-    @property
-    def slots(self) -> int:
-        """Rows there is room for."""
-        return next((leaf.slots for leaf in self._growing), len(self.rows))
-
-    @property
-    def width(self) -> int:
-        """Tokens of a row there is room for; no limit where mlx-lm's caches see to it."""
-        return next((leaf.width for leaf in self._growing), sys.maxsize)
-
-    def bytes_at(self, slots: int, width: int) -> int:
-        """What it would take with other room."""
-        growing = bytes_of(self._growing)
-        if growing:
-            growing = growing // (self.slots * self.width) * slots * width
-        return growing + slots * self._layout.row_bytes_at(width)
-
-    @property
-    def layer_bytes(self) -> int:
-        """Of the largest layer: it exists twice while it is copied."""
-        return max((leaf.nbytes for leaf in self._growing), default=0)
-
-    def resize(self, slots: int, width: int) -> None:
-        """Make or give back room: copies, one layer after the other."""
-        if (slots, width) == (self.slots, self.width):
-            return
-        for leaf in self._growing:
-            leaf.resize(slots, width)
-            mx.eval(leaf.state)
-
-    def extend(self, other: "BatchCache") -> None:
-        """Take over the rows of another cache; there must be room for them."""
-        first, length = len(self.rows), other.rows.longest
-        for mine, theirs in zip(self._growing, other._growing, strict=True):
-            mine.write(theirs, first, length)
-        for mine, theirs in zip(self._others, other._others, strict=True):
-            mine.extend(theirs)
-        evaluate(self.layers)  # so that the other's memory is free
-        self.rows.set([*self.rows.lengths, *other.rows.lengths])
-
-    def take(self, places: Sequence[int]) -> "BatchCache":
-        """Some rows as a cache of their own; copies them."""
-        rows = Rows([self.rows.lengths[place] for place in places])
-        width = blocks_for(rows.longest + 1)
-
-        def taken(leaf: Any) -> Any:
-            if isinstance(leaf, RowKVCache):
-                return leaf.take(places, rows, width)
-            parts = [leaf.extract(place) for place in places]
-            return parts[0].merge(parts)
-
-        layers = [map_leaves(taken, layer) for layer in self.layers]
-        evaluate(layers)
-        return BatchCache(layers, rows, self._layout)
-
-    def remove(self, places: Iterable[int]) -> list[int]:
-        """Drop rows; later ones move into their places.
-
-        Returns:
-            The places before of the rows that stay, in their new order.
-        """
-        order = _order_without(len(self.rows), set(places))
-        targets = [place for place, source in enumerate(order) if source != place]
-        if targets and self.rows.longest:  # MLX divides by the width of what is written: not by 0
-            sources = [order[place] for place in targets]
-            copies = [leaf.copies(sources) for leaf in self._growing]
-            mx.async_eval(copies)  # before the writes, which happen in place only when alone
-            for leaf, copy in zip(self._growing, copies, strict=True):
-                leaf.put(targets, copy)
-        if order:
-            for leaf in self._others:
-                leaf.filter(order)
-        self.rows.set([self.rows.lengths[place] for place in order])
-        return order
-
-
-def _order_without(count: int, gone: set[int]) -> list[int]:
-    """Rows that stay, each in its place if possible, the last ones in the places of the gone."""
-    staying = count - len(gone)
-    order = list(range(staying))
-    movers = [place for place in range(staying, count) if place not in gone]
-    for hole, mover in zip(sorted(gone & set(order)), movers, strict=True):
-        order[hole] = mover
-    return order

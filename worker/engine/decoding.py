@@ -8,7 +8,8 @@ import mlx.core as mx
 
 from shared.messages.stream import FinishReason
 from worker.answer.constraint import Constraint
-from worker.engine.caches import BatchCache, blocks_for
+from worker.engine.batch_cache import BatchCache
+from worker.engine.caches import blocks_for
 from worker.engine.prefill import Pending
 from worker.engine.prefix_cache import Trail
 from worker.engine.row_cache import BLOCK_TOKENS

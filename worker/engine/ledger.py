@@ -107,11 +107,12 @@ class KVLedger:
             holder.give_back_slack()
 
     def max_tokens(self, layout: CacheLayout) -> int:
-        """The longest text of one sequence that fits: growing, it holds one layer twice."""
+        """The longest text of one sequence that fits: growing, it holds its largest layer
+        twice."""
         if layout.token_bytes == 0:
             return 2**31
-        grown = layout.token_bytes * BLOCK_TOKENS * (1 + 1 / layout.layers)
-        return int((self.budget_bytes - layout.row_bytes) / grown) * BLOCK_TOKENS
+        block_bytes = BLOCK_TOKENS * (layout.token_bytes + layout.layer_token_bytes)
+        return (self.budget_bytes - layout.row_bytes) // block_bytes * BLOCK_TOKENS
 
     def fits(self, size: int) -> bool:
         """Whether so many bytes are free."""

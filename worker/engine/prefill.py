@@ -8,7 +8,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from worker.engine.caches import BatchCache, Cache, CacheLayout, evaluate, keep_rows
+from worker.engine.batch_cache import BatchCache
+from worker.engine.caches import Cache, CacheLayout, evaluate, keep_rows
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefix_cache import Recall, Trail
 from worker.engine.prompt import PreparedSequence

@@ -11,12 +11,13 @@ import mlx.core as mx
 from worker.engine.cache_blocks import Arrays, BlockCodec, RowStart
 from worker.engine.caches import Cache, CacheLayout
 from worker.engine.kv_memory import KVMemory
+from worker.engine.snapshots import SnapshotLengths
 from worker.kv_memory.block import Block, Kind, TokenIds, block_key, root_key, token_array
 from worker.kv_memory.block_file import FORMAT
 from worker.kv_memory.tree import Layout, Match, common_length
 
 _MOST_SNAPSHOT_BLOCKS = 8
-"""A state is kept at least every so many blocks."""
+"""A state is kept at least every so many blocks, unless it grows."""
 
 
 class PrefixCache:
@@ -24,6 +25,10 @@ class PrefixCache:
 
     Args:
         fingerprint: of the model's weights; what is kept of another one is of no use.
+
+    Attributes:
+        enabled: whether anything is kept.
+        snapshots: at which lengths the state of a text is.
     """
 
     def __init__(self, memory: KVMemory, layout: CacheLayout, fingerprint: str) -> None:
@@ -37,15 +42,13 @@ class PrefixCache:
         self.root = memory.tree.root(root_key(" ".join(map(str, names))))
         self.codec = BlockCodec(layout, memory.settings.bits)
         self.layout = Layout(grows=bool(layout.shapes), has_state=not layout.allows_padding)
-        per_block = layout.token_bytes * self.block_tokens
+        self.enabled = settings.enabled and layout.allows_keeping
+        per_block = (layout.token_bytes - layout.whole_token_bytes) * self.block_tokens
         most = _MOST_SNAPSHOT_BLOCKS
-        self.snapshot_tokens = self.block_tokens * (
-            min(most, max(1, layout.row_bytes // per_block)) if per_block else most
+        blocks = min(most, max(1, layout.row_bytes // per_block)) if per_block else most
+        self.snapshots = SnapshotLengths(
+            blocks * self.block_tokens, doubling=layout.whole_token_bytes > 0
         )
-
-    @property
-    def enabled(self) -> bool:
-        return self.memory.settings.enabled
 
     def close(self) -> None:
         self.root.holders -= 1
@@ -75,16 +78,18 @@ class PrefixCache:
 
     def kept_of(self, other: TokenIds, ids: TokenIds) -> int:
         """How many first tokens of a text can be had once another one is kept."""
+        if not self.enabled:
+            return 0
         common = common_length(other, ids)
         if not self.layout.has_state or common == len(other):
             return common
-        return common - common % self.snapshot_tokens
+        return self.snapshots.last(common)
 
     def until_snapshot(self, done: int) -> int:
         """How many tokens may be computed at once after `done` others."""
         if not self.enabled or not self.layout.has_state:
             return 2**31
-        return self.snapshot_tokens - done % self.snapshot_tokens
+        return self.snapshots.next(done) - done
 
     def note(self, done: int, tokens: Sequence[int]) -> None:
         """Of prompts of so many tokens the first `done` were there."""
@@ -252,7 +257,7 @@ class Trail:
         if cache.layout.grows and end > start:
             kv = cache.codec.cut(layers, row, start, end)
         rest = end - start < cache.block_tokens
-        if cache.layout.has_state and end == length and (rest or end % cache.snapshot_tokens == 0):
+        if cache.layout.has_state and end == length and (rest or cache.snapshots.last(end) == end):
             state = cache.codec.snapshot(layers, row)
         for arrays in (kv, state):
             if arrays is not None:

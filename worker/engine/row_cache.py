@@ -61,7 +61,8 @@ class RowKVCache:
     """Keys and values of one layer.
 
     Attributes:
-        keys, values: [slots, heads, width, dim]; the first `len(rows)` slots are taken.
+        keys, values: [slots, heads, width, dim]; the first `len(rows)` slots are taken. There may
+            be no heads, or values without any size: where nothing is ever put, or only keys.
     """
 
     def __init__(self, rows: Rows, keys: mx.array, values: mx.array) -> None:
@@ -141,7 +142,9 @@ class RowKVCache:
     def put(self, places: Sequence[int], copies: tuple[mx.array, mx.array]) -> None:
         """Write such copies into other slots."""
         chosen, width = mx.array(list(places)), copies[0].shape[2]
-        self.keys[chosen, :, :width], self.values[chosen, :, :width] = copies
+        for array, copy in zip((self.keys, self.values), copies, strict=True):
+            if copy.size:  # MLX divides by the size of what is written
+                array[chosen, :, :width] = copy
 
     def write(self, other: "RowKVCache", first: int, length: int) -> None:
         """Put all rows of another cache into the slots from `first` on."""
@@ -169,9 +172,21 @@ class SingleRowKVCache(RowKVCache):
         return length
 
 
+class GroupedRowKVCache(RowKVCache):
+    """For models that mask scores [B, KV heads, heads of a group, 1, width]."""
+
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | None:
+        mask = super().make_mask(N, return_array, window_size)
+        return None if mask is None else mask[:, None]
+
+
 def _written(array: mx.array, places: mx.array, tokens: mx.array) -> mx.array:
     """[slots, heads, width, dim] with tokens [B, heads, 1, dim] at their places. One index for
     both slot and column: on a CPU that takes a third of the time that two of them take."""
+    if not array.size:
+        return array
     flat = array.reshape(-1, array.shape[-1])
     flat[places] = tokens.reshape(-1, array.shape[-1])
     return flat.reshape(array.shape)

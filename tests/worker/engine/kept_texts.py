@@ -106,6 +106,14 @@ class KeptTexts:
         assert self.memory.memory.held_bytes == 0
         self.memory.limit(self._settings.memory_bytes)
 
+    def squeeze(self, share: float) -> None:
+        """Leave this share of what the rows that decode need, so that some must give way."""
+        self.batch.read_ahead()
+        self.batch.batch.give_back_slack()
+        ledger = self.batch.ledger
+        ledger.budget_bytes = int(share * ledger.held_bytes)
+        ledger.make_room(lambda: 0)
+
     def restart(self, model: LoadedModel | None = None) -> None:
         """The engine ends and another one starts; maybe with another model."""
         self._model = model or self._model

@@ -250,10 +250,10 @@ def random_network(kind: str) -> Any:
     return network
 
 
-def serving(model: LoadedModel, network: Any) -> LoadedModel:
-    """A loaded model with another network behind it."""
+def serving(model: LoadedModel, network: Any, *, batches_rows: bool | None = None) -> LoadedModel:
+    """A loaded model with another network behind it, whose rows may be served alone."""
     weights = cast(list[tuple[str, mx.array]], tree_flatten(network.parameters()))
-    layout = CacheLayout(network)
+    layout = CacheLayout(network, batches_rows)
     return replace(
         model,
         network=network,

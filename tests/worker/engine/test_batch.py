@@ -16,7 +16,7 @@ from tests.worker.engine.watched_network import (
     prepared,
     random_ids,
 )
-from worker.engine.caches import BatchCache
+from worker.engine.batch_cache import BatchCache
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import Progress
 from worker.engine.prompt import PreparedSequence

@@ -15,8 +15,8 @@ from tests.worker.engine.other_models import (
     greedy_with_cache,
 )
 from tests.worker.engine.watched_network import WatchedNetwork, random_ids
+from worker.engine.batch_cache import BatchCache
 from worker.engine.caches import (
-    BatchCache,
     Cache,
     CacheLayout,
     blocks_for,

@@ -16,7 +16,8 @@ from tests.worker.engine.watched_network import (
     prepared,
     random_ids,
 )
-from worker.engine.caches import BatchCache, evaluate
+from worker.engine.batch_cache import BatchCache
+from worker.engine.caches import evaluate
 from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import Pending

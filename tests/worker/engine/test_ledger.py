@@ -45,7 +45,7 @@ class _Holder:
 class _Layout:
     token_bytes: int
     row_bytes: int
-    layers: int
+    layer_token_bytes: int
 
 
 def _ledger(budget: int, *holders: _Holder) -> KVLedger:
@@ -174,7 +174,7 @@ def test_a_text_of_max_tokens_fits_while_it_grows_and_one_block_more_does_not(
     layers: int, row_bytes: int
 ) -> None:
     token_bytes = 60
-    layout = cast(CacheLayout, _Layout(token_bytes, row_bytes, layers))
+    layout = cast(CacheLayout, _Layout(token_bytes, row_bytes, token_bytes // layers))
     for budget in range(100_000, 400_000, 7919):
         most = KVLedger(budget).max_tokens(layout)
         assert most % BLOCK_TOKENS == 0
@@ -186,5 +186,5 @@ def test_a_text_of_max_tokens_fits_while_it_grows_and_one_block_more_does_not(
 
 
 def test_where_no_layer_grows_any_text_fits() -> None:
-    layout = cast(CacheLayout, _Layout(0, 5000, 4))
+    layout = cast(CacheLayout, _Layout(0, 5000, 0))
     assert KVLedger(10).max_tokens(layout) >= 10**9

@@ -13,7 +13,7 @@ from tests.worker.engine.watched_network import (
     prepared,
     random_ids,
 )
-from worker.engine.caches import BatchCache
+from worker.engine.batch_cache import BatchCache
 from worker.engine.model import LoadedModel
 from worker.engine.prefill import Pending, PrefillJob, PrefillRow, Progress
 from worker.engine.prompt import PreparedSequence

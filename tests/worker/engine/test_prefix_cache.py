@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
-from tests.worker.engine.driven_batch import TOKEN_S, ids_of, steady, tokens_alone
+from tests.worker.engine.driven_batch import TOKEN_S, DrivenBatch, ids_of, steady, tokens_alone
 from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import KINDS
 from tests.worker.engine.samplings import GREEDY
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
+from worker.engine.kv_memory import NOTHING_KEPT, KVMemory
 from worker.engine.model import LoadedModel
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.prompt import PreparedSequence
@@ -76,6 +77,17 @@ def test_what_many_begin_with_is_computed_once(models: dict[str, LoadedModel]) -
     assert prefilled_tokens(model) <= 200 + 32 * longest_own
     assert all(tokens >= 200 for tokens in kept.batch.restored.values())
     assert len(kept.batch.restored) == 31
+
+
+def test_prompts_that_begin_alike_do_not_wait_for_each_other_where_nothing_is_kept(
+    models: dict[str, LoadedModel],
+) -> None:
+    memory = KVMemory(NOTHING_KEPT, lambda _: None)
+    batch = DrivenBatch(models["attention"], max_chunk_tokens=256, kv_memory=memory)
+    begin = random_ids(40, 1)
+    batch.add(*(prepared(i, begin + random_ids(5, i)) for i in range(3)))
+    batch.turn()
+    assert [len(group) for group in batch.groups] == [3]
 
 
 def test_the_choices_of_one_prompt_are_prefilled_once(

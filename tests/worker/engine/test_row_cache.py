@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worker.engine.reference_sampler import Array
-from worker.engine.row_cache import RowKVCache, Rows
+from worker.engine.row_cache import GroupedRowKVCache, RowKVCache, Rows
 
 _HEADS, _KEY_DIM, _VALUE_DIM = 2, 4, 3
 _GARBAGE = 1e4
@@ -192,3 +192,49 @@ def test_several_rows_move_at_once_also_where_one_takes_the_place_of_another() -
     kept.rows.set([6, 4, 2, 1])
     kept.expected = [kept.expected[place] for place in (1, 2, 0, 3)]
     kept.assert_holds()
+
+
+@pytest.mark.parametrize(("heads", "value_dim"), [(2, 0), (0, 0)])
+def test_rows_join_move_and_grow_where_values_or_heads_are_none(heads: int, value_dim: int) -> None:
+    chance = np.random.default_rng(4)
+
+    def cache(rows: Rows) -> RowKVCache:
+        keys = _random(chance, len(rows), heads, 8, _KEY_DIM)
+        return RowKVCache(rows, mx.array(keys), mx.zeros((len(rows), heads, 8, value_dim)))
+
+    rows = Rows([5, 3, 2])
+    kept = cache(rows)
+    kept.resize(5, 16)
+    kept.write(cache(Rows([7, 1])), 3, 7)
+    rows.set([5, 3, 2, 7, 1])
+    expected = np.array(kept.keys)
+    if heads:  # nothing is ever put into a layer without attention
+        token = _random(chance, 5, heads, 1, _KEY_DIM)
+        kept.update_and_fetch(mx.array(token), mx.zeros((5, heads, 1, value_dim)))
+        for place, length in enumerate(rows.lengths):
+            expected[place, :, length] = token[place, :, 0]
+    rows.advance()
+    kept.put([0, 1], kept.copies([4, 3]))
+    expected[[0, 1], :, :8] = expected[[4, 3], :, :8]
+    taken = kept.take([1, 0], Rows([8, 2]), 9)
+    mx.eval(kept.state, taken.state)
+    np.testing.assert_array_equal(kept.keys, expected)
+    np.testing.assert_array_equal(taken.keys, expected[[1, 0], :, :9])
+    assert taken.values.shape == (2, heads, 9, value_dim)
+
+
+@pytest.mark.parametrize("lengths", [[3, 3], [7, 0]], ids=str)
+def test_a_mask_for_scores_of_groups_says_the_same_with_an_axis_more(lengths: list[int]) -> None:
+    kept = _kept(np.random.default_rng(0), lengths)
+    rows = Rows(lengths)
+    grouped = GroupedRowKVCache(rows, kept.cache.keys, kept.cache.values)
+    plain, mask = kept.cache.make_mask(1), grouped.make_mask(1)
+    if plain is None or mask is None:
+        assert plain is mask and rows.even
+    else:
+        scores = mx.zeros((len(lengths), _HEADS, 3, 1, plain.shape[-1]))
+        masked = mx.where(mask, scores, 1)
+        for place, length in enumerate(lengths):
+            assert masked[place].max(axis=(0, 1, 2)).tolist() == [
+                float(column > length) for column in range(plain.shape[-1])
+            ]
