@@ -316,4 +316,6 @@ def _properties(listed: Listed) -> dict[str, Any]:
         "context_length": listed.context_tokens,
         "skills": listed.skills,
         "abilities": listed.abilities,
+        "batching": listed.batching,
+        "batching_reason": listed.batching_reason,
     }

@@ -23,7 +23,14 @@ from shared.cli.outcomes import Outcome, tell
 from shared.cli.progress import LoadDisplay
 from shared.cli.session import with_cluster
 from shared.cli.views.figures import printable
-from shared.cli.views.models import ModelRow, doing, error_lines, model_rows, model_table
+from shared.cli.views.models import (
+    ModelRow,
+    batching_lines,
+    doing,
+    error_lines,
+    model_rows,
+    model_table,
+)
 from shared.client import Cluster
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelStatus
@@ -64,7 +71,10 @@ def list_models(config: Path | None, nats: str | None, token: str | None, as_jso
         click.echo("No worker has a model.")
         return
     console = Console(highlight=False)
-    for line in [*model_table(rows, console.width), *error_lines(rows, console.width)]:
+    width = console.width
+    for line in [
+        *model_table(rows, width), *error_lines(rows, width), *batching_lines(rows, width)
+    ]:  # fmt: skip
         console.print(line, soft_wrap=True)
 
 

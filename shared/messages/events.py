@@ -14,6 +14,8 @@ ControllerState = Literal["starting", "ready", "draining", "stopped"]
 ModelState = Literal["available", "loading", "warm", "failed"]
 LoadPhase = Literal["downloading", "loading", "warming"]
 MemoryPressure = Literal["none", "soft", "hard"]
+Batching = Literal["together", "alone"]
+"""How rows of a model decode: in one batch, or one at a time."""
 ABILITIES = ("tools", "schema", "reasoning", "continuation")
 """What a model can do beyond free text: call tools, keep to a schema, think."""
 
@@ -71,6 +73,9 @@ class ModelStatus(Part):
         idle_s: since its last use; None while it is in use or not loaded.
         abilities: of `ABILITIES`; before it was loaded for the first time, those that it may have.
             None where the worker knows nothing of them.
+        batching: whether rows of it decode together, or each alone; None before it was loaded.
+        batching_reason: why alone.
+        probe_ms: what finding that out took, where it was not known before.
     """
 
     id: ModelId
@@ -86,6 +91,9 @@ class ModelStatus(Part):
     idle_s: float | None = None
     max_context_tokens: int | None = None
     abilities: list[str] | None = None
+    batching: Batching | None = None
+    batching_reason: str | None = None
+    probe_ms: float | None = None
     speed: ModelSpeed = ModelSpeed()
 
 

@@ -28,6 +28,8 @@ from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.chat_template import ChatTemplate
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefill_speed import PrefillSpeed
+from worker.engine.probe import find_verdict
+from worker.engine.verdicts import TOGETHER, Verdict
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.messages import LoadModel
 from worker.models.fingerprint import fingerprint
@@ -55,6 +57,7 @@ class LoadedModel:
         format: of its answers.
         template: for the thread that prepares prompts; None where it has none.
         grammars: for that thread, too; None where the tokenizer does not allow any.
+        verdict: on its rows; where it says `alone`, the layout does, too.
     """
 
     network: Any
@@ -72,6 +75,7 @@ class LoadedModel:
     format: AnswerFormat = PLAIN_FORMAT
     template: ChatTemplate | None = None
     grammars: GrammarCompiler | None = None
+    verdict: Verdict = TOGETHER
 
     @property
     def abilities(self) -> list[str]:
@@ -218,6 +222,13 @@ def _assemble(
     decoding = getattr(tokenizer, "backend_tokenizer", None) or tokenizer
     context_tokens = min(limit, own_context)
     speed = yield from _measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens))
+    verdict = yield from find_verdict(network, layout, vocabulary, context_tokens, speed)
+    layout.allows_batching = verdict.batching == "together"
+    if verdict.probe_s is not None:
+        _log.info(
+            "%s: rows %s, probed in %.1f s%s", order.path, verdict.batching, verdict.probe_s,
+            f": {verdict.reason}" if verdict.reason else "",
+        )  # fmt: skip
     return LoadedModel(
         network=network,
         tokenizer=tokenizer,
@@ -234,6 +245,7 @@ def _assemble(
         format=answers,
         template=template,
         grammars=grammars,
+        verdict=verdict,
     )
 
 

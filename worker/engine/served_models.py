@@ -145,4 +145,13 @@ class ServedModels:
 
 
 def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:
-    return ModelLoaded(model_id, model.max_context_tokens, model.memory_bytes, model.abilities)
+    verdict = model.verdict
+    return ModelLoaded(
+        model_id,
+        model.max_context_tokens,
+        model.memory_bytes,
+        model.abilities,
+        batching=verdict.batching,
+        batching_reason=verdict.reason,
+        probe_ms=None if verdict.probe_s is None else round(1000 * verdict.probe_s, 1),
+    )

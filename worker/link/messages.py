@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.ids import ModelId
+from shared.messages.events import Batching
 from shared.messages.stream import FinishReason
 from shared.messages.structured import Structure
 
@@ -203,12 +204,15 @@ class ModelLoading:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoaded:
-    """`abilities` are those of `ModelStatus`."""
+    """`abilities`, and how rows are batched, are as in `ModelStatus`."""
 
     model: ModelId
     max_context_tokens: int
     memory_bytes: int
     abilities: list[str]
+    batching: Batching = "together"
+    batching_reason: str | None = None
+    probe_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.ids import ModelId
-from shared.messages.events import ABILITIES, LoadPhase, ModelSpeed, ModelState, ModelStatus
+from shared.messages.events import (
+    ABILITIES,
+    Batching,
+    LoadPhase,
+    ModelSpeed,
+    ModelState,
+    ModelStatus,
+)
 from shared.settings.tree import ClusterSettings, ModelSource
 from worker.link.messages import LoadModel
 
@@ -22,7 +29,7 @@ class Model:
         progress: of `phase`, 0 to 1.
         error: why it failed, or was not loaded the last time.
         size_bytes: of its weights; 0 while nobody knows.
-        abilities: as far as is known; see `ModelStatus`.
+        abilities, batching, batching_reason, probe_ms: as far as is known; see `ModelStatus`.
         folder: where its files are, once that is known.
         fetched: whether its files are being, or were, downloaded for the present load.
         placed: the engines that were told to load it, by index.
@@ -43,6 +50,9 @@ class Model:
     size_bytes: int = 0
     max_context_tokens: int | None = None
     abilities: list[str] = field(default_factory=lambda: list(ABILITIES))
+    batching: Batching | None = None
+    batching_reason: str | None = None
+    probe_ms: float | None = None
     folder: Path | None = None
     fetched: bool = False
     placed: set[int] = field(default_factory=set)
@@ -88,6 +98,9 @@ class Model:
             idle_s=round(now - self.used_at, 1) if idle else None,
             max_context_tokens=self.max_context_tokens,
             abilities=self.abilities,
+            batching=self.batching,
+            batching_reason=self.batching_reason,
+            probe_ms=self.probe_ms,
             speed=speed,
         )
 

@@ -246,6 +246,8 @@ class ModelLoader:
             self._room.taken(model)
         model.max_context_tokens = fact.max_context_tokens
         model.abilities = fact.abilities
+        model.batching, model.batching_reason = fact.batching, fact.batching_reason
+        model.probe_ms = fact.probe_ms
         if model.state == "loading":
             model.phase, model.progress = "warming", 0.0
         sequence = next(self._trial_numbers)

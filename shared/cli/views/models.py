@@ -58,6 +58,24 @@ def error_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
     ]
 
 
+def batching_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
+    """Of which models rows decode one at a time, and why: that is slower than it could be."""
+    return [
+        line
+        for row in rows
+        if row.model.batching == "alone"
+        for line in wrapped(
+            Text.assemble(
+                figures.words(f"{row.model.id} on {row.worker}:"),
+                " batching: rows alone: ",
+                figures.words(row.model.batching_reason or "", "yellow"),
+            ),
+            width,
+            hanging=2,
+        )
+    ]
+
+
 def doing(model: ModelStatus) -> str:
     """What the worker does with it: its state, while it is loading the phase."""
     return model.phase or model.state if model.state == "loading" else model.state

@@ -90,6 +90,21 @@ async def test_it_tells_what_a_model_can_and_how_much_it_reads() -> None:
     assert (await told.listed())["gpt"].created == listed.created
 
 
+async def test_rows_are_told_to_be_alone_where_they_are_on_any_worker() -> None:
+    why = "log-probabilities differ"
+    new = ModelStatus(id=DEMO, state="available")
+    one = ModelStatus(id=DEMO, state="warm", batching="together")
+    other = ModelStatus(id=DEMO, state="warm", batching="alone", batching_reason=why)
+    for statuses, expected in (
+        ([new], (None, None)),
+        ([new, one], ("together", None)),
+        ([new, one, other], ("alone", why)),
+    ):
+        workers = [report(f"w{number}", models=[each]) for number, each in enumerate(statuses)]
+        listed = (await (await directory(*workers)).listed())["demo"]
+        assert (listed.batching, listed.batching_reason) == expected
+
+
 async def test_an_unknown_name_is_told_all_that_are_listed() -> None:
     told = await directory(worker("ready", demo="warm"))
     with pytest.raises(RequestError, match=r"there are: chat, demo, gpt$"):

@@ -1,6 +1,6 @@
 """The lines of models."""
 
-from shared.cli.views.models import doing, error_lines, model_rows, model_table
+from shared.cli.views.models import batching_lines, doing, error_lines, model_rows, model_table
 from tests.shared.cli.reports import BIG, IDLE, OVERLOADED, WARMING, failed, loading, warm, worker
 
 
@@ -31,6 +31,14 @@ def test_errors_stand_in_the_table_or_below_it_in_full() -> None:
     assert all("needs" not in line for line in lines(80, sick))
     below = [line.plain for line in error_lines(model_rows([sick]), 80)]
     assert " ".join(line.strip() for line in below) == f"{BIG} on mac-1: {error}".strip()
+
+
+def test_below_the_table_stands_whose_rows_are_alone_and_why() -> None:
+    why = "log-probabilities of rows of different lengths differ"
+    slow = worker(models=[warm(batching="alone", batching_reason=why), loading()])
+    below = [line.plain.strip() for line in batching_lines(model_rows([slow]), 80)]
+    assert " ".join(below) == f"demo on mac-1: batching: rows alone: {why}"
+    assert batching_lines(model_rows([worker(models=[warm(batching="together")])]), 80) == []
 
 
 def test_the_phase_is_what_a_loading_model_does() -> None:
