@@ -111,7 +111,8 @@ def _judge_served(
         if together and not rows.can_batch:
             reason = "rows at different positions cannot share its caches"
             continue
-        own_gap = _own_gap(rows, said) if together else 0.0
+        copied = {prompt: said[prompt] for prompt in prompts[::2]}
+        own_gap = _own_gap(rows, copied) if together else 0.0
         limits = Limits(own_gap, epsilon)
         tally = _tally(rows, prompts, longer, said, limits)
         if not tally.difference:

@@ -12,12 +12,11 @@ from typing import Any
 from tests.architectures.configurations import Configuration
 from tests.architectures.judgement import Judgement, Outcome
 
-_LIMIT_S = 180.0
 _RELEVANT_CHARACTERS = 200
 
 
 def judge_all(
-    configurations: Sequence[Configuration], *, jobs: int, limit_s: float = _LIMIT_S
+    configurations: Sequence[Configuration], *, jobs: int, limit_s: float
 ) -> Iterator[Judgement]:
     """In the order in which they are done; what ends its process or takes longer than `limit_s`
     is a judgement, too."""

@@ -16,7 +16,7 @@ from worker.engine.tokens import Token
 ANSWER_TOKENS = 24
 _BLOCK_TOKENS = 16
 _TURNS_BETWEEN = 3
-_COPIES = 4
+_COPIES = 3
 _HOW = sampling(logprobs=5)
 
 Answers = dict[Ids, list[Token]]

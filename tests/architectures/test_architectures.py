@@ -28,6 +28,7 @@ _KINDS = {
     "4-bit": "llama (4-bit)",
     "bfloat16": "llama (bfloat16)",
 }
+_LIMIT_S = 250.0
 _ONCE_WRONG = ["gemma2", "afm7", "gpt_bigcode", "minimax_m3_vl"]
 _STILL_REFUSED = {
     "nemotron-nas": "a layer without keys has no shape in the layout of caches",
@@ -75,7 +76,7 @@ def test_a_process_that_ends_is_a_line_of_the_table() -> None:
     """This module writes beyond its memory on a CPU."""
     if os.uname().sysname == "Darwin":
         pytest.skip("it runs on a Mac")
-    (judgement,) = judge_all([_CONFIGURATIONS["phi3small"]], jobs=1)
+    (judgement,) = judge_all([_CONFIGURATIONS["phi3small"]], jobs=1, limit_s=_LIMIT_S)
     assert judgement.outcome == "refused"
     assert "its process ended" in judgement.reason
 
@@ -88,7 +89,7 @@ def test_one_that_takes_too_long_is_a_line_of_the_table() -> None:
 
 @pytest.fixture(scope="module")
 def everything() -> Iterator[dict[str, Judgement]]:
-    judgements = judge_all(list(_CONFIGURATIONS.values()), jobs=2)
+    judgements = judge_all(list(_CONFIGURATIONS.values()), jobs=2, limit_s=_LIMIT_S)
     yield {judgement.name: judgement for judgement in judgements}
 
 

@@ -26,6 +26,7 @@ from worker.answer.formats.known import HARMONY, TOOL_FORMATS
 from worker.answer.text import Decode
 from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.chat_template import ChatTemplate
+from worker.engine.kept_verdicts import KeptVerdicts
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.probe import find_verdict
@@ -222,7 +223,11 @@ def _assemble(
     decoding = getattr(tokenizer, "backend_tokenizer", None) or tokenizer
     context_tokens = min(limit, own_context)
     speed = yield from _measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens))
-    verdict = yield from find_verdict(network, layout, vocabulary, context_tokens, speed)
+    marked = fingerprint(Path(order.path))
+    kept = KeptVerdicts(Path(order.verdicts_file) if order.verdicts_file else None)
+    verdict = yield from find_verdict(
+        network, layout, vocabulary, context_tokens, speed, kept, marked
+    )
     layout.allows_batching = verdict.batching == "together"
     if verdict.probe_s is not None:
         _log.info(
@@ -240,7 +245,7 @@ def _assemble(
         memory_bytes=sum(array.nbytes for array in _weights(network)),
         layout=layout,
         prefill_speed=speed,
-        fingerprint=fingerprint(Path(order.path)),
+        fingerprint=marked,
         output=OutputLayer.of(network, layout),
         format=answers,
         template=template,

@@ -25,6 +25,7 @@ from worker.engine.caches import (
     evaluate,
     leaves,
 )
+from worker.engine.kept_verdicts import KeptVerdicts
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.verdicts import Verdict, known_verdict
 
@@ -66,9 +67,11 @@ def find_verdict(
     vocabulary_size: int,
     context_tokens: int,
     speed: PrefillSpeed,
+    kept: KeptVerdicts,
+    fingerprint: str,
 ) -> Passes[Verdict]:
     """Whether rows of a network go together: what its caches allow, what comes with the project,
-    or else what a probe finds.
+    what was found before, or else what a probe finds.
 
     Raises:
         Exception: whatever the network raises when a row is alone.
@@ -77,8 +80,12 @@ def find_verdict(
         return Verdict("alone", "its caches hold one row each")
     if (known := known_verdict(network)) is not None:
         return known
+    if (found := kept.find(fingerprint)) is not None:
+        return found
     most_tokens = min(context_tokens - _STEPS, speed.tokens_in(_LONGEST_PROMPT_S, 0))
-    return (yield from probe(network, layout, vocabulary_size, most_tokens))
+    verdict = yield from probe(network, layout, vocabulary_size, most_tokens)
+    kept.keep(fingerprint, verdict)
+    return verdict
 
 
 def probe(

@@ -57,7 +57,8 @@ class Calling:
 @dataclass(frozen=True, slots=True)
 class LoadModel:
     """`path` is a folder; `max_context_tokens` lowers the model's own. The formats are found from
-    the model's files where they are not set."""
+    the model's files where they are not set. What a probe of its rows finds is kept in
+    `verdicts_file`, for the next time."""
 
     model: ModelId
     path: str
@@ -66,6 +67,7 @@ class LoadModel:
     tool_format: str | None = None
     reasoning_format: str | None = None
     template_values: dict[str, Any] = field(default_factory=dict)
+    verdicts_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shared.folders import cache_folder
 from shared.ids import ModelId
 from shared.messages.events import (
     ABILITIES,
@@ -115,6 +116,7 @@ class Model:
             tool_format=self.source.tool_format,
             reasoning_format=self.source.reasoning_format,
             template_values=self.source.chat_template_kwargs,
+            verdicts_file=str(cache_folder() / "verdicts.json"),
         )
 
 

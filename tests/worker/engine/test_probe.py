@@ -15,6 +15,7 @@ from tests.worker.engine.other_models import TOGETHER, VOCABULARY, WINDOW_TOKENS
 from tests.worker.engine.watched_network import WatchedNetwork
 from worker.engine import verdicts
 from worker.engine.caches import CacheLayout
+from worker.engine.kept_verdicts import KeptVerdicts
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.probe import find_verdict, probe
 from worker.engine.verdicts import Verdict, key, known_verdict
@@ -132,7 +133,8 @@ def test_a_row_is_longer_than_the_smallest_window_if_there_is_time(
 def test_rows_in_chunks_are_alone_and_nothing_is_tried(networks: dict[str, Any]) -> None:
     watched = _Faulty(networks["chunked attention"])
     layout = CacheLayout(watched.real)
-    verdict = _result(find_verdict(watched, layout, VOCABULARY, 1024, _SPEED))
+    kept = KeptVerdicts(None)
+    verdict = _result(find_verdict(watched, layout, VOCABULARY, 1024, _SPEED, kept, "a"))
     assert (verdict.batching, verdict.probe_s) == ("alone", None)
     assert watched.shapes == []
 
@@ -142,7 +144,8 @@ def test_only_what_is_unknown_is_probed(
 ) -> None:
     def verdict() -> Verdict:
         layout = CacheLayout(network.real)
-        return _result(find_verdict(network.real, layout, VOCABULARY, 1024, _SPEED))
+        kept = KeptVerdicts(tmp_path / "kept.json")
+        return _result(find_verdict(network.real, layout, VOCABULARY, 1024, _SPEED, kept, "a"))
 
     monkeypatch.setattr(verdicts, "DATA", tmp_path / "verdicts.json")
     name = key("llama", ["KVCache"], version("mlx-lm"))
@@ -154,6 +157,7 @@ def test_only_what_is_unknown_is_probed(
         assert verdict() == expected
     verdicts.DATA.write_text(json.dumps({name.replace("mlx-lm ", "mlx-lm 9"): data[name]}))
     assert verdict().probe_s is not None
+    assert verdict() == Verdict("together")  # as the probe found, which was kept
 
 
 def test_a_definition_that_came_with_the_models_files_is_not_known(network: WatchedNetwork) -> None:
