@@ -13,7 +13,8 @@ from mlx_lm.utils import MODEL_ARCHITECTURE_REMAPPING, MODEL_REMAPPING
 _DATA = Path(__file__).with_name("configurations.json")
 _QUANTISED = ("llama", "qwen3_moe", "qwen3_next")
 """Attention alone, experts, and a hybrid of recurrent layers and attention."""
-_BFLOAT16 = (*_QUANTISED, "gemma3_text", "deepseek_v3", "mamba2")
+_BFLOAT16 = ("llama", "gemma3_text", "mamba2", "falcon_h1", "qwen3_5")
+"""Without experts: MLX multiplies those in float32 only, on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)

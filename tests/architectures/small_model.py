@@ -53,12 +53,12 @@ def _drawn(config: dict[str, Any], spread: float) -> Any:
     model_class, arguments_class = _get_classes(config)
     network = model_class(arguments_class.from_dict(config))
     parameters = cast(list[tuple[str, mx.array]], tree_flatten(network.parameters()))
-    network.update(tree_unflatten([(name, _wider(each, spread)) for name, each in parameters]))
+    network.update(tree_unflatten([(name, _wider(name, each, spread)) for name, each in parameters]))
     return network
 
 
-def _wider(array: mx.array, spread: float) -> mx.array:
-    if not mx.issubdtype(array.dtype, mx.floating):
+def _wider(name: str, array: mx.array, spread: float) -> mx.array:
+    if not mx.issubdtype(array.dtype, mx.floating) or name.endswith("signs"):
         return array
     if array.ndim > 1:
         return array * spread
