@@ -1,7 +1,9 @@
 """How one configuration fares: served as mlx-lm serves it, refused, or wrong."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -24,9 +26,15 @@ Outcome = Literal["batched", "alone", "refused", "wrong"]
 Stage = Literal["mlx-lm", "engine"]
 
 _LENGTHS = (5, 9, 40, 43, 600)
+_COPIED_LENGTHS = (5, 40)
+"""Short enough to go into the cache at one go, as mlx-lm does it: else a fault of prompts that come
+in parts would count as rounding."""
 _MORE_TOKENS = 30
 _BEYOND_TOKENS = 20
 _LONGEST_TOKENS = 4096
+_MOST_CHARACTERS = 200
+_FEWEST_TOKENS = 10
+"""That all answers have together: else any network would agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +82,28 @@ def judge_configuration(
     """
     name, module = configuration.name, configuration.module
     tell("mlx-lm")
+    printed = StringIO()
     try:
-        write_model(folder, configuration)
-        network = load_reference(folder)
-        prompts = _prompts(window_tokens(network))
-        said = {prompt: say_alone(network, prompt, ANSWER_TOKENS) for prompt in prompts}
-        longer = [_continued(prompt, said[prompt]) for prompt in prompts]
-        said |= {prompt: say_alone(network, prompt, ANSWER_TOKENS) for prompt in longer}
+        with redirect_stdout(printed):
+            write_model(folder, configuration)
+            network = load_reference(folder)
+            prompts = _prompts(window_tokens(network))
+            said = {prompt: say_alone(network, prompt, ANSWER_TOKENS) for prompt in prompts}
+            longer = [_continued(prompt, said[prompt]) for prompt in prompts]
+            said |= {prompt: say_alone(network, prompt, ANSWER_TOKENS) for prompt in longer}
     except (Exception, SystemExit) as error:
-        return Judgement(name, module, "refused", f"mlx-lm itself fails: {_sentence(error)}")
+        why = _sentence(error)
+        if isinstance(error, SystemExit):  # it has printed why
+            why = printed.getvalue().strip().rpartition("\n")[2] or why
+        return Judgement(name, module, "refused", f"mlx-lm itself fails: {why}")
+    if len({token for each in said.values() for token in each.ids}) < _FEWEST_TOKENS:
+        return Judgement(name, module, "wrong", "shows nothing: mlx-lm always says the same")
     caches = cache_kinds(network)
     tell("engine")
     try:
         model = load_model(LoadModel(ModelId(name), str(folder)))
     except ModelError as error:
-        reason = error.message.removeprefix(f"{folder}: ")
+        reason = " ".join(error.message.removeprefix(f"{folder}: ").split())[:_MOST_CHARACTERS]
         return Judgement(name, module, "refused", reason, caches)
     except (Exception, SystemExit) as error:
         return Judgement(name, module, "wrong", f"loading it: {_sentence(error)}", caches)
@@ -111,7 +126,7 @@ def _judge_served(
         if together and not rows.can_batch:
             reason = "rows at different positions cannot share its caches"
             continue
-        copied = {prompt: said[prompt] for prompt in prompts[::2]}
+        copied = {prompt: said[prompt] for prompt in prompts if len(prompt) in _COPIED_LENGTHS}
         own_gap = _own_gap(rows, copied) if together else 0.0
         limits = Limits(own_gap, epsilon)
         tally = _tally(rows, prompts, longer, said, limits)
@@ -191,5 +206,5 @@ def _epsilon(network: Any) -> float:
 
 
 def _sentence(error: BaseException) -> str:
-    first = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first}".removesuffix(": ")
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:_MOST_CHARACTERS]}".removesuffix(": ")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import load_model
+from mlx_lm.utils import load
 
 from worker.engine.caches import leaves
 
@@ -31,7 +31,7 @@ class Said:
 
 def load_reference(folder: Path) -> Any:
     """The network as mlx-lm loads it, in which nothing of ours is."""
-    network, _ = load_model(folder)
+    network, *_ = load(str(folder))
     return network
 
 

@@ -17,8 +17,9 @@ _SEED = 7
 _CONTEXT_TOKENS = 8192
 _SPREADS = (3.0, 2.0, 1.0)
 _NOISE = 0.1
-_TRIED_TOKENS = 24
+_TRIED_TOKENS = 64
 _LARGEST_LOGIT = 1e4
+_STEADY_GAP = 1e-3
 
 
 def write_model(folder: Path, configuration: Configuration) -> None:
@@ -32,7 +33,8 @@ def write_model(folder: Path, configuration: Configuration) -> None:
 
 
 def random_network(configuration: Configuration) -> tuple[Any, dict[str, Any]]:
-    """The network with weights as wide as its answers stay finite, and its config.json."""
+    """The network, with weights as wide as its answers stay finite and steady, and its
+    config.json."""
     config = json.loads(json.dumps(configuration.config))
     for spread in _SPREADS:
         network = _drawn(config, spread)
@@ -47,31 +49,37 @@ def random_network(configuration: Configuration) -> tuple[Any, dict[str, Any]]:
 
 
 def _drawn(config: dict[str, Any], spread: float) -> Any:
-    """Matrices are wider than mlx-lm's initial ones, so that answers vary; vectors, which it makes
-    all ones or zeros, get some noise."""
+    """Matrices are wider than mlx-lm's initial ones, so that answers vary; vectors and matrices
+    that it makes all ones or zeros get some noise."""
     mx.random.seed(_SEED)
     model_class, arguments_class = _get_classes(config)
     network = model_class(arguments_class.from_dict(config))
     parameters = cast(list[tuple[str, mx.array]], tree_flatten(network.parameters()))
-    network.update(tree_unflatten([(name, _wider(name, each, spread)) for name, each in parameters]))
+    network.update(
+        tree_unflatten([(name, _wider(name, each, spread)) for name, each in parameters])
+    )
     return network
 
 
 def _wider(name: str, array: mx.array, spread: float) -> mx.array:
     if not mx.issubdtype(array.dtype, mx.floating) or name.endswith("signs"):
         return array
-    if array.ndim > 1:
+    if array.ndim > 1 and mx.any(array != array.reshape(-1)[0]).item():
         return array * spread
     return array + _NOISE * mx.random.normal(array.shape, array.dtype)
 
 
 def _is_lively(network: Any) -> bool:
-    """Whether what it says is finite, and not always the same."""
+    """Whether what it says is finite, not always the same, and hardly depends on rounding: nearly
+    the same for several copies."""
+    tokens = mx.arange(_TRIED_TOKENS, dtype=mx.uint32)[None] * 7 % 256
     try:
-        tokens = mx.arange(_TRIED_TOKENS, dtype=mx.uint32)[None] * 7 % 256
-        logits = network(tokens, cache=make_prompt_cache(network))
-        best = cast(list[int], mx.argmax(logits[0], axis=-1).tolist())
-        largest = cast(float, mx.abs(logits).max().item())
+        whole = network(tokens, cache=make_prompt_cache(network))[0]
+        copies = network(mx.repeat(tokens, 3, axis=0), cache=make_prompt_cache(network))
+        best = cast(list[int], mx.argmax(whole, axis=-1).tolist())
+        largest = cast(float, mx.abs(whole).max().item())
+        apart = cast(float, mx.abs(copies - whole).max().item())
     except Exception:  # what fails here fails for mlx-lm, too: the judgement says why
         return False
-    return math.isfinite(largest) and largest < _LARGEST_LOGIT and len(set(best)) > 2
+    is_finite = math.isfinite(largest) and largest < _LARGEST_LOGIT
+    return is_finite and apart < _STEADY_GAP and len(set(best)) > 2
