@@ -35,5 +35,5 @@ def verdicts_of(judgements: Iterable[Judgement], release: str) -> dict[str, Verd
         name = key(each.module, each.caches, release)
         if name not in wrong and (name not in verdicts or each.outcome == "alone"):
             batching: Batching = "together" if each.outcome == "batched" else "alone"
-            verdicts[name] = Verdict(batching, each.reason or None)
+            verdicts[name] = Verdict(batching, each.reason if batching == "alone" else None)
     return verdicts

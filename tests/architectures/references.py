@@ -15,6 +15,8 @@ from mlx_lm.utils import load
 from worker.engine.caches import leaves
 
 Ids = tuple[int, ...]
+_PART_TOKENS = 2048
+"""As mlx-lm has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,16 @@ def load_reference(folder: Path) -> Any:
     return network
 
 
-def say_alone(network: Any, prompt: Sequence[int], count: int) -> Said:
-    """The `count` likeliest tokens after a prompt."""
+def say_alone(
+    network: Any, prompt: Sequence[int], count: int, *, part_tokens: int = _PART_TOKENS
+) -> Said:
+    """The `count` likeliest tokens after a prompt, which goes into the cache in such parts."""
     ids: list[int] = []
     logprobs: list[npt.NDArray[np.float64]] = []
-    for token, each in generate_step(mx.array(list(prompt)), network, max_tokens=count):
+    steps = generate_step(
+        mx.array(list(prompt)), network, max_tokens=count, prefill_step_size=part_tokens
+    )
+    for token, each in steps:
         ids.append(int(token))
         logprobs.append(np.array(each.astype(mx.float32), dtype=np.float64))
     return Said(ids, np.stack(logprobs))

@@ -29,6 +29,7 @@ _KINDS = {
 }
 _LIMIT_S = 250.0
 _ONCE_WRONG = ["gemma2", "afm7", "gpt_bigcode", "minimax_m3_vl"]
+_UNSTEADY = "plamo3"
 _STILL_REFUSED = {
     "nemotron-nas": "a layer without keys has no shape in the layout of caches",
     "deepseek_v41": "its kind of cache cannot be merged",
@@ -65,6 +66,16 @@ def test_what_was_wrong_in_batches_gets_what_mlx_lm_says_alone(name: str, tmp_pa
 def test_what_was_refused_gets_what_mlx_lm_says_alone(name: str, tmp_path: Path) -> None:
     judgement = _judge(name, tmp_path)
     assert judgement.outcome in ("batched", "alone"), judgement.reason
+
+
+def test_what_mlx_lm_says_otherwise_in_parts_is_compared_as_far_as_it_does_not(
+    tmp_path: Path,
+) -> None:
+    """Its windows see a token more within a pass than from the cache."""
+    judgement = _judge(_UNSTEADY, tmp_path)
+    assert judgement.outcome == "batched"
+    assert judgement.reason.startswith("mlx-lm itself says otherwise of 40 tokens and more")
+    assert judgement.answers == 6
 
 
 def test_every_module_of_mlx_lm_has_a_configuration() -> None:

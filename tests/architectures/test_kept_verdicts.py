@@ -15,7 +15,7 @@ _KEY = key("llama", ["KVCache"], "1.0")
 
 
 def test_what_is_batched_goes_together_and_what_is_not_says_why() -> None:
-    assert verdicts_of([_judged("a", "batched")], "1.0") == {_KEY: Verdict("together")}
+    assert verdicts_of([_judged("a", "batched", "note")], "1.0") == {_KEY: Verdict("together")}
     assert verdicts_of([_judged("a", "alone", "why")], "1.0") == {_KEY: Verdict("alone", "why")}
 
 
