@@ -34,7 +34,7 @@ def make_tiny_model(
     makes it heavy: 1536 bytes each. A token's keys and values take 16 bytes for each number of
     `kv_heads` x `head_dim`. An `endless` one never says its end token where it is greedy."""
     folder.mkdir(parents=True)
-    vocabulary = _write_tokenizer(folder, context_tokens)
+    vocabulary = write_tokenizer(folder, context_tokens)
     config = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -64,7 +64,7 @@ def make_tiny_model(
     return folder
 
 
-def _write_tokenizer(folder: Path, context_tokens: int) -> int:
+def write_tokenizer(folder: Path, context_tokens: int) -> int:
     """A byte-level tokenizer without merges; returns the size of its vocabulary."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {character: number for number, character in enumerate(alphabet)}

@@ -16,6 +16,7 @@ _ROOT = Path(__file__).parent
 _COMPUTING = (
     "faults/test_campaign.py",
     "worker/engine/",
+    "architectures/",
     "test_rollout.py",
     "fidelity/",
     "worker/kv_memory/test_disk_limit.py",

@@ -316,5 +316,7 @@ def _properties(listed: Listed) -> dict[str, Any]:
         "context_length": listed.context_tokens,
         "skills": listed.skills,
         "abilities": listed.abilities,
+        "batching": listed.batching,
+        "batching_reason": listed.batching_reason,
     }
     return properties | ({"warnings": listed.warnings} if listed.warnings else {})

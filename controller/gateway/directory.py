@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shared.client import Cluster
 from shared.errors import ClusterError, RequestError, Unavailable
 from shared.ids import ModelId, SkillName
-from shared.messages.events import ABILITIES, ModelStatus
+from shared.messages.events import ABILITIES, Batching, ModelStatus
 from shared.messages.health import ClusterHealth
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ class Listed:
         context_tokens: of its model, or the first of its skill; None while no worker knows.
         abilities: of the same, on any worker; of `events.ABILITIES`.
         warnings: likewise; what was assumed or left out when it was loaded.
+        batching: of the same: `alone` where that is so on any worker, and why; None while no worker
+            knows.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Listed:
     context_tokens: int | None
     abilities: list[str]
     warnings: list[str]
+    batching: Batching | None
+    batching_reason: str | None
 
 
 class Directory:
@@ -104,6 +108,8 @@ class Directory:
 
     def _listed(self, name: str, skills: list[SkillName], known: Sequence[ModelStatus]) -> Listed:
         contexts = [one.max_context_tokens for one in known if one.max_context_tokens is not None]
+        told = (one for one in known if one.batching is not None)
+        judged = min(told, key=lambda one: one.batching != "alone", default=None)
         can = {ability for one in known for ability in one.abilities or ()}
         return Listed(
             name,
@@ -112,6 +118,8 @@ class Directory:
             max(contexts, default=None),
             [ability for ability in ABILITIES if ability in can],
             list(dict.fromkeys(warning for one in known for warning in one.warnings)),
+            judged.batching if judged else None,
+            judged.batching_reason if judged else None,
         )
 
     def meaning(self, name: str) -> str:

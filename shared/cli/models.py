@@ -1,6 +1,7 @@
 """`cluster models`."""
 
 import asyncio
+import itertools
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from shared.cli.session import with_cluster
 from shared.cli.views.figures import printable
 from shared.cli.views.models import (
     ModelRow,
+    batching_lines,
     doing,
     error_lines,
     model_rows,
@@ -71,8 +73,9 @@ def list_models(config: Path | None, nats: str | None, token: str | None, as_jso
         click.echo("No worker has a model.")
         return
     console = Console(highlight=False)
-    said = [*error_lines(rows, console.width), *warning_lines(rows, console.width)]
-    for line in [*model_table(rows, console.width), *said]:
+    width = console.width
+    below = [lines(rows, width) for lines in (error_lines, batching_lines, warning_lines)]
+    for line in itertools.chain(model_table(rows, width), *below):
         console.print(line, soft_wrap=True)
 
 

@@ -14,6 +14,8 @@ ControllerState = Literal["starting", "ready", "draining", "stopped"]
 ModelState = Literal["available", "loading", "warm", "failed"]
 LoadPhase = Literal["downloading", "loading", "warming"]
 MemoryPressure = Literal["none", "soft", "hard"]
+Batching = Literal["together", "alone"]
+"""How rows of a model decode: in one batch, or one at a time."""
 ABILITIES = ("tools", "schema", "reasoning", "continuation")
 """What a model can do beyond free text: call tools, keep to a schema, think."""
 
@@ -72,6 +74,9 @@ class ModelStatus(Part):
         abilities: of `ABILITIES`; before it was loaded for the first time, those that it may have.
             None where the worker knows nothing of them.
         warnings: sentences about what was assumed or left out when it was loaded.
+        batching: whether rows of it decode together, or each alone; None before it was loaded.
+        batching_reason: why alone.
+        probe_ms: what finding that out took, where it was not known before.
     """
 
     id: ModelId
@@ -88,6 +93,9 @@ class ModelStatus(Part):
     max_context_tokens: int | None = None
     abilities: list[str] | None = None
     warnings: list[str] = []
+    batching: Batching | None = None
+    batching_reason: str | None = None
+    probe_ms: float | None = None
     speed: ModelSpeed = ModelSpeed()
 
 

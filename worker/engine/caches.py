@@ -11,8 +11,6 @@ import mlx.core as mx
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, make_prompt_cache
 
 from worker.engine.chunk_cache import ChunkCache
-from worker.engine.row_batching import batches_rows as _batches_rows
-from worker.engine.row_batching import groups_heads
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.engine.whole_cache import arrays_of, can_be_copied, is_whole
 
@@ -74,6 +72,10 @@ def empty_cache(network: Any) -> Cache:
     return [map_leaves(ours, layer) for layer in make_prompt_cache(network)]
 
 
+_GROUPED_HEADS = frozenset({"gemma2"})
+"""Modules of mlx-lm that do not join query heads with the key heads that they share."""
+
+
 def blocks_for(tokens: int) -> int:
     """The width that holds so many tokens, in tokens."""
     return -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
@@ -83,7 +85,7 @@ class CacheLayout:
     """What the cache of a model looks like, as a few tokens show, and what it takes.
 
     Args:
-        batches_rows: whether its rows may share a pass; None for what is known of its module.
+        batches_rows: whether its rows may share a pass, where their caches allow it.
 
     Attributes:
         token_bytes: per token of a row, in layers that grow with the text.
@@ -99,7 +101,7 @@ class CacheLayout:
         description: differs where the caches do.
     """
 
-    def __init__(self, network: Any, batches_rows: bool | None = None) -> None:
+    def __init__(self, network: Any, batches_rows: bool = True) -> None:
         self.network = network
         cache, sizes = _measured(network)
         kinds = list(leaves(cache))
@@ -117,11 +119,10 @@ class CacheLayout:
         ]
         self.shapes = [_shapes(leaf) for leaf in kinds if type(leaf) is KVCache]
         self.allows_padding = len(self.shapes) == len(sizes)
-        may_batch = _batches_rows(network) if batches_rows is None else batches_rows
         have_one_row = whole or any(isinstance(leaf, ChunkCache) for leaf in kinds)
-        self.allows_batching = may_batch and not have_one_row
+        self.allows_batching = batches_rows and not have_one_row
         self.allows_keeping = all(map(can_be_copied, whole))
-        self.groups_heads = groups_heads(network)
+        self.groups_heads = _groups_heads(network)
         names = [type(leaf).__name__ for leaf in kinds]
         self.description = f"{names} {self.shapes} {self.row_bytes}"
 
@@ -158,6 +159,13 @@ class CacheLayout:
             return first
 
         return [map_leaves(new_leaf, layer) for layer in empty_cache(self.network)]
+
+
+def _groups_heads(network: Any) -> bool:
+    """Whether scores are computed [B, KV heads, heads of a group, L, S] and masked as they are."""
+    if type(network).__module__.rpartition(".")[2] not in _GROUPED_HEADS:
+        return False
+    return bool(network.args.num_attention_heads > network.args.num_key_value_heads)
 
 
 def _measured(network: Any) -> tuple[Cache, list[tuple[int, int]]]:

@@ -24,11 +24,14 @@ from worker.answer.text import Decode
 from worker.engine.adapter_layers import apply_adapter
 from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.context_length import ContextLength, find_context_length
+from worker.engine.kept_verdicts import KeptVerdicts
 from worker.engine.load_errors import Stage, loading_error
 from worker.engine.model_tokenizer import ModelTokenizer, load_tokenizer
 from worker.engine.named_templates import NamedTemplates, template_text
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefill_speed import PrefillSpeed
+from worker.engine.probe import find_verdict
+from worker.engine.verdicts import TOGETHER, Verdict
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.messages import LoadModel
 from worker.models.adapters import find_unnamed, inspect_adapter
@@ -60,6 +63,7 @@ class LoadedModel:
         grammars: for that thread, too; None where the tokenizer does not allow any.
         no_grammars: why it does not.
         warnings: sentences for operators about what was assumed or left out.
+        verdict: on its rows; where it says `alone`, the layout does, too.
     """
 
     network: Any
@@ -79,6 +83,7 @@ class LoadedModel:
     grammars: GrammarCompiler | None = None
     no_grammars: str = ""
     warnings: tuple[str, ...] = ()
+    verdict: Verdict = TOGETHER
 
     @property
     def abilities(self) -> list[str]:
@@ -199,6 +204,17 @@ def _assemble(
     context_tokens = context.limited(order.max_context_tokens)
     speed = yield from _measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens))
     adapter = Path(order.adapter) if order.adapter is not None else None
+    marked = fingerprint(Path(order.path), adapter)
+    kept = KeptVerdicts(Path(order.verdicts_file) if order.verdicts_file else None)
+    verdict = yield from find_verdict(
+        network, layout, loaded.vocabulary_size, context_tokens, speed, kept, marked
+    )
+    layout.allows_batching = layout.allows_batching and verdict.batching == "together"
+    if verdict.probe_s is not None:
+        _log.info(
+            "%s: rows %s, probed in %.1f s%s", order.path, verdict.batching, verdict.probe_s,
+            f": {verdict.reason}" if verdict.reason else "",
+        )  # fmt: skip
     return LoadedModel(
         network=network,
         tokenizer=tokenizer,
@@ -210,13 +226,14 @@ def _assemble(
         memory_bytes=sum(array.nbytes for array in _weights(network)),
         layout=layout,
         prefill_speed=speed,
-        fingerprint=fingerprint(Path(order.path), adapter),
+        fingerprint=marked,
         output=OutputLayer.of(network, layout),
         format=answers,
         templates=templates,
         grammars=loaded.grammars,
         no_grammars=loaded.no_grammars,
         warnings=_warnings(order, context, templates),
+        verdict=verdict,
     )
 
 

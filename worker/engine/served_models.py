@@ -193,10 +193,14 @@ def _advance(loading: Loading, seconds: float) -> LoadedModel | None:
 
 
 def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:
+    verdict = model.verdict
     return ModelLoaded(
         model_id,
         model.max_context_tokens,
         model.memory_bytes,
         model.abilities,
         list(model.warnings),
+        batching=verdict.batching,
+        batching_reason=verdict.reason,
+        probe_ms=None if verdict.probe_s is None else round(1000 * verdict.probe_s, 1),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.ids import ModelId
+from shared.messages.events import Batching
 from shared.messages.stream import FinishReason
 from shared.messages.structured import Structure
 
@@ -57,7 +58,8 @@ class Calling:
 class LoadModel:
     """`path` is a folder, `adapter` that of what is to be loaded on top of it;
     `max_context_tokens` lowers the model's own context, and stands for one that its files do not
-    name. The formats are found from the model's files where they are not set."""
+    name. The formats are found from the model's files where they are not set. What a probe of its
+    rows finds is kept in `verdicts_file`, for the next time."""
 
     model: ModelId
     path: str
@@ -67,6 +69,7 @@ class LoadModel:
     reasoning_format: str | None = None
     template_values: dict[str, Any] = field(default_factory=dict)
     adapter: str | None = None
+    verdicts_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +208,16 @@ class ModelLoading:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoaded:
-    """`abilities` and `warnings` are those of `ModelStatus`."""
+    """`abilities`, `warnings`, and how rows are batched, are as in `ModelStatus`."""
 
     model: ModelId
     max_context_tokens: int
     memory_bytes: int
     abilities: list[str]
     warnings: list[str] = field(default_factory=list)
+    batching: Batching = "together"
+    batching_reason: str | None = None
+    probe_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

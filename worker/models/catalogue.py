@@ -5,8 +5,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shared.folders import cache_folder
 from shared.ids import ModelId
-from shared.messages.events import ABILITIES, LoadPhase, ModelSpeed, ModelState, ModelStatus
+from shared.messages.events import (
+    ABILITIES,
+    Batching,
+    LoadPhase,
+    ModelSpeed,
+    ModelState,
+    ModelStatus,
+)
 from shared.settings.tree import ClusterSettings, ModelSource
 from worker.link.messages import LoadModel
 
@@ -24,6 +32,7 @@ class Model:
         size_bytes: of its weights; 0 while nobody knows.
         abilities: as far as is known; see `ModelStatus`.
         warnings: as its engines told them; see `ModelStatus`.
+        abilities, batching, batching_reason, probe_ms: as far as is known; see `ModelStatus`.
         folder: where its files are, once that is known.
         adapter: likewise of what is loaded on top of it.
         fetched: whether its files are being, or were, downloaded for the present load.
@@ -45,6 +54,9 @@ class Model:
     max_context_tokens: int | None = None
     abilities: list[str] = field(default_factory=lambda: list(ABILITIES))
     warnings: list[str] = field(default_factory=list)
+    batching: Batching | None = None
+    batching_reason: str | None = None
+    probe_ms: float | None = None
     folder: Path | None = None
     adapter: Path | None = None
     fetched: bool = False
@@ -91,6 +103,9 @@ class Model:
             max_context_tokens=self.max_context_tokens,
             abilities=self.abilities,
             warnings=self.warnings,
+            batching=self.batching,
+            batching_reason=self.batching_reason,
+            probe_ms=self.probe_ms,
             speed=speed,
         )
 
@@ -106,6 +121,7 @@ class Model:
             reasoning_format=self.source.reasoning_format,
             template_values=self.source.chat_template_kwargs,
             adapter=str(self.adapter) if self.adapter is not None else None,
+            verdicts_file=str(cache_folder() / "verdicts.json"),
         )
 
 

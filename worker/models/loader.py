@@ -260,6 +260,8 @@ class ModelLoader:
         model.max_context_tokens = fact.max_context_tokens
         model.abilities = fact.abilities
         model.warnings = fact.warnings
+        model.batching, model.batching_reason = fact.batching, fact.batching_reason
+        model.probe_ms = fact.probe_ms
         if model.state == "loading":
             model.phase, model.progress = "warming", 0.0
         self._trials.begin(engine, model)

@@ -65,6 +65,24 @@ def _said(row: ModelRow, words: Text, width: int) -> list[Text]:
     return wrapped(Text.assemble(of, " ", words), width, hanging=2)
 
 
+def batching_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
+    """Of which models rows decode one at a time, and why: that is slower than it could be."""
+    return [
+        line
+        for row in rows
+        if row.model.batching == "alone"
+        for line in wrapped(
+            Text.assemble(
+                figures.words(f"{row.model.id} on {row.worker}:"),
+                " batching: rows alone: ",
+                figures.words(row.model.batching_reason or "", "yellow"),
+            ),
+            width,
+            hanging=2,
+        )
+    ]
+
+
 def doing(model: ModelStatus) -> str:
     """What the worker does with it: its state, while it is loading the phase."""
     return model.phase or model.state if model.state == "loading" else model.state

@@ -98,6 +98,21 @@ async def test_it_tells_what_workers_warn_of_a_model_once() -> None:
     assert (await (await directory(*told)).listed())["chat"].warnings == ["assumed", "left out"]
 
 
+async def test_rows_are_told_to_be_alone_where_they_are_on_any_worker() -> None:
+    why = "log-probabilities differ"
+    new = ModelStatus(id=DEMO, state="available")
+    one = ModelStatus(id=DEMO, state="warm", batching="together")
+    other = ModelStatus(id=DEMO, state="warm", batching="alone", batching_reason=why)
+    for statuses, expected in (
+        ([new], (None, None)),
+        ([new, one], ("together", None)),
+        ([new, one, other], ("alone", why)),
+    ):
+        workers = [report(f"w{number}", models=[each]) for number, each in enumerate(statuses)]
+        listed = (await (await directory(*workers)).listed())["demo"]
+        assert (listed.batching, listed.batching_reason) == expected
+
+
 async def test_an_unknown_name_is_told_all_that_are_listed() -> None:
     told = await directory(worker("ready", demo="warm"))
     with pytest.raises(RequestError, match=r"there are: chat, demo, gpt$"):

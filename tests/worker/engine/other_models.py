@@ -22,6 +22,7 @@ from worker.engine.caches import CacheLayout
 from worker.engine.model import LoadedModel
 from worker.engine.output_layer import OutputLayer
 from worker.engine.sampling import BatchSampler, SampledRow
+from worker.engine.verdicts import known_verdict
 from worker.link.messages import Sampling
 
 VOCABULARY = 258
@@ -251,8 +252,12 @@ def random_network(kind: str) -> Any:
 
 
 def serving(model: LoadedModel, network: Any, *, batches_rows: bool | None = None) -> LoadedModel:
-    """A loaded model with another network behind it, whose rows may be served alone."""
+    """A loaded model with another network behind it; its rows are served as is known of it, unless
+    that is told."""
     weights = cast(list[tuple[str, mx.array]], tree_flatten(network.parameters()))
+    if batches_rows is None:
+        verdict = known_verdict(network)
+        batches_rows = verdict is None or verdict.batching == "together"
     layout = CacheLayout(network, batches_rows)
     return replace(
         model,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shared.errors import DecodeError
 from shared.ids import ModelId
+from shared.messages.events import Batching
 from shared.messages.stream import FinishReason
 from shared.messages.structured import Structure, StructureKind
 from worker.link.frames import (
@@ -53,6 +54,8 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     ModelId: st.text(),
     int | None: st.none() | _INTEGERS,
     str | None: st.none() | st.text(),
+    float | None: st.none() | _FLOATS,
+    Batching: st.sampled_from(get_args(Batching)),
     StructureKind: st.sampled_from(get_args(StructureKind)),
     FinishReason | None: st.none() | st.sampled_from(get_args(FinishReason)),
     list[int]: st.lists(_INTEGERS),

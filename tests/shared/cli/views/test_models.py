@@ -1,6 +1,13 @@
 """The lines of models."""
 
-from shared.cli.views.models import doing, error_lines, model_rows, model_table, warning_lines
+from shared.cli.views.models import (
+    batching_lines,
+    doing,
+    error_lines,
+    model_rows,
+    model_table,
+    warning_lines,
+)
 from tests.shared.cli.reports import BIG, IDLE, OVERLOADED, WARMING, failed, loading, warm, worker
 
 
@@ -40,6 +47,14 @@ def test_what_was_assumed_of_a_model_stands_below_the_table_a_line_for_each() ->
     assert all(len(line) <= 80 for line in below)
     first, second = (f"demo on mac-1: {warning}".strip() for warning in told)
     assert " ".join(line.strip() for line in below) == f"{first} {second}"
+
+
+def test_below_the_table_stands_whose_rows_are_alone_and_why() -> None:
+    why = "log-probabilities of rows of different lengths differ"
+    slow = worker(models=[warm(batching="alone", batching_reason=why), loading()])
+    below = [line.plain.strip() for line in batching_lines(model_rows([slow]), 80)]
+    assert " ".join(below) == f"demo on mac-1: batching: rows alone: {why}"
+    assert batching_lines(model_rows([worker(models=[warm(batching="together")])]), 80) == []
 
 
 def test_the_phase_is_what_a_loading_model_does() -> None:

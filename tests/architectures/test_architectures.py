@@ -1,0 +1,107 @@
+"""Small models of every kind through the engine, beside what mlx-lm says alone.
+
+`make test` judges one of each kind of cache, those that were wrong once, and quantised ones; `make
+test-all` all there are, each in a process of its own.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.architectures.configurations import all_configurations, modules_without
+from tests.architectures.judgement import Judgement, judge_configuration
+from tests.architectures.processes import judge_all
+
+_CONFIGURATIONS = all_configurations()
+_KINDS = {
+    "plain": "llama",
+    "rotating": "gemma3_text",
+    "chunked": "llama4",
+    "recurrent": "mamba2",
+    "hybrid": "qwen3_next",
+    "pairs": "falcon_h1",
+    "MLA": "deepseek_v3",
+    "indexed": "deepseek_v32",
+    "sinks": "gpt_oss",
+    "4-bit": "llama (4-bit)",
+    "bfloat16": "llama (bfloat16)",
+}
+_LIMIT_S = 250.0
+_ONCE_WRONG = ["gemma2", "afm7", "gpt_bigcode", "minimax_m3_vl"]
+_UNSTEADY = "plamo3"
+_STILL_REFUSED = {
+    "nemotron-nas": "a layer without keys has no shape in the layout of caches",
+    "deepseek_v41": "its kind of cache cannot be merged",
+}
+"""What mlx-lm runs and the engine does not, and why."""
+
+
+def _judge(name: str, folder: Path) -> Judgement:
+    return judge_configuration(_CONFIGURATIONS[name], folder / "model")
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_each_kind_of_cache_gets_what_mlx_lm_says_alone(kind: str, tmp_path: Path) -> None:
+    judgement = _judge(_KINDS[kind], tmp_path)
+    expected = "alone" if kind == "chunked" else "batched"
+    assert judgement.outcome == expected, judgement.reason
+    assert judgement.answers >= 20 and judgement.ties <= 1
+
+
+@pytest.mark.parametrize("name", _ONCE_WRONG)
+def test_what_was_wrong_in_batches_gets_what_mlx_lm_says_alone(name: str, tmp_path: Path) -> None:
+    judgement = _judge(name, tmp_path)
+    assert judgement.outcome in ("batched", "alone"), judgement.reason
+    assert judgement.answers >= 20
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(reason=reason, strict=True))
+        for name, reason in _STILL_REFUSED.items()
+    ],
+)
+def test_what_was_refused_gets_what_mlx_lm_says_alone(name: str, tmp_path: Path) -> None:
+    judgement = _judge(name, tmp_path)
+    assert judgement.outcome in ("batched", "alone"), judgement.reason
+
+
+def test_what_mlx_lm_says_otherwise_in_parts_is_compared_as_far_as_it_does_not(
+    tmp_path: Path,
+) -> None:
+    """Its windows see a token more within a pass than from the cache."""
+    judgement = _judge(_UNSTEADY, tmp_path)
+    assert judgement.outcome == "batched"
+    assert judgement.reason.startswith("mlx-lm itself says otherwise of 40 tokens and more")
+    assert judgement.answers == 6
+
+
+def test_every_module_of_mlx_lm_has_a_configuration() -> None:
+    assert modules_without(_CONFIGURATIONS.values()) == []
+
+
+def test_a_process_that_ends_is_a_line_of_the_table() -> None:
+    """This module writes beyond its memory on a CPU."""
+    if os.uname().sysname == "Darwin":
+        pytest.skip("it runs on a Mac")
+    (judgement,) = judge_all([_CONFIGURATIONS["phi3small"]], jobs=1, limit_s=_LIMIT_S)
+    assert judgement.outcome == "refused"
+    assert "its process ended" in judgement.reason
+
+
+def test_one_that_takes_too_long_is_a_line_of_the_table() -> None:
+    (judgement,) = judge_all([_CONFIGURATIONS["llama"]], jobs=1, limit_s=0.1)
+    assert (judgement.outcome, judgement.name) == ("refused", "llama")
+    assert "not done after" in judgement.reason
+
+
+@pytest.mark.long_form
+@pytest.mark.timeout(3600)
+def test_every_configuration_gets_what_mlx_lm_says_alone_or_is_refused_by_it() -> None:
+    judgements = list(judge_all(list(_CONFIGURATIONS.values()), jobs=2, limit_s=_LIMIT_S))
+    assert {each.name: each.reason for each in judgements if each.outcome == "wrong"} == {}
+    refused = {each.name for each in judgements if each.outcome == "refused"}
+    by_mlx_lm = {each.name for each in judgements if each.reason.startswith("mlx-lm itself")}
+    assert refused - by_mlx_lm == set(_STILL_REFUSED)
