@@ -59,7 +59,7 @@ def compare(said: Said, tokens: Sequence[Token], limits: Limits) -> Compared:
         largest = max(largest, gap)
         if token.token_id != expected:
             second, best = np.sort(said.logprobs[number])[-2:]
-            if is_tie(best - second, limits.own_gap):
+            if is_tie(best - second, limits.own_gap, limits.epsilon):
                 return Compared(largest, tie=number)
             problem = f"{token.token_id} and not {expected}, which was likelier by "
             return Compared(largest, difference=f"token {number + 1}: {problem}{best - second:.2g}")

@@ -3,7 +3,7 @@
 import ast
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,15 @@ class Configuration:
     config: dict[str, Any]
     dtype: str = "float32"
     quantisation: Quantisation | None = None
+
+    @classmethod
+    def from_json(cls, text: str) -> "Configuration":
+        fields = json.loads(text)
+        quantisation = fields.pop("quantisation")
+        return cls(**fields, quantisation=Quantisation(**quantisation) if quantisation else None)
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
 
     @property
     def module(self) -> str:

@@ -1,7 +1,7 @@
 """One configuration in a process of its own, because some end theirs.
 
-`python -m tests.architectures.one NAME` prints whose turn it is, and then the judgement, a line of
-JSON each.
+`python -m tests.architectures.one` reads it from stdin and prints whose turn it is, and then the
+judgement, a line of JSON each.
 """
 
 import json
@@ -14,12 +14,12 @@ from worker.engine.blas import load_fast_blas
 
 load_fast_blas()  # before anything imports MLX
 
-from tests.architectures.configurations import all_configurations  # noqa: E402
+from tests.architectures.configurations import Configuration  # noqa: E402
 from tests.architectures.judgement import judge_configuration  # noqa: E402
 
 
 def main() -> None:
-    configuration = all_configurations()[sys.argv[1]]
+    configuration = Configuration.from_json(sys.stdin.read())
     with tempfile.TemporaryDirectory() as folder:
         judgement = judge_configuration(
             configuration, Path(folder) / "model", lambda stage: _print({"stage": stage})

@@ -27,11 +27,16 @@ def judge_all(
 
 
 def _judge(configuration: Configuration, limit_s: float) -> Judgement:
-    command = [sys.executable, "-m", "tests.architectures.one", configuration.name]
+    command = [sys.executable, "-m", "tests.architectures.one"]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit_s, env=environment
+            command,
+            input=configuration.as_json(),
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            env=environment,
         )
     except subprocess.TimeoutExpired as late:
         return _without_result(configuration, _text(late.stdout), f"not done after {limit_s:.0f} s")

@@ -5,6 +5,7 @@ test-all` all there are, each in a process of its own.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,8 @@ _KINDS = {
     "bfloat16": "llama (bfloat16)",
 }
 _LIMIT_S = 250.0
-_ONCE_WRONG = ["gemma2", "afm7", "gpt_bigcode", "minimax_m3_vl"]
+_ONCE_WRONG = ["gemma2", "afm7", "gpt_bigcode", "minimax_m3_vl", "nemotron-nas", "deepseek_v41"]
 _UNSTEADY = "plamo3"
-_STILL_REFUSED = {
-    "nemotron-nas": "a layer without keys has no shape in the layout of caches",
-    "deepseek_v41": "its kind of cache cannot be merged",
-}
-"""What mlx-lm runs and the engine does not, and why."""
 
 
 def _judge(name: str, folder: Path) -> Judgement:
@@ -50,22 +46,10 @@ def test_each_kind_of_cache_gets_what_mlx_lm_says_alone(kind: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", _ONCE_WRONG)
-def test_what_was_wrong_in_batches_gets_what_mlx_lm_says_alone(name: str, tmp_path: Path) -> None:
+def test_what_was_wrong_or_refused_gets_what_mlx_lm_says_alone(name: str, tmp_path: Path) -> None:
     judgement = _judge(name, tmp_path)
     assert judgement.outcome in ("batched", "alone"), judgement.reason
     assert judgement.answers >= 20
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=reason, strict=True))
-        for name, reason in _STILL_REFUSED.items()
-    ],
-)
-def test_what_was_refused_gets_what_mlx_lm_says_alone(name: str, tmp_path: Path) -> None:
-    judgement = _judge(name, tmp_path)
-    assert judgement.outcome in ("batched", "alone"), judgement.reason
 
 
 def test_what_mlx_lm_says_otherwise_in_parts_is_compared_as_far_as_it_does_not(
@@ -83,10 +67,12 @@ def test_every_module_of_mlx_lm_has_a_configuration() -> None:
 
 
 def test_a_process_that_ends_is_a_line_of_the_table() -> None:
-    """This module writes beyond its memory on a CPU."""
+    """Its embedding is read beyond its end on a CPU, by tokens that this module has built in."""
     if os.uname().sysname == "Darwin":
         pytest.skip("it runs on a Mac")
-    (judgement,) = judge_all([_CONFIGURATIONS["phi3small"]], jobs=1, limit_s=_LIMIT_S)
+    known = _CONFIGURATIONS["phi3small"]
+    small = replace(known, config={**known.config, "vocab_size": 258})
+    (judgement,) = judge_all([small], jobs=1, limit_s=_LIMIT_S)
     assert judgement.outcome == "refused"
     assert "its process ended" in judgement.reason
 
@@ -104,4 +90,4 @@ def test_every_configuration_gets_what_mlx_lm_says_alone_or_is_refused_by_it() -
     assert {each.name: each.reason for each in judgements if each.outcome == "wrong"} == {}
     refused = {each.name for each in judgements if each.outcome == "refused"}
     by_mlx_lm = {each.name for each in judgements if each.reason.startswith("mlx-lm itself")}
-    assert refused - by_mlx_lm == set(_STILL_REFUSED)
+    assert refused == by_mlx_lm

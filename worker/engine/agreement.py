@@ -13,6 +13,8 @@ _LEAST_STEPS = 32
 _MOST_GAP = 0.5
 """Copies of a row that are that far from it are wrong themselves."""
 _TIE_GAP = 1e-3
+_TIE_STEPS = 8
+"""Logits from 4 to 8 are whole numbers of so many of the type's smallest steps at 1."""
 
 
 def allowed_gap(own_gap: float, epsilon: float) -> float:
@@ -25,11 +27,11 @@ def allowed_gap(own_gap: float, epsilon: float) -> float:
     return min(_MOST_GAP, max(_TIMES * own_gap, _LEAST_GAP, _LEAST_STEPS * epsilon))
 
 
-def is_tie(best_gap: float, own_gap: float) -> bool:
+def is_tie(best_gap: float, own_gap: float, epsilon: float) -> bool:
     """Whether another token may come because the two best are so close that rounding decides.
 
     Args:
         best_gap: between the log-probabilities of the two likeliest tokens.
-        own_gap: as for `allowed_gap`; each of the two may be off by so much.
+        own_gap, epsilon: as for `allowed_gap`; each of the two may be off by so much.
     """
-    return best_gap < max(_TIE_GAP, min(_MOST_GAP, 2 * own_gap))
+    return best_gap < max(_TIE_GAP, _TIE_STEPS * epsilon, min(_MOST_GAP, 2 * own_gap))

@@ -21,6 +21,13 @@ def test_copies_that_are_far_apart_allow_nothing_more() -> None:
 
 
 def test_two_tokens_are_as_likely_where_rounding_can_swap_them() -> None:
-    assert is_tie(0.0009, 0.0) and not is_tie(0.0011, 0.0)
-    assert is_tie(0.03, 0.02) and not is_tie(0.05, 0.02)
-    assert not is_tie(0.6, math.inf)
+    for best_gap, own_gap, epsilon, expected in (
+        (0.0009, 0.0, 1e-7, True),
+        (0.0011, 0.0, 1e-7, False),
+        (0.03, 0.02, 1e-7, True),
+        (0.05, 0.02, 1e-7, False),
+        (0.06, 0.0, 2**-7, True),
+        (0.07, 0.0, 2**-7, False),
+        (0.6, math.inf, 1e-7, False),
+    ):
+        assert is_tie(best_gap, own_gap, epsilon) is expected

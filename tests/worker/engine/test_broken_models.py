@@ -13,7 +13,7 @@ import pytest
 from shared.ids import ModelId
 from tests.crashing.folders import make_crashing_model
 from tests.worker.engine.running_engine import RunningEngine, running_engine
-from worker.engine import model, served_models
+from worker.engine import model, model_tokenizer, served_models
 from worker.link.messages import ModelFailed, ModelLoaded
 
 _WEIGHTS = "model.safetensors"
@@ -272,13 +272,13 @@ def test_a_tokenizer_that_never_comes_ends_its_load_alone(
     engine: RunningEngine, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
-    load_tokenizer = model._load_tokenizer
+    load_tokenizer = model_tokenizer.load_tokenizer
 
     def load_late(*arguments: Any) -> Any:
         released.wait()
         return load_tokenizer(*arguments)
 
-    monkeypatch.setattr(model, "_load_tokenizer", load_late)
+    monkeypatch.setattr(model, "load_tokenizer", load_late)
     monkeypatch.setattr(served_models, "_LONGEST_STANDSTILL_S", 0.2)
     try:
         failed = engine.load(tiny_model, ModelId("late"))
