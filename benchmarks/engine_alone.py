@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import socket
 import sys
 import time
@@ -13,6 +14,7 @@ from benchmarks.measures import Run, StreamClock
 from benchmarks.threads import as_many_threads
 from shared.ids import ModelId
 from shared.settings.tree import AdaptiveBatching, ContinuousBatching, Worker
+from worker.link.activity import new_activity_file
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
 from worker.link.messages import (
     Cancel,
@@ -55,11 +57,13 @@ class EngineAlone:
 
     def __enter__(self) -> "EngineAlone":
         self._socket, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "worker.engine", "--fd", str(theirs.fileno())]
-        command += ["--settings", self._settings.model_dump_json(), "--engines", "1"]
         with contextlib.ExitStack() as stack:
-            with theirs:
-                engine = started(command, as_many_threads(), pass_fds=[theirs.fileno()])
+            with theirs, os.fdopen(new_activity_file()) as activity:
+                descriptors = [theirs.fileno(), activity.fileno()]
+                command = [sys.executable, "-m", "worker.engine", "--fd", str(descriptors[0])]
+                command += ["--activity-fd", str(descriptors[1]), "--engines", "1"]
+                command += ["--settings", self._settings.model_dump_json()]
+                engine = started(command, as_many_threads(), pass_fds=descriptors)
                 self.pid = stack.enter_context(engine).pid
             stack.callback(self._cut_off)
             self._facts: BinaryIO = self._socket.makefile("rb")

@@ -15,8 +15,9 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import llama
 
-_TRIED_WHILE_LOADING = 2
-"""No pass that measures a model while it is loaded has a larger token among its inputs."""
+_HELLO = 39, 68
+"""How the prompt of a worker's trial begins; no pass that measures or probes a model while it is
+loaded has both among its inputs."""
 
 
 @dataclasses.dataclass
@@ -55,7 +56,7 @@ class Model(llama.Model):  # type: ignore[misc]
 
     def __call__(self, inputs: mx.array, cache: Any = None, input_embeddings: Any = None) -> Any:
         if self._at == "first token":
-            crashes = mx.any(inputs > _TRIED_WHILE_LOADING)
+            crashes = mx.all(mx.array([mx.any(inputs == token) for token in _HELLO]))
         else:
             crashes = mx.any(inputs == self._at)
         if crashes.item():

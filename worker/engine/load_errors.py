@@ -62,6 +62,13 @@ def loading_error(error: BaseException, folder: Path, stage: Stage) -> ModelErro
     return ModelError(said if said.startswith(str(folder)) else f"{folder}: {said}")
 
 
+def ended_by_code(error: BaseException) -> str:
+    """What to say of code that wanted to end the process, and of what it had met before."""
+    cause = error.__cause__ or error.__context__
+    why = f", after {type(cause).__name__}: {_words(cause)}" if cause is not None else ""
+    return f"its code ended with {type(error).__name__} ({_words(error)}){why}"
+
+
 def _memory(error: BaseException, config: Mapping[str, Any]) -> str | None:
     if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
         return (
@@ -96,9 +103,7 @@ def _package(error: BaseException, config: Mapping[str, Any]) -> str | None:
     """An architecture or a tokenizer that needs something that is not installed."""
     model_type = config.get("model_type")
     if isinstance(error, SystemExit):  # mlx_lm/models/olmo.py prints what to install, and exits
-        if model_type != "olmo":
-            return f"mlx-lm {_release()} ends the process over model_type {model_type!r:.80}"
-        return _to_install("hf_olmo")
+        return _to_install("hf_olmo") if model_type == "olmo" else ended_by_code(error)
     cause = error if isinstance(error, ImportError) else error.__cause__
     if isinstance(cause, ImportError):
         module = (cause.name or "").partition(".")[0]

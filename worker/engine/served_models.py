@@ -12,6 +12,7 @@ from worker.engine.batch import Batch
 from worker.engine.device import free_for_kv_bytes, give_back_memory
 from worker.engine.kv_memory import KVMemory
 from worker.engine.ledger import KVLedger
+from worker.engine.load_errors import ended_by_code
 from worker.engine.model import LoadedModel, Loading
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.link.activity import ActivityRecord, Work
@@ -186,10 +187,7 @@ def _advance(loading: Loading, seconds: float) -> LoadedModel | None:
     except ModelError:
         raise
     except BaseException as error:  # `SystemExit` where a package is missing that it needs
-        cause = error.__cause__ or error.__context__
-        why = f", after {type(cause).__name__}: {cause}" if cause is not None else ""
-        message = f"{loading.order.path}: its code ended with {type(error).__name__}"
-        raise ModelError(f"{message} ({error}){why}") from error
+        raise ModelError(f"{loading.order.path}: {ended_by_code(error)}") from error
 
 
 def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:

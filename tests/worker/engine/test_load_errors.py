@@ -126,7 +126,7 @@ def _imported(name: str) -> Exception:
         (_imported("einops"), "network", "needs the package einops here; install it with: pip"),
         (_imported("mlx_lm.models.llama"), "network", "model_type 'llama' is not known to mlx-lm"),
         (ImportError("you need `pip install tiktoken`"), "tokenizer", "needs the package tiktoken"),
-        (SystemExit(1), "network", "ends the process over model_type 'llama'"),
+        (SystemExit(1), "network", "its code ended with SystemExit (1)"),
         (RecursionError(), "tokenizer", "a file of it is nested too deeply"),
         (KeyError("added_tokens"), "tokenizer", "its tokenizer cannot be read: 'added_tokens' (K"),
         (ValueError("x\n  y" * 500), "run", "cannot run it: x yx y"),
