@@ -47,9 +47,9 @@ logger = logging.getLogger(__name__)
 _ANSWER_S = 2.0
 _AGAIN_S = 0.1
 _CONFIRMED_S = 0.5
-"""A leader that was away asks the other controllers where JetStream has not answered by then."""
+"""A leader that was away asks the other controllers if JetStream has not answered by then."""
 _UNSURE_S = 5.0
-"""Where those do not answer either it goes on after so long; another one that led would be heard by
+"""If they do not all answer, it goes on after this time: another leader would have been heard by
 then."""
 
 

@@ -127,8 +127,9 @@ class Leadership:
             return self.leads
 
     async def others_stand_by(self) -> bool:
-        """Whether every other controller there is says that it does not lead: what is left to ask
-        where JetStream does not say. Who leads in between says so in its orders, as ever.
+        """Whether every other known controller says that it does not lead. To be asked where
+        JetStream does not answer. A controller that takes over after its answer is recognised by
+        the higher term of its orders.
 
         Raises:
             BusError: they cannot be asked.

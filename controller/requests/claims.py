@@ -13,8 +13,8 @@ _ANSWER_S = 1.0
 answered."""
 _ASK_AGAIN_S = 1.0
 ASKED_AGAIN_S = 4.5
-"""Of what its worker and its leader lost together, a client asks again within so long: it takes
-silence of three seconds for a loss."""
+"""Within this time a client publishes a request again that was lost with its worker and its leader:
+it takes three seconds of silence for a loss."""
 _IN_FLIGHT_S = 1.0
 """So much of what a worker told may have been on its way when it answered."""
 
@@ -26,8 +26,8 @@ class Claims:
 
     Attributes:
         open_at: from then on requests without a session begin.
-        turns_open_at: from then on turns of sessions do: later where a worker is gone that had not
-            told, as an earlier turn may be lost with it.
+        turns_open_at: from then on turns of sessions begin. It is later if a worker left before it
+            answered: an earlier turn may be lost with it.
     """
 
     def __init__(self, workers: Iterable[WorkerId], now: float) -> None:

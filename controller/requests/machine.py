@@ -253,8 +253,8 @@ class RequestMachine:
         request.attempt = max(request.attempt, self.attempts_before)
 
     def _number_end(self, request: Request) -> None:
-        """The end that is told from here counts more than one that its last worker may have told:
-        no number has two."""
+        """Give the leader's terminal message an attempt number of its own, if the last worker may
+        have sent one under the present number."""
         request.attempt += request.unsure
         self._count_from_here(request)
 
@@ -572,8 +572,8 @@ class RequestMachine:
             self._out.order(before, order)
 
     def _lose(self, request: Request) -> None:
-        """Nobody knows any more what was asked, or how it ended: its client asks again. The next
-        turn of its session waits for that a moment."""
+        """Neither the request nor its outcome is known any more: its client publishes it again. The
+        next turn of its session waits a moment for that."""
         self._out.warn("lost: nobody knows how it ended", request)
         request.lose(self._out.now)
         self._store.end(request)

@@ -62,7 +62,8 @@ class Request:
         earlier: messages of its session that come before its own.
         joined: `request` has them already, as its worker told it.
         attempt: the highest number that was given; 0 before the first.
-        unsure: the worker of that attempt is gone, or did not answer; it may have told an end.
+        unsure: the worker of that attempt left or did not answer, and may have sent the terminal
+            message.
         rejected: by whom, since the search for a worker began.
         need: what it asks of a worker; None until that is asked first.
         decision: how the worker was chosen that it was offered to last.

@@ -13,8 +13,9 @@ class SessionTurns:
         self._turns: dict[SessionKey, deque[Request]] = {}
 
     def arrived(self, request: Request, instead_of: Request | None = None) -> None:
-        """It is the last of its session now, unless it is a lost one that was asked again. If its
-        client had tokens of it, it is before all that have not begun."""
+        """Add a request as the last of its session. A request that was lost and is published again
+        (`instead_of`) keeps its place; one whose client already had tokens goes before all that
+        have not begun."""
         if request.session is None:
             return
         turns = self._turns.setdefault(request.session, deque())

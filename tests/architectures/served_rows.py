@@ -53,8 +53,8 @@ class ServedRows:
         return self._answers(DrivenBatch(self._model), prompts, turns_between=0)
 
     def phases(self, prompts: Sequence[Ids], longer: Sequence[Ids]) -> dict[str, Answers]:
-        """With what is kept of texts: one joins after another, then all again, then longer ones
-        that begin as those did."""
+        """With a prefix cache: prompts that join one after another, the same prompts again, and
+        longer prompts with those as prefixes."""
         memory = KVMemory(
             KVMemorySettings(block_tokens=_BLOCK_TOKENS, memory_bytes=2**30), lambda _: None
         )

@@ -108,7 +108,7 @@ class Scheduled:
         return [each.dispatch.request_id for each in there]
 
     @property
-    def given_back(self) -> dict[str, bool]:
+    def requeued(self) -> dict[str, bool]:
         """The requests that went back to their owner, and nothing else was told to anybody; of
         each whether it is suspected."""
         events = [event for one in self.outgoing for _, event in one.events]
@@ -149,7 +149,7 @@ def test_when_its_engine_ends_what_was_started_and_what_was_not_goes_back(
     worker.accept("started", "not started", stream=stream)
     worker.generate("started")
     worker.die()
-    assert worker.given_back == {"started": False, "not started": True}
+    assert worker.requeued == {"started": False, "not started": True}
     assert worker.scheduler.idle
 
 
@@ -159,7 +159,7 @@ def test_where_all_had_generated_each_may_be_why_the_engine_ended(tiny_model: Pa
     worker.generate("one")
     worker.generate("another")
     worker.die()
-    assert worker.given_back == {"one": True, "another": True}
+    assert worker.requeued == {"one": True, "another": True}
 
 
 def test_what_goes_on_here_is_suspected_until_it_has_generated_here(tiny_model: Path) -> None:
@@ -170,14 +170,14 @@ def test_what_goes_on_here_is_suspected_until_it_has_generated_here(tiny_model: 
     worker.generate("goes on", 1, 6)
     worker.generate("started")
     worker.die()
-    assert worker.given_back == {"goes on": True, "started": False}
+    assert worker.requeued == {"goes on": True, "started": False}
 
 
 def test_what_waits_goes_on_waiting_for_the_next_engine(tiny_model: Path) -> None:
     worker = Scheduled(tiny_model, batch=1)
     worker.accept("admitted", "waiting")
     worker.die()
-    assert worker.given_back == {"admitted": True}
+    assert worker.requeued == {"admitted": True}
     assert len(worker.scheduler.admission) == 1
 
 
@@ -186,7 +186,7 @@ def test_what_waits_goes_back_when_no_engine_will_come(tiny_model: Path) -> None
     worker.accept("admitted", "waiting")
     worker.generate("admitted")
     worker.die(for_good=True)
-    assert worker.given_back == {"admitted": True, "waiting": False}
+    assert worker.requeued == {"admitted": True, "waiting": False}
     assert worker.scheduler.idle
 
 
@@ -199,7 +199,7 @@ def test_what_waits_goes_back_when_no_engine_will_come_that_holds_its_model(
     worker.accept("admitted", "waiting")
     worker.generate("admitted")
     worker.die(for_good=True)
-    assert worker.given_back == {"admitted": True, "waiting": False}
+    assert worker.requeued == {"admitted": True, "waiting": False}
     assert worker.scheduler.idle
 
 
@@ -218,7 +218,7 @@ def test_shutting_down_gives_back_what_waits_and_what_runs(tiny_model: Path) -> 
     worker.generate("started")
     worker.outgoing.clear()
     worker.scheduler.give_back_all(_CRASH)
-    assert worker.given_back == {"started": False, "not started": False, "waiting": False}
+    assert worker.requeued == {"started": False, "not started": False, "waiting": False}
 
 
 def test_who_waited_too_long_goes_back_to_its_owner_and_is_told_when_to_come_again(
@@ -249,7 +249,7 @@ def test_only_the_requests_that_an_engine_was_busy_with_are_suspected(tiny_model
     worker = Scheduled(tiny_model)
     worker.accept("at fault", "beside it")
     assert worker.crash("at fault")
-    assert worker.given_back == {"at fault": True, "beside it": False}
+    assert worker.requeued == {"at fault": True, "beside it": False}
     assert worker.model.state == "loading"
 
 
@@ -259,7 +259,7 @@ def test_a_death_at_the_first_token_of_a_model_makes_no_request_a_suspect(
     worker = Scheduled(tiny_model)
     worker.accept("beside it")
     assert worker._die_over(Work("step", TINY, (-1,)))
-    assert worker.given_back == {"beside it": False}
+    assert worker.requeued == {"beside it": False}
 
 
 def test_a_second_death_over_another_request_fails_the_model_and_makes_no_suspect(
@@ -287,11 +287,11 @@ def test_a_second_death_over_the_same_request_leaves_the_model_to_the_others(
     worker = Scheduled(tiny_model)
     worker.accept("at fault", "beside it")
     worker.crash("at fault", "beside it")
-    assert worker.given_back == {"at fault": True, "beside it": True}
+    assert worker.requeued == {"at fault": True, "beside it": True}
     worker.come_back()
     worker.accept("at fault")
     worker.crash("at fault")
-    assert worker.given_back == {"at fault": True}
+    assert worker.requeued == {"at fault": True}
     worker.come_back()
     worker.accept("beside it", "later")
     assert worker.in_engine == ["beside it", "later"]
@@ -317,7 +317,7 @@ def test_a_request_that_ended_an_engine_while_it_waited_goes_back_as_a_suspect(
     request = worker.scheduler.find((CLIENT, dispatched("waiting").request_id))
     assert request is not None and request.engine is None
     worker._die_over(Work("prompt", TINY, (request.choices[0].sequence,)))
-    assert worker.given_back == {"admitted": False, "waiting": True}
+    assert worker.requeued == {"admitted": False, "waiting": True}
 
 
 def test_a_death_over_no_model_is_nobodys_fault(tiny_model: Path) -> None:
@@ -326,5 +326,5 @@ def test_a_death_over_no_model_is_nobodys_fault(tiny_model: Path) -> None:
     end = EngineEnd("crash", "exit status 1: a fault of our own")
     assert not worker.scheduler.explain_end(worker.engine, end)
     worker.die()
-    assert worker.given_back == {"not started": True}
+    assert worker.requeued == {"not started": True}
     assert worker.scheduler.models.loader.deaths.count(TINY) == 0

@@ -30,9 +30,8 @@ class Model:
         progress: of `phase`, 0 to 1.
         error: why it failed, or was not loaded the last time.
         size_bytes: of its weights; 0 while nobody knows.
-        abilities: as far as is known; see `ModelStatus`.
-        warnings: as its engines told them; see `ModelStatus`.
-        abilities, batching, batching_reason, probe_ms: as far as is known; see `ModelStatus`.
+        abilities, warnings, batching, batching_reason, probe_ms: as far as is known; see
+            `ModelStatus`.
         folder: where its files are, once that is known.
         adapter: likewise of what is loaded on top of it.
         fetched: whether its files are being, or were, downloaded for the present load.

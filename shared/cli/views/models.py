@@ -60,27 +60,25 @@ def warning_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
     ]
 
 
-def _said(row: ModelRow, words: Text, width: int) -> list[Text]:
-    of = figures.words(f"{row.model.id} on {row.worker}:")
-    return wrapped(Text.assemble(of, " ", words), width, hanging=2)
-
-
 def batching_lines(rows: Iterable[ModelRow], width: int) -> list[Text]:
     """Of which models rows decode one at a time, and why: that is slower than it could be."""
     return [
         line
         for row in rows
         if row.model.batching == "alone"
-        for line in wrapped(
+        for line in _said(
+            row,
             Text.assemble(
-                figures.words(f"{row.model.id} on {row.worker}:"),
-                " batching: rows alone: ",
-                figures.words(row.model.batching_reason or "", "yellow"),
+                "batching: rows alone: ", figures.words(row.model.batching_reason or "", "yellow")
             ),
             width,
-            hanging=2,
         )
     ]
+
+
+def _said(row: ModelRow, words: Text, width: int) -> list[Text]:
+    of = figures.words(f"{row.model.id} on {row.worker}:")
+    return wrapped(Text.assemble(of, " ", words), width, hanging=2)
 
 
 def doing(model: ModelStatus) -> str:

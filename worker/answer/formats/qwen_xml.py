@@ -2,6 +2,7 @@
 `<tool_call><function=name><parameter=key>value</parameter></function>`; Seed-OSS, too, with tags of
 its own around it."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 from worker.answer.formats.tagged import TaggedFormat
@@ -27,17 +28,11 @@ class QwenXmlFormat(TaggedFormat):
 
 
 class SeedFormat(TaggedFormat):
-    """One call a section."""
+    """One call a section; values stand right between their tags."""
 
     name: ClassVar[str] = "seed_oss"
-    tags: ClassVar[Tags] = Tags(
-        sections=(("<seed:tool_call>", "</seed:tool_call>"),),
-        call="<function=",
-        named=">",
-        end="</function>",
-        key="<parameter=",
-        keyed=">",
-        value_end="</parameter>",
+    tags: ClassVar[Tags] = replace(
+        QwenXmlFormat.tags, sections=(("<seed:tool_call>", "</seed:tool_call>"),), line=""
     )
     markers: ClassVar[tuple[str, ...]] = tags.markers
     openings: ClassVar[tuple[str, ...]] = tags.openings
