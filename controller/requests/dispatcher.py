@@ -19,7 +19,7 @@ from controller.requests.request import WORKER_FAULTS, Rejection, Request
 from controller.requests.retry_schedule import RetrySchedule
 from controller.requests.router import Router, all_rejected, passes, waiting_kind
 from controller.requests.waiting_room import WaitingRoom
-from controller.routing import NoRoute
+from controller.routing import PASSING, NoRoute
 from shared.errors import ERROR_CODES, ClusterError, is_retryable
 from shared.ids import BootId, WorkerId
 from shared.messages.events import TokensEmitted
@@ -166,6 +166,8 @@ class Dispatcher:
             for view in self._registry.workers:
                 view.queue_full_count += 1
         why: ClusterError = all_rejected(request) if request.rejected else error
+        if error.code in PASSING and why.code not in PASSING:
+            why = error  # of the workers that did not reject it
         # Why the last attempt failed says more than that nobody else is there.
         self._fire(request, "finish_asked", request.last_error or StreamError.from_exception(why))
 

@@ -162,15 +162,16 @@ def waiting_kind(request: Request, need: Need) -> Hashable:
 
 
 def all_rejected(request: Request) -> Unavailable:
-    """Why no worker takes it, as they said."""
+    """Why no worker takes it, as they said; the code is of one that gets over it, if any does."""
     refusals = [each.refusal for each in request.rejected.values()]
+    nearest = ([each for each in refusals if each.code in PASSING] or refusals)[-1]
     waits = [each.retry_after_ms for each in refusals if each.retry_after_ms is not None]
     others = len(refusals) - _MOST_NAMED
     more = [f"{others} others refused"] if others > 0 else []
     return Unavailable(
         "; ".join([*more, *(refusal.message for refusal in refusals[-_MOST_NAMED:])]),
-        code=refusals[-1].code,
-        param=refusals[-1].param,
+        code=nearest.code,
+        param=nearest.param,
         retry_after_ms=min(waits, default=None),
     )
 

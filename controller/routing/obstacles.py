@@ -15,7 +15,10 @@ _LONGEST_RETRY_MS = 60_000
 _MOST_NAMED = 10
 """An error names so many workers; the others are counted."""
 
-_FAR = ("no_worker", "not_supported", "requirements_unmet", "model_unavailable")
+_FAR = (
+    "no_worker", "not_supported", "requirements_unmet", "model_unavailable", "draining",
+    "not_claimed",
+)  # fmt: skip
 """Codes of workers that are not those to wait for, where there are others; farthest first."""
 
 PASSING = frozenset({"queue_full", "memory_pressure", "circuit_open"})
@@ -170,12 +173,18 @@ def _unmet(report: WorkerReport, requires: Requirements) -> str | None:
 
 
 def _code(obstacles: Obstacles) -> str:
-    """What those say that come nearest to serving it; the general one where they differ."""
+    """The code of the workers nearest to serving the request; of several, the one that passes
+    first, since that is when to send the request again."""
     codes = {found.code for found in obstacles.values()}
     for far in _FAR:
         if len(codes) > 1:
             codes.discard(far)
-    return codes.pop() if len(codes) == 1 else "no_worker"
+    nearest = [found for found in obstacles.values() if found.code in codes]
+    return min(nearest, key=_passes_after_ms).code if nearest else "no_worker"
+
+
+def _passes_after_ms(found: Obstacle) -> int:
+    return _LONGEST_RETRY_MS if found.retry_after_ms is None else found.retry_after_ms
 
 
 def _message(need: Need, obstacles: Obstacles) -> str:

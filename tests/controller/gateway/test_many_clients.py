@@ -40,7 +40,7 @@ async def test_nobody_hangs(clients: int, gateway: GatewayProcess) -> None:
     assert len(texts) == 1, "the answer does not depend on how many ask"
     assert all(a.text.endswith("data: [DONE]\n\n") for a in streamed if a.status_code == 200)
     refused = [answer for answer in answers if answer.status_code != 200]
-    assert all(answer.json()["error"]["code"] == "queue_full" for answer in refused)
+    assert [a.json()["error"] for a in refused if a.json()["error"]["code"] != "queue_full"] == []
     _assert_told_when_to_come_again(refused)
 
 

@@ -59,6 +59,26 @@ def test_who_was_rejected_in_time_is_told_when_to_come_again() -> None:
     assert (error.code, error.retry_after_ms, error.retryable) == ("queue_full", 400, True)
 
 
+def test_the_code_is_of_a_worker_that_gets_over_it_whichever_rejected_it_last() -> None:
+    driven = Driven("w1", "w2")
+    driven.ask()
+    driven.reject(driven.next_sent(), "queue_full", retry_after_ms=900)
+    driven.reject(driven.next_sent(), "model_unavailable")
+    driven.pass_time(5.1)
+    error = driven.error()
+    assert (error.code, error.retry_after_ms) == ("queue_full", 900)
+
+
+def test_the_code_is_of_a_full_worker_where_the_others_rejected_it() -> None:
+    driven = Driven("w1", "w2")
+    driven.hear("w2", queued_requests=10, max_queue_depth=10)
+    driven.ask()
+    driven.reject(driven.next_sent(), "draining")
+    driven.pass_time(5.1)
+    error = driven.error()
+    assert (error.code, error.retry_after_ms) == ("queue_full", 1000)
+
+
 def test_a_worker_that_started_again_may_take_what_its_last_boot_rejected() -> None:
     driven = Driven("w1")
     driven.ask()

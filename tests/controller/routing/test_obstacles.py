@@ -37,6 +37,16 @@ def broken(name: str, *, since: float = 0.0, **fields: Any) -> WorkerView:
     return WorkerView(view(name, **fields).report, seen_at=0.0, breaker=breaker)
 
 
+def unclaimed(name: str) -> WorkerView:
+    one = view(name)
+    one.claimed = False
+    return one
+
+
+def short_of_memory(name: str) -> WorkerView:
+    return view(name, memory=MemoryStatus(pressure="hard", own_bytes=7_000_000_000))
+
+
 def refused(
     *workers: WorkerView,
     need: Need | None = None,
@@ -153,9 +163,11 @@ FLEETS: list[tuple[list[WorkerView], str, int | None, bool]] = [
     ([broken("a"), view("b", state="unhealthy")], "circuit_open", 6000, True),
     ([view("a", models=[]), view("b", state="draining")], "draining", None, False),
     ([full("a"), view("b", models=models(demo="failed"))], "queue_full", 1000, True),
-    # Where several could, and for different reasons cannot, no code says it all.
-    ([full("a"), view("b", state="draining")], "no_worker", None, True),
-    ([full("a"), broken("b")], "no_worker", None, True),
+    ([full("a"), view("b", state="draining")], "queue_full", 1000, True),
+    ([full("a"), unclaimed("b")], "queue_full", 1000, True),
+    # Where several could, and cannot for different reasons, it is the one that passes first.
+    ([full("a"), broken("b")], "queue_full", 1000, True),
+    ([broken("a"), short_of_memory("b")], "memory_pressure", 2000, True),
 ]
 
 
