@@ -79,6 +79,9 @@ class Fleet:
             "CLUSTER__WORKER__MODELS": json.dumps(["tiny"]),
             "CLUSTER__WORKER__ENGINES__COUNT": "1",
             "CLUSTER__WORKER__ENGINES__THREADS": "1",
+            # A fault every few seconds is more than any limit of a cluster is meant for.
+            "CLUSTER__CONTROLLER__FAILOVER__MIGRATION_LIMIT": "100",
+            "CLUSTER__CONTROLLER__RETRY__MAX_ATTEMPTS": "100",
             "CLUSTER__WORKER__ENGINES__MAX_RESTARTS": "1000",
             "CLUSTER__WORKER__ENGINES__RESTART_DELAY_MS": "200",
             "CLUSTER__WORKER__KV_CACHE__DISK_MB": "64",
