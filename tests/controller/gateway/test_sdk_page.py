@@ -1,4 +1,4 @@
-"""What the README says to type, typed."""
+"""The commands and programs of docs/clients.md, section SDKs, run."""
 
 import re
 import subprocess
@@ -12,12 +12,12 @@ from tests.controller.gateway.gateway_process import GatewayProcess
 from tests.controller.gateway.programs import environment, program, run
 
 _ROOT = Path(__file__).parents[3]
-_SECTION = "## OpenAI's and Anthropic's clients"
+_SECTION = "## SDKs"
 
 
 def _section(gateway: GatewayProcess) -> str:
     """With the URL of the tests' gateway."""
-    text = (_ROOT / "README.md").read_text().partition(_SECTION)[2].partition("\n## ")[0]
+    text = (_ROOT / "docs" / "clients.md").read_text().partition(_SECTION)[2].partition("\n## ")[0]
     return text.replace("http://127.0.0.1:8000", gateway.url)
 
 
