@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -19,10 +20,16 @@ from shared.errors import ClusterError
 
 T = TypeVar("T")
 
+_KEYS = """\
+/new       begin again, without what was said
+/exit      leave; so does Ctrl-D
+/help      this list
+Ctrl-C     stop an answer"""
 _HELP = """Talk to a model. The conversation is kept until you leave or say /new.
 
-Ctrl-C stops an answer; Ctrl-D or /exit leaves; /new begins again. What a model thinks before it
-answers is shown dimmed, and goes back to it with the conversation; --no-think turns it off.
+Ctrl-C stops an answer; Ctrl-D or /exit leaves; /new begins again; /help lists the keys. What a
+model thinks before it answers is shown dimmed, and goes back to it with the conversation;
+--no-think turns it off.
 
 \b
   cluster chat
@@ -52,9 +59,12 @@ def command(
         cluster = loop.run(connecting.__aenter__())
         try:
             messages = list(beginning)
+            _greet(flags.get("model") or skill)
             while (said := _ask_user()) is not None:
                 if said == "/new":
                     messages = list(beginning)
+                elif said == "/help":
+                    click.echo(_KEYS)
                 elif said:
                     messages.append({"role": "user", "content": said})
                     stream = cluster.stream(messages, skill=skill, **fields)
@@ -62,6 +72,13 @@ def command(
                     messages.append(stream.message)
         finally:
             loop.run(connecting.__aexit__(None, None, None))
+
+
+def _greet(served_by: str) -> None:
+    """Tell people what they talk to and how they leave; programs that write here need not know."""
+    if sys.stdin.isatty():
+        line = f"Talking to {served_by}. /help lists the keys; Ctrl-D leaves."
+        click.secho(line, dim=True, err=True)
 
 
 def _ask_user() -> str | None:

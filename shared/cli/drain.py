@@ -33,6 +33,10 @@ drained stays away until it is started again.
   cluster drain mac-2 --deadline 0        its streams go on elsewhere at once
 """
 
+_BRING_BACK = """To bring a worker back, run `worker` on its machine, or start its service:
+  macOS  launchctl kickstart gui/$UID/mlx-nats-cluster.worker
+  Linux  systemctl --user start mlx-nats-cluster.worker"""
+
 
 @click.command(help=_HELP)
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True, callback=not_empty)
@@ -70,3 +74,5 @@ def command(
         click.echo("The workers go on draining.", err=True)
         sys.exit(130)
     tell(outcomes, "not all were drained", as_json=as_json)
+    if wait and not as_json:
+        click.echo(_BRING_BACK, err=True)

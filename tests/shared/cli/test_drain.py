@@ -51,6 +51,7 @@ async def test_drain_says_what_is_left_until_the_worker_is_gone(
     said = [line for line in ran.err.splitlines() if line.startswith("mac-")]
     assert said == [f"{ONE}: drains, 2 requests to go", f"{ONE}: drains, 1 request to go"]
     assert ran.out.startswith("mac-1 has left after ")
+    assert "To bring a worker back, run `worker` on its machine" in ran.err
 
 
 async def test_several_are_drained_at_the_same_time(

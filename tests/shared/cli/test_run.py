@@ -154,6 +154,15 @@ async def test_what_was_thought_before_a_ctrl_c_stays_in_the_conversation(
     ]
 
 
+async def test_chat_says_what_it_talks_to_and_lists_its_keys(server: NatsProcess) -> None:
+    async with Terminal("chat", "--nats", server.url, "--model", "quick") as terminal:
+        await terminal.wrote("Talking to quick. /help lists the keys; Ctrl-D leaves.")
+        terminal.type("/help\r")
+        await terminal.wrote("/new       begin again")
+        terminal.type("/exit\r")
+        assert await terminal.ended() == 0
+
+
 # Schemas
 
 
