@@ -91,7 +91,7 @@ $(STAMP)/python: requirements.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@mkdir -p $(STAMP) && touch $@
 
-$(STAMP)/demo-model: $(STAMP)/python worker/demo_model.py
+$(STAMP)/demo-model: $(STAMP)/python worker/models/demo_model.py
 	@$(BIN)/worker --fetch demo > /dev/null
 	@touch $@
 

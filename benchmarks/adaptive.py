@@ -28,7 +28,7 @@ from benchmarks.loads import mixed_prompts
 from benchmarks.local_cluster import local_cluster
 from benchmarks.measures import print_table, save, spread
 from shared.client import Cluster, connect
-from worker.machine import available_cores
+from worker.host.machine import available_cores
 
 _LOOK_S = 0.5
 _TOLERANCE = 0.2

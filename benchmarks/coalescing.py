@@ -30,9 +30,9 @@ from benchmarks.routing import CONTROLLER, wait_until_heard
 from benchmarks.simulated_fleet import skills
 from benchmarks.stage import SCRIPTS, child, nats_server
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.ids import ClientName, SkillName
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 _WORKERS = 10
 _SKILL = SkillName("skill-0")
@@ -63,7 +63,7 @@ class _Side:
     arrivals: dict[str, float] = field(default_factory=dict)
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def take(self, message: Message) -> None:
+    async def take(self, message: BusMessage) -> None:
         answer = orjson.loads(message.payload)
         if answer.get("done"):
             if "error" in answer:
@@ -108,7 +108,7 @@ async def _run(urls: dict[str, str], arguments: argparse.Namespace) -> dict[str,
     sides: dict[str, _Side] = {}
     for name, url in urls.items():
         await wait_until_heard(url, _WORKERS)
-        bus = await Bus.connect(Nats(servers=[url]), name="bench", wait_s=10)
+        bus = await Bus.connect(NatsSettings(servers=[url]), name="bench", wait_s=10)
         side = sides[name] = _Side(bus, bus.new_inbox())
         await bus.subscribe(f"{side.inbox}.*", side.take)
         for _ in range(5):

@@ -26,7 +26,7 @@ from benchmarks.local_cluster import LocalCluster, generate, local_cluster
 from benchmarks.measures import Run, print_table, ratios, save, shown, spread
 from benchmarks.plain_mlx_lm import PlainProcess
 from shared.client import connect
-from worker import demo_model
+from worker.models import demo_model
 
 _SIDES = ("forward", "BatchGenerator", "engine", "cluster")
 _WAYS = ("greedy", "sampled")

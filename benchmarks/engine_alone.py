@@ -13,7 +13,11 @@ from benchmarks.children import started
 from benchmarks.measures import Run, StreamClock
 from benchmarks.threads import as_many_threads
 from shared.ids import ModelId
-from shared.settings.tree import AdaptiveBatching, ContinuousBatching, Worker
+from shared.settings.worker import (
+    AdaptiveBatchingSettings,
+    ContinuousBatchingSettings,
+    WorkerSettings,
+)
 from worker.link.activity import new_activity_file
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
 from worker.link.messages import (
@@ -23,7 +27,7 @@ from worker.link.messages import (
     LoadModel,
     ModelLoaded,
     Sampling,
-    SequenceRefused,
+    SequenceRejected,
     StepCompleted,
     Submit,
 )
@@ -44,11 +48,11 @@ class EngineAlone:
     def __init__(
         self, folder: str, *, max_stall_ms: int = 500, kv_memory_mb: int | None = None
     ) -> None:
-        batching = ContinuousBatching(
+        batching = ContinuousBatchingSettings(
             max_batch_size=64, max_decode_stall_ms=max_stall_ms, kv_memory_mb=kv_memory_mb
         )
-        self._settings = Worker(
-            continuous_batching=batching, adaptive_batching=AdaptiveBatching(enabled=False)
+        self._settings = WorkerSettings(
+            continuous_batching=batching, adaptive_batching=AdaptiveBatchingSettings(enabled=False)
         )
         self._folder = folder
         self._numbers = itertools.count()
@@ -140,7 +144,7 @@ class EngineAlone:
     def wait_for(self, kind: type[F]) -> F:
         """The next fact of a kind."""
         while not isinstance(fact := self.next_fact(), kind):
-            if isinstance(fact, SequenceRefused):
+            if isinstance(fact, SequenceRejected):
                 raise SystemExit(f"the engine refused a sequence: {fact.message}")
         return fact
 

@@ -36,13 +36,13 @@ from benchmarks.nats_cluster import NatsCluster, nats_cluster
 from benchmarks.simulated_engines import MODEL
 from benchmarks.stage import SCRIPTS
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.client import Cluster
+from shared.codec import decode
 from shared.errors import BusError, ClusterError, DecodeError
 from shared.ids import ClientName, SkillName
-from shared.messages.codec import decode
 from shared.messages.health import ClusterHealth, Leader
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 CONTROLLERS = ("c-1", "c-2", "c-3")
 _SETTINGS = {
@@ -198,7 +198,7 @@ class Watch:
             asked.again += asked.end is None
         del self._plain[name]
 
-    async def _on_plain(self, message: Message) -> None:
+    async def _on_plain(self, message: BusMessage) -> None:
         asked = self._plain.get(message.subject.rpartition(".")[2])
         if asked is None:
             return
@@ -217,7 +217,7 @@ class Watch:
             asked.end = told["error"]["code"] if "error" in told else "done"
             asked.answered.set()
 
-    async def _on_order(self, message: Message) -> None:
+    async def _on_order(self, message: BusMessage) -> None:
         """The client was told before, or not, that another one leads: each term is seen here."""
         term = orjson.loads(message.payload).get("term") or 0
         self.heard.stale += 0 < term < self._term
@@ -367,7 +367,7 @@ async def _bench(stack: contextlib.ExitStack, servers: int) -> AsyncIterator[Ben
     for name in CONTROLLERS:
         processes.start_controller(name)
     processes.start_workers()
-    bus = await Bus.connect(Nats(servers=cluster.urls), name="bench", wait_s=30)
+    bus = await Bus.connect(NatsSettings(servers=cluster.urls), name="bench", wait_s=30)
     watch = Watch(bus)
     bench = Bench(bus, watch, processes, cluster)
     await bench.until_all_are_there()

@@ -13,11 +13,11 @@ from worker.engine.cache_blocks import BlockCodec
 from worker.engine.caches import Cache
 from worker.engine.kv_memory import KVMemory, KVMemorySettings
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import Pending, PrefillJob, PrefillRow
+from worker.engine.prefill import PendingPrefill, PrefillJob, PrefillRow
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
+from worker.kv_memory.block_tree import NOTHING
 from worker.kv_memory.file_threads import Result
-from worker.kv_memory.tree import NOTHING
 from worker.link.messages import Submit
 
 _BLOCK_TOKENS = 256
@@ -65,12 +65,16 @@ class KeptPrompts:
         """Have a prompt that is prefilled on disk, and no more in memory."""
         files = self._memory.files
         (pending,) = job.pending
-        trail = self._cache.trail(pending.id, NOTHING, on_disk=True)
-        assert files is not None and trail is not None
-        network, layout, row = self._model.network, self._model.layout, PrefillRow(pending, trail)
+        recorder = self._cache.recorder(pending.id, NOTHING, on_disk=True)
+        assert files is not None and recorder is not None
+        network, layout, row = (
+            self._model.network,
+            self._model.layout,
+            PrefillRow(pending, recorder),
+        )
         own = PrefillJob(network, layout, [row], job.cache, job.done)  # a job files itself once
         own.keep_rest()
-        trail.close()
+        recorder.close()
         self.memory_bytes += self._memory.memory.held_bytes
         while self._memory.unwritten or files.busy:
             if self._memory.can_write:
@@ -106,7 +110,7 @@ class KeptPrompts:
 def prefilled(model: LoadedModel, ids: list[int], room: int) -> PrefillJob:
     """All tokens but the last, in a cache with room for more."""
     order = Submit(0, ModelId("model"), None, None, ids, room, [], [], sampling())
-    pending = Pending(PreparedSequence(order, ids, room), 0.0, 0.0, 0.0)
+    pending = PendingPrefill(PreparedSequence(order, ids, room), 0.0, 0.0, 0.0)
     cache = model.layout.new_cache(1, len(ids) - 1 + room)
     job = PrefillJob(model.network, model.layout, [PrefillRow(pending)], cache)
     while not job.complete:

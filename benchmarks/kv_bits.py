@@ -21,9 +21,9 @@ from typing import Any
 from benchmarks.loads import prose
 from benchmarks.measures import print_table, save
 from shared.ids import ModelId
-from worker import demo_model
 from worker.engine.blas import load_fast_blas
 from worker.link.messages import LoadModel
+from worker.models import demo_model
 
 _SHORTEST, _LONGEST = 300, 1200
 _KINDS = {"native": None, "8 bits": 8}

@@ -54,7 +54,7 @@ def _compare(network: Any, count: int, repeats: int) -> dict[str, Any]:
 
     from worker.engine.cache_blocks import Arrays, BlockCodec, RowStart
     from worker.engine.caches import CacheLayout, evaluate
-    from worker.engine.gathering import as_piece
+    from worker.engine.gather import as_piece
 
     layout = CacheLayout(network)
     codec = BlockCodec(layout)
@@ -95,7 +95,7 @@ def _compare(network: Any, count: int, repeats: int) -> dict[str, Any]:
 def _demo_network() -> Any:
     from mlx_lm.utils import load_model
 
-    from worker import demo_model
+    from worker.models import demo_model
 
     return load_model(demo_model.folder())[0]
 

@@ -18,7 +18,7 @@ from benchmarks.local_cluster import LocalCluster, generate, local_cluster
 from benchmarks.measures import print_table, save, spread
 from benchmarks.plain_mlx_lm import PlainProcess
 from shared.client import Cluster, connect
-from worker import demo_model
+from worker.models import demo_model
 
 _OFF = {"CLUSTER__WORKER__KV_CACHE__ENABLED": "false"}
 _ON = {"CLUSTER__WORKER__KV_CACHE__DISK_MB": "0"}

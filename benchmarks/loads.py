@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from worker import demo_model
+from worker.models import demo_model
 
 _SUBJECTS = (
     "the sea", "a lighthouse", "bread", "the moon", "trains", "winter", "bees", "a clock",

@@ -26,7 +26,7 @@ from benchmarks.measures import print_table, save, spread
 from benchmarks.stage import SCRIPTS, child, nats_server
 from shared.client import Cluster, connect
 from shared.errors import Unavailable
-from shared.settings.tree import DEMO_MODEL
+from shared.settings.base import DEMO_MODEL
 
 _SIDES = ("with", "without")
 _COMMANDS = {

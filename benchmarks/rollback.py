@@ -22,7 +22,7 @@ from shared.client import Cluster, connect
 from shared.errors import ClusterError, Unavailable
 from shared.messages.request import Priority
 from shared.messages.rollout import ApplyRollout, Rollout, ShowRollout
-from shared.settings.tree import Rollout as RolloutSettings
+from shared.settings.controller import RolloutSettings as RolloutSettings
 from tests.models import make_tiny_model
 
 _WATCHED = RolloutSettings(baseline_s=2, bake_s=4)

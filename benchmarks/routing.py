@@ -34,11 +34,11 @@ from benchmarks.simulated_fleet import skills
 from benchmarks.stage import SCRIPTS, child, nats_server
 from shared import subjects
 from shared.bus import Bus
+from shared.codec import decode
 from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId
-from shared.messages.codec import decode
 from shared.messages.health import ControllerHealth
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 CONTROLLER = ControllerId("controller-1")
 _HEARD_WITHIN_S = 60
@@ -101,7 +101,7 @@ def _command(side: str, folder: Path) -> list[str]:
 
 async def wait_until_heard(nats_url: str, workers: int) -> None:
     """Return when the controller knows so many workers."""
-    bus = await Bus.connect(Nats(servers=[nats_url]), name="bench", wait_s=10)
+    bus = await Bus.connect(NatsSettings(servers=[nats_url]), name="bench", wait_s=10)
     deadline = time.monotonic() + _HEARD_WITHIN_S
     subject, heard = subjects.controller_health(CONTROLLER), -1
     while heard != workers:

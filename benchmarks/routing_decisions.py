@@ -6,10 +6,10 @@ from random import Random
 
 from benchmarks.routing_load import Prompts
 from benchmarks.simulated_fleet import report, skills
+from controller.dispatch.query_builder import route_query_of
 from controller.fleet.registry import Registry
-from controller.requests.request import Request
-from controller.requests.request_need import need_of
-from controller.routing import Need, choose, policy_named
+from controller.requests.request import ClientRequest
+from controller.routing import RouteQuery, policy_named, select_worker
 from shared.ids import ClientName, ModelId, RequestId, WorkerId
 from shared.messages.events import Tier, WorkerEvent
 from shared.messages.request import InferenceRequest
@@ -52,21 +52,21 @@ def decision_us(workers: int) -> dict[str, float]:
     for view in registry.workers:
         view.claimed = True
 
-    def decide(need: Need) -> WorkerId:
-        return choose(need, registry, kept, policy, now=0.0, draw=drawn.random).worker.id
+    def decide(query: RouteQuery) -> WorkerId:
+        return select_worker(query, registry, kept, policy, now=0.0, rng=drawn.random).worker.id
 
-    for need in needs[: len(needs) // 2]:
-        kept.add(decide(need), [link for link, _ in need.links(need.models[0])])
+    for query in needs[: len(needs) // 2]:
+        kept.add(decide(query), [link for link, _ in query.links(query.models[0])])
     return {"need_us": need_us, "choose_us": _cpu_us(decide, needs)}
 
 
-def _requests() -> list[Request]:
+def _requests() -> list[ClientRequest]:
     prompts, served = Prompts(7), skills()
     made = []
     for number in range(_REQUESTS):
         skill, body = prompts.make(number)
         made.append(
-            Request.arrived(
+            ClientRequest.arrived(
                 _CLIENT,
                 skill,
                 ["_INBOX.x"],
@@ -80,14 +80,14 @@ def _requests() -> list[Request]:
     return made
 
 
-def _need(request: Request) -> Need:
-    need = need_of(request, (), None)
-    need.links(ModelId(request.models[0]))
-    return need
+def _need(request: ClientRequest) -> RouteQuery:
+    query = route_query_of(request, (), None)
+    query.links(ModelId(request.models[0]))
+    return query
 
 
-def _cpu_us(decide: Callable[[Need], object], needs: Sequence[Need]) -> float:
+def _cpu_us(decide: Callable[[RouteQuery], object], needs: Sequence[RouteQuery]) -> float:
     begun = time.process_time()
-    for need in needs:
-        decide(need)
+    for query in needs:
+        decide(query)
     return (time.process_time() - begun) / len(needs) * 1e6

@@ -20,9 +20,9 @@ import uvloop
 from benchmarks.pace import steps
 from benchmarks.simulated_fleet import HOP, skills
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.ids import ClientName, SkillName
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 _SMALLEST, _LARGEST = 200, 20_000
 _ALIKE_BYTES = 2000
@@ -126,7 +126,7 @@ class Load:
         self._sent[name] = time.perf_counter()
         await self._bus.publish(subject, body, reply=f"{self._inbox}.{name}")
 
-    async def _on_answer(self, message: Message) -> None:
+    async def _on_answer(self, message: BusMessage) -> None:
         name = message.subject.rpartition(".")[2]
         nobody: dict[str, Any] = {"error": {"message": "nobody takes requests"}}
         answer = nobody if message.no_responders else orjson.loads(message.payload)
@@ -150,7 +150,7 @@ class Load:
 
 
 async def _run(nats: str, client: ClientName) -> None:
-    bus = await Bus.connect(Nats(servers=[nats]), name=client, wait_s=10)
+    bus = await Bus.connect(NatsSettings(servers=[nats]), name=client, wait_s=10)
     load = Load(bus, client)
     await load.open()
     while line := await asyncio.to_thread(sys.stdin.readline):

@@ -37,11 +37,11 @@ from shared.messages.schemas import check_schema
 from shared.messages.structured import Structure
 from tests.models import make_tiny_model
 from tests.worker.grammar.validity import invalidity
-from worker import demo_model
 from worker.answer.format import PLAIN_FORMAT
-from worker.answer.grammar import Bound, answer_grammar
+from worker.answer.grammar import AnswerConstraint, answer_grammar
 from worker.grammar.compiler import GrammarCompiler
-from worker.link.messages import Calling, Sampling, SequenceRefused, StepCompleted
+from worker.link.messages import Calling, Sampling, SequenceRejected, StepCompleted
+from worker.models import demo_model
 
 _CLOSING = frozenset('"}]')
 _BIAS = 4.0
@@ -142,7 +142,7 @@ def _through_engine(
                 running[sequence] = (function, [])
                 outcome.asked += 1
             match engine.next_fact():
-                case SequenceRefused() as refused:
+                case SequenceRejected() as refused:
                     _, pieces = running.pop(refused.sequence)
                     said = outcome.failed if pieces else outcome.refused
                     said[_reason(refused.message)] += 1
@@ -205,7 +205,7 @@ class _Walker:
                 outcome.refused[_reason(str(error))] += 1
                 continue
             structure = Structure("json", schema, "schema")
-            bound = Bound(structure, [], False, False, opened=False, thinks=False)
+            bound = AnswerConstraint(structure, [], False, False, opened=False, thinks=False)
             for _ in range(_WALKS):
                 self._walk(outcome, name, answer_grammar(PLAIN_FORMAT, bound), schema)
         outcome.seconds = time.perf_counter() - started

@@ -15,7 +15,7 @@ import httpx
 
 from benchmarks.children import started
 from benchmarks.threads import as_many_threads
-from worker import demo_model
+from worker.models import demo_model
 
 Start = Callable[[], contextlib.AbstractContextManager[tuple[str, str]]]
 """Starts a server; what that yields is its address, and its name for the model."""

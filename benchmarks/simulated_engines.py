@@ -23,11 +23,12 @@ from shared.logs import LogStore, set_up_logging
 from shared.messages.request import utf8_bytes
 from shared.service import StopRequest, run_service
 from shared.settings import ClusterSettings
-from shared.settings.tree import DEMO_MODEL, Worker
-from worker.agent import Agent
+from shared.settings.base import DEMO_MODEL
+from shared.settings.worker import WorkerSettings
+from worker.agent.agent import Agent
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.prefill_speed import PrefillSpeed
-from worker.engine_process import EngineProcess
+from worker.engine_process.process import EngineProcess
 from worker.link.messages import (
     BatchMeasured,
     Cancel,
@@ -114,7 +115,7 @@ class SimulatedEngine(EngineProcess):
 
     def __init__(
         self,
-        settings: Worker,
+        settings: WorkerSettings,
         device: Device,
         *,
         on_fact: Callable[[EngineProcess, Fact], Awaitable[None]],

@@ -22,9 +22,9 @@ import uvloop
 
 from benchmarks.pace import steps
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
+from shared.codec import encode
 from shared.ids import BootId, ClientName, ControllerId, ModelId, SkillName, WorkerId
-from shared.messages.codec import encode
 from shared.messages.events import (
     BatchStatus,
     EngineStatus,
@@ -40,7 +40,7 @@ from shared.messages.events import (
 )
 from shared.messages.prefixes import conversation_links, session_link
 from shared.messages.request import PRIORITIES
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL, VERSION
 
 MODELS = 100
@@ -218,7 +218,7 @@ class SimulatedFleet:
             tasks.create_task(self._beat())
             tasks.create_task(self._answer())
 
-    async def _on_probe(self, message: Message) -> None:
+    async def _on_probe(self, message: BusMessage) -> None:
         await self._bus.publish(message.reply, b"")
 
     async def _beat(self) -> None:
@@ -233,7 +233,7 @@ class SimulatedFleet:
                 if (beat + number) % _KEPT_EVERY == 0 and (body := worker.kept_changes()):
                     await self._bus.publish(subjects.kept_event(worker.id), body)
 
-    async def _on_dispatch(self, message: Message) -> None:
+    async def _on_dispatch(self, message: BusMessage) -> None:
         arrived_s = time.perf_counter()
         worker = self._by_id[WorkerId(message.subject.split(".")[2])]
         batch = orjson.loads(message.payload)
@@ -283,7 +283,7 @@ class SimulatedFleet:
         worker.ended += 1
         worker.keep(dispatch["client"], dispatch["model"], dispatch["request"])
 
-    async def _on_order(self, message: Message) -> None:
+    async def _on_order(self, message: BusMessage) -> None:
         if not message.reply:
             return
         _, _, id, _, verb = message.subject.split(".")
@@ -296,13 +296,13 @@ class SimulatedFleet:
             answer |= {"boot_id": worker.boot_id, "claimed": {"term": worker.term}}
         await self._bus.publish(message.reply, orjson.dumps(answer))
 
-    async def _on_hop(self, message: Message) -> None:
+    async def _on_hop(self, message: BusMessage) -> None:
         arrived = orjson.dumps({"arrived_s": time.perf_counter()})
         await self._bus.publish(message.reply, arrived)
 
 
 async def _run(nats: str, workers: int) -> None:
-    bus = await Bus.connect(Nats(servers=[nats]), name="simulated-fleet", wait_s=10)
+    bus = await Bus.connect(NatsSettings(servers=[nats]), name="simulated-fleet", wait_s=10)
     try:
         await SimulatedFleet(bus, workers).run()
     finally:

@@ -17,9 +17,9 @@ import uvloop
 
 from benchmarks.pace import steps
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
+from shared.codec import decode, encode
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
-from shared.messages.codec import decode, encode
 from shared.messages.control import Claimed, ClaimWorker, ControlReply
 from shared.messages.dispatch import DispatchBatch, DispatchReply, DispatchResult
 from shared.messages.events import (
@@ -32,10 +32,10 @@ from shared.messages.events import (
 )
 from shared.messages.stream import Done, StreamMessage, encode_multiplexed
 from shared.messages.stream import encode as encode_stream
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from shared.version import VERSION
-from worker.active_request import ActiveRequest
 from worker.link.messages import Output
+from worker.requests.active_request import ActiveRequest
 
 MODEL = ModelId("simulated")
 WORD = " token"
@@ -71,10 +71,10 @@ class SimulatedWorker:
             if self._steps_per_s:
                 tasks.create_task(self._make_steps())
 
-    async def _on_probe(self, message: Message) -> None:
+    async def _on_probe(self, message: BusMessage) -> None:
         await self._bus.publish(message.reply, b"")
 
-    async def _on_claim(self, message: Message) -> None:
+    async def _on_claim(self, message: BusMessage) -> None:
         self._term = decode(ClaimWorker, message.payload).term or 0
         claimed = Claimed(term=self._term)
         reply = ControlReply(worker=self._id, boot_id=_BOOT, ok=True, claimed=claimed)
@@ -90,7 +90,7 @@ class SimulatedWorker:
             await self._step(self._requests)
             self._requests = [request for request in self._requests if request.end is None]
 
-    async def _on_dispatch(self, message: Message) -> None:
+    async def _on_dispatch(self, message: BusMessage) -> None:
         batch = decode(DispatchBatch, message.payload)
         results, requests = [], []
         for dispatch in batch.dispatches:
@@ -173,7 +173,7 @@ async def _run(nats: str, workers: int, steps_per_s: float) -> None:
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         for number in range(1, workers + 1):
             name = f"simulated-{number}"
-            bus = await Bus.connect(Nats(servers=[nats]), name=name, wait_s=10)
+            bus = await Bus.connect(NatsSettings(servers=[nats]), name=name, wait_s=10)
             stack.push_async_callback(bus.close)
             tasks.create_task(SimulatedWorker(bus, name, steps_per_s).run())
 

@@ -16,8 +16,8 @@ from benchmarks.engine_alone import EngineAlone
 from benchmarks.loads import mixed_prompts, story_prompts
 from benchmarks.measures import print_table, save, spread
 from benchmarks.plain_mlx_lm import PlainProcess
-from worker import demo_model
 from worker.link.messages import StepCompleted
+from worker.models import demo_model
 
 _RUNNING_FIRST = 4
 """Tokens of every stream before the long prompt comes."""

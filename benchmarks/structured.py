@@ -20,7 +20,7 @@ from benchmarks.engine_alone import EngineAlone
 from benchmarks.interleaved import interleave
 from benchmarks.measures import print_table, ratios, save, shown, spread
 from shared.messages.structured import Structure
-from worker import demo_model
+from worker.models import demo_model
 
 _SIDES = ("free", "control", "one bound", "all bound")
 _STRAY = 3.0

@@ -31,7 +31,7 @@ from benchmarks.http_caller import CHAT
 from benchmarks.measures import print_table, save
 from benchmarks.servers import Start, cluster, mlx_lm_server
 from benchmarks.structured import city_schema
-from worker import demo_model
+from worker.models import demo_model
 
 _CITIES = ("Lisbon", "Oslo", "Cairo", "Lima", "Hanoi", "Quito", "Riga", "Accra")
 _WARM_UP = 999

@@ -1,7 +1,7 @@
 """How many threads a side computes with: as many as an engine of the cluster beside it."""
 
 from shared.settings import load_settings
-from worker.machine import available_cores, environment_with_threads
+from worker.host.machine import available_cores, environment_with_threads
 
 
 def as_many_threads() -> dict[str, str]:

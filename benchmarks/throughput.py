@@ -16,7 +16,7 @@ from benchmarks.local_cluster import LocalCluster, generate, local_cluster
 from benchmarks.measures import print_table, save, spread
 from benchmarks.plain_mlx_lm import PlainProcess
 from shared.client import connect
-from worker import demo_model
+from worker.models import demo_model
 
 
 def main() -> None:

@@ -4,14 +4,16 @@ For `benchmarks.protection` alone; what it leaves out is what another worker nee
 """
 
 from shared.messages.events import TokensEmitted
-from worker.active_request import ActiveRequest, Choice
 from worker.link.messages import Output
 from worker.main import main
+from worker.requests.active_request import ActiveRequest, RequestChoice
 
 _tell = ActiveRequest.emitted
 
 
-def _tell_of_the_first(self: ActiveRequest, choice: Choice, output: Output) -> TokensEmitted | None:
+def _tell_of_the_first(
+    self: ActiveRequest, choice: RequestChoice, output: Output
+) -> TokensEmitted | None:
     return _tell(self, choice, output) if output.index == 0 else None
 
 

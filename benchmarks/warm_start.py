@@ -16,7 +16,7 @@ from benchmarks.local_cluster import local_cluster
 from benchmarks.measures import print_table, save, spread
 from shared.client import Cluster, connect
 from shared.messages.control import UnloadModel
-from shared.settings.tree import DEMO_MODEL
+from shared.settings.base import DEMO_MODEL
 
 _PROMPT = "The capital of France is the city of"
 

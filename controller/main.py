@@ -15,7 +15,7 @@ import click
 from controller.rollout.store import RolloutStore
 from controller.service import Controller, Load
 from shared.bus import Bus
-from shared.cli.joining import joining_commands
+from shared.cli.membership_commands import joining_commands
 from shared.cli.options import (
     json_option,
     no_discovery_option,
@@ -25,13 +25,13 @@ from shared.cli.options import (
     version_option,
 )
 from shared.discovery.announcer import announced
-from shared.discovery.standing import announcement_of
+from shared.discovery.controller_announcement import announcement_of
 from shared.errors import ClusterError
 from shared.ids import ControllerId, name_from
 from shared.logs import LogStore, set_up_logging
 from shared.service import StopRequest, run_on_bus, run_service
 from shared.settings import ClusterSettings
-from shared.settings.rolled_out import RolledOut
+from shared.settings.rolled_out import RolledOutVersion
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def main(
     if as_json:
         flags["logging"] = {"format": "json"}
 
-    def load(rolled_out: RolledOut | None) -> ClusterSettings:
+    def load(rolled_out: RolledOutVersion | None) -> ClusterSettings:
         return read_settings(config, nats, token, flags, seat="controller", rolled_out=rolled_out)
 
     settings = load(None)
@@ -136,7 +136,7 @@ async def _rolled_out(bus: Bus, load: Load, own: ClusterSettings) -> tuple[Clust
         state = await store.state()
         version = await store.version(state.stable) if state.stable else None
         if version is not None:
-            return load(RolledOut(version.version, version.text)), version.version
+            return load(RolledOutVersion(version.version, version.text)), version.version
     except ClusterError as error:
         logger.info("starts with the machine's own settings: %s", error.message)
     return own, 0

@@ -8,13 +8,13 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 
 from shared.errors import SettingsError
-from shared.settings.tree import Metrics
+from shared.settings.controller import MetricsSettings
 
 _ANSWER_S = 5.0
 
 
 @contextmanager
-def serving_metrics(settings: Metrics, registry: CollectorRegistry) -> Iterator[str | None]:
+def serving_metrics(settings: MetricsSettings, registry: CollectorRegistry) -> Iterator[str | None]:
     """Serve what a registry collects, from threads; yields the URL, or None where it is disabled.
 
     Raises:

@@ -7,25 +7,25 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-from controller.fleet.kept_prefixes import KeptByWorkers
-from controller.fleet.probing import Boot, Probing
+from controller.fleet.link_monitor import LinkMonitor
+from controller.fleet.liveness_probes import Boot, LivenessProbes
+from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import Registry, WorkerGone
-from controller.leader import Leader
-from controller.leadership import Leadership, Probed, Store
-from controller.link import Link
+from controller.intake.request_handler import RequestHandler
+from controller.leader.election import LeaderElection, LeaseBackend, Probed
+from controller.leader.leader import Leader
+from controller.leader.transfer import give, taken
+from controller.lifecycle.machine import RequestMachine
 from controller.metrics_server import serving_metrics
-from controller.request_handler import RequestHandler
 from controller.requests.events import Finish, LeavingBegan, WorkerHeard
-from controller.requests.machine import RequestMachine
-from controller.requests.metrics import Metrics
-from controller.rollout.conductor import Conductor
-from controller.transfer import give, taken
+from controller.requests.metrics import ControllerMetrics
+from controller.rollout.runner import RolloutRunner
 from shared import subjects
-from shared.bus import Bus, Endpoint, LeaseStore, Message, Service
+from shared.bus import Bus, BusMessage, Endpoint, LeaseStore, MicroService
+from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, NoResponders, SettingsError
 from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
 from shared.logs import LogStore
-from shared.messages.codec import decode, encode
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import (
     ControllerEvent,
@@ -39,14 +39,14 @@ from shared.messages.health import Leader as LeaderInfo
 from shared.messages.stream import StreamError
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
-from shared.settings.changes import Change, Effect, changes, effect_on_controller
+from shared.settings.changes import Effect, SettingDifference, changes, effect_on_controller
 from shared.settings.load import read_text
-from shared.settings.rolled_out import RolledOut
+from shared.settings.rolled_out import RolledOutVersion
 from shared.version import VERSION
 
 logger = logging.getLogger(__name__)
 
-Load = Callable[[RolledOut | None], ClusterSettings]
+Load = Callable[[RolledOutVersion | None], ClusterSettings]
 
 _ABSENT = "nobody listens there any more"
 _DRAIN_S = 10.0
@@ -71,7 +71,7 @@ class Controller:
         *,
         load: Load | None = None,
         version: int = 0,
-        store: Store | None = None,
+        store: LeaseBackend | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
         """
@@ -93,10 +93,10 @@ class Controller:
         self._interval_s = failover.heartbeat_interval_ms / 1000
         self._silence_s = self._interval_s * failover.missed_heartbeats
         self._registry = Registry(self._silence_s, settings.controller.circuit_breaker)
-        self._link = Link(bus)
-        self._prefixes = KeptByWorkers(bus, self._registry)
-        self._metrics = Metrics(self._registry)
-        self._leadership = Leadership(
+        self._link = LinkMonitor(bus)
+        self._prefixes = PrefixCacheIndex(bus, self._registry)
+        self._metrics = ControllerMetrics(self._registry)
+        self._leadership = LeaderElection(
             store or LeaseStore(bus, subjects.LEADER_BUCKET, subjects.LEADER_KEY),
             controller_id,
             self.boot_id,
@@ -111,7 +111,7 @@ class Controller:
         self._handler = RequestHandler(settings, bus, controller_id, self._cluster_health)
         self._leader: Leader | None = None
         self._followed: object = None
-        self._probing = Probing(
+        self._probing = LivenessProbes(
             bus,
             self._link,
             everyone=lambda: [(view.id, view.report.boot_id) for view in self._registry.workers],
@@ -120,7 +120,7 @@ class Controller:
         )
         self._load = load
         self._needs_restart = False
-        self._conductor = Conductor(
+        self._rollout_runner = RolloutRunner(
             settings.controller.rollout,
             version,
             bus,
@@ -153,7 +153,7 @@ class Controller:
                     self._leadership.run(),
                     self._follow(),
                     self._prefixes.run(),
-                    self._conductor.run(),
+                    self._rollout_runner.run(),
                     self._heartbeat(),
                     self._tick(),
                     self._logs.run(self._bus),
@@ -166,7 +166,7 @@ class Controller:
                 for task in background:
                     task.cancel()
         finally:
-            await self._conductor.close()
+            await self._rollout_runner.close()
             await self._step_down()
 
     def report(self) -> ControllerReport:
@@ -192,7 +192,7 @@ class Controller:
             leader=self._leadership.leads,
             term=self._leadership.term,
             leader_problem=self._leadership.problem,
-            config_version=self._conductor.stable,
+            config_version=self._rollout_runner.stable,
             needs_restart=self._needs_restart,
             uptime_s=round(time.monotonic() - self._started_at, 1),
             tasks=len(asyncio.all_tasks()),
@@ -208,7 +208,7 @@ class Controller:
         if self._load is None:
             return
         try:
-            settings = self._load(RolledOut(version, text) if text is not None else None)
+            settings = self._load(RolledOutVersion(version, text) if text is not None else None)
         except SettingsError as error:
             logger.error("version %d of cluster.yaml is not followed: %s", version, error.message)
             return
@@ -219,11 +219,11 @@ class Controller:
         self._handler.configure(settings)
         if self._leader is not None:
             self._leader.machine.configure(settings)
-        self._conductor.settings = settings.controller.rollout
+        self._rollout_runner.settings = settings.controller.rollout
         restart = "; some of it when it starts again" if self._needs_restart else ""
         logger.info("this controller goes by version %d of cluster.yaml%s", version, restart)
 
-    def _look(self, text: str) -> tuple[Effect | None, Sequence[Change]]:
+    def _look(self, text: str) -> tuple[Effect | None, Sequence[SettingDifference]]:
         """What a text of cluster.yaml would change here, and what that takes.
 
         Raises:
@@ -231,7 +231,7 @@ class Controller:
         """
         after = read_text(text, "cluster.yaml")
         if self._load is not None:
-            after = self._load(RolledOut(self._conductor.stable + 1, text))
+            after = self._load(RolledOutVersion(self._rollout_runner.stable + 1, text))
         return effect_on_controller(self._settings, after), changes(self._settings, after)
 
     # Life.
@@ -245,10 +245,10 @@ class Controller:
         await bus.subscribe(subjects.controller_transfer(self.id), self._on_transfer)
         await self._prefixes.open()
         await self._probing.open()
-        await self._conductor.open()
+        await self._rollout_runner.open()
         own_health, everyone = subjects.controller_health(self.id), subjects.HEALTH_CONTROLLERS
         await bus.serve(
-            Service(
+            MicroService(
                 name="mlx-controller",
                 version=VERSION,
                 description=f"MLX cluster controller {self.id}",
@@ -404,7 +404,7 @@ class Controller:
 
     # Workers and controllers.
 
-    async def _on_worker_event(self, message: Message) -> None:
+    async def _on_worker_event(self, message: BusMessage) -> None:
         try:
             event = decode(WorkerEvent, message.payload)
         except DecodeError as error:
@@ -433,7 +433,7 @@ class Controller:
         if self._leader is not None:
             self._leader.on(gone)
 
-    async def _on_controller_event(self, message: Message) -> None:
+    async def _on_controller_event(self, message: BusMessage) -> None:
         try:
             event = decode(ControllerEvent, message.payload)
         except DecodeError as error:
@@ -452,7 +452,7 @@ class Controller:
         elif report.state == "stopped":
             self._handler.forget_anonymous()
 
-    async def _on_transfer(self, message: Message) -> None:
+    async def _on_transfer(self, message: BusMessage) -> None:
         await taken(self._bus, message, self._leader, self._settings.skills)
 
     async def _probe(self, controller: ControllerId) -> Probed:

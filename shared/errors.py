@@ -16,7 +16,7 @@
         ├── RequestTimedOut       a responder exists (or may) but did not answer in time
         ├── NotPermitted          the server does not let this user say that
         ├── NoJetStream           the server has none
-        ├── Overtaken             somebody else has written since to what JetStream keeps
+        ├── WriteConflict         somebody else has written since to what JetStream keeps
         ├── StoreFull             no room is left for what JetStream was to keep
         └── PayloadTooLarge       more bytes than the server takes
 
@@ -226,7 +226,7 @@ class NoJetStream(BusError):
     """The NATS server has no JetStream."""
 
 
-class Overtaken(BusError):
+class WriteConflict(BusError):
     pass
 
 

@@ -30,6 +30,8 @@ DERIVED_SESSION = "auto-"
 """Prefix of the session ids under which workers cache requests that have only an affinity."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_HUB_PART_LENGTH = 96
+_HUB_PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
 
 
 def is_name(text: str) -> bool:
@@ -49,3 +51,16 @@ def new_request_id() -> RequestId:
 
 def new_boot_id() -> BootId:
     return BootId(secrets.token_hex(8))
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether `text` can be an id on the Hugging Face hub: `owner/name`, in the spelling that
+    huggingface_hub accepts."""
+    parts = text.split("/")
+    return (
+        len(parts) == 2
+        and all(_HUB_PART.fullmatch(part) and len(part) <= _MAX_HUB_PART_LENGTH for part in parts)
+        and ".." not in text
+        and "--" not in text
+        and not text.endswith(".git")
+    )

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, Protocol, TextIO
 import orjson
 
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
+from shared.codec import decode
 from shared.errors import BusError, DecodeError
 from shared.log_file import LogFile
-from shared.messages.codec import decode
 from shared.messages.logs import LogLevel, RecentLogsQuery
-from shared.settings.tree import Logging
+from shared.settings.tree import LoggingSettings
 from shared.version import PROTOCOL
 
 FIELDS = ("request_id", "client", "model", "worker", "controller", "attempt", "engine", "code")
@@ -109,7 +109,7 @@ class LogStore(logging.Handler):
     async def answer(self, bus: Bus) -> None:
         """Answer questions for recent records."""
 
-        async def handle(message: Message) -> None:
+        async def handle(message: BusMessage) -> None:
             if not message.reply:
                 return
             try:
@@ -141,7 +141,7 @@ class LogStore(logging.Handler):
                 return
 
 
-def set_up_logging(settings: Logging, kind: str, identity: str) -> LogStore:
+def set_up_logging(settings: LoggingSettings, kind: str, identity: str) -> LogStore:
     """Configure the root logger of a service; call once, first thing."""
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
     file = LogFile(Path(settings.file).expanduser()) if settings.file is not None else None

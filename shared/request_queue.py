@@ -27,12 +27,12 @@ _RESERVED_SHARE = 20
 full of the lower ones must not shut out the higher."""
 
 
-class Queued(Protocol):
+class QueueItem(Protocol):
     @property
     def level(self) -> Priority: ...
 
 
-Q = TypeVar("Q", bound=Queued)
+Q = TypeVar("Q", bound=QueueItem)
 K = TypeVar("K", bound=Hashable)
 
 
@@ -60,7 +60,7 @@ _Lane = dict[int, _Place[Q, K]]
 _in_order = attrgetter("order")
 
 
-class RequestQueue(Generic[Q, K]):
+class PriorityQueue(Generic[Q, K]):
     """Requests that wait for a batch slot, each of them queued once.
 
     Args:

@@ -12,7 +12,7 @@ import uvloop
 
 from shared import subjects
 from shared.bus import Bus
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 T = TypeVar("T")
 
@@ -54,7 +54,11 @@ async def unless_stopped(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T |
 
 
 async def run_on_bus(
-    stop: StopRequest, settings: Nats, role: str, name: str, work: Callable[[Bus], Awaitable[None]]
+    stop: StopRequest,
+    settings: NatsSettings,
+    role: str,
+    name: str,
+    work: Callable[[Bus], Awaitable[None]],
 ) -> int:
     """Connect, however long that takes, run `work`, and close; 0 also when stopped before.
 

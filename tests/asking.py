@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from shared import subjects
 from shared.ids import LOCAL_CLIENT
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client, as_role, connect_options
 from tests.processes import ClusterProcess
 
@@ -65,7 +65,7 @@ class Asker:
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, cluster: ClusterProcess, who: Nats | None = None
+        cls, cluster: ClusterProcess, who: NatsSettings | None = None
     ) -> AsyncIterator["Asker"]:
         """As the client `local`, unless it is said who connects."""
         client = await nats.connect(**connect_options(who or as_client(cluster.url)))

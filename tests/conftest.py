@@ -21,7 +21,7 @@ load_fast_blas()
 
 from shared.bus import Bus  # noqa: E402
 from shared.ids import LOCAL_CLIENT  # noqa: E402
-from shared.settings.tree import Nats  # noqa: E402
+from shared.settings.nats import NatsSettings  # noqa: E402
 from shared.subjects import inbox_prefix  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.access import roles  # noqa: E402
@@ -35,7 +35,7 @@ from tests.processes import (  # noqa: E402
     Started,
     cluster_process,
 )
-from worker import demo_model  # noqa: E402
+from worker.models import demo_model  # noqa: E402
 
 pytest_plugins = ["tests.access.plugin", "tests.hangs", "tests.parallel"]
 
@@ -115,13 +115,13 @@ def nats_server(
 
 
 @pytest.fixture
-def nats_settings(nats_server: RunningNats) -> Nats:
+def nats_settings(nats_server: RunningNats) -> NatsSettings:
     """Of what listens in, or plays several parts."""
     return roles.as_tester(nats_server.url)
 
 
 @pytest.fixture
-async def bus(nats_settings: Nats) -> AsyncIterator[Bus]:
+async def bus(nats_settings: NatsSettings) -> AsyncIterator[Bus]:
     """It plays clients and workers; its inboxes are those of the client `local`."""
     connected = await Bus.connect(nats_settings, name="test", inbox_prefix=_INBOXES, wait_s=30)
     yield connected

@@ -11,7 +11,7 @@ import orjson
 from nats.aio.subscription import Subscription
 
 from shared.bus.client import Client
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client, connect_options
 from tests.faults.asks import Ask
 
@@ -55,7 +55,7 @@ class RawClient:
 
 
 @asynccontextmanager
-async def plain_client(settings: Nats) -> AsyncIterator[Client]:
+async def plain_client(settings: NatsSettings) -> AsyncIterator[Client]:
     """A connection that comes back whenever the server does."""
     client = Client()
     await client.connect(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import nkeys
 
 from shared.bus.options import client_options
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 _CONNECT = {"verbose": False, "pedantic": False, "lang": "raw", "version": "0"}
 
@@ -18,7 +18,7 @@ _CONNECT = {"verbose": False, "pedantic": False, "lang": "raw", "version": "0"}
 class RawConnection:
     """Speaks the protocol by hand. Use it as a context manager."""
 
-    def __init__(self, settings: Nats) -> None:
+    def __init__(self, settings: NatsSettings) -> None:
         self._settings = settings
         self._url = urlsplit(settings.servers[0])
 

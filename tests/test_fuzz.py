@@ -12,9 +12,10 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from shared import codec
 from shared.errors import ERROR_CODES, DecodeError, RequestError
 from shared.ids import ModelId, RequestId, WorkerId
-from shared.messages import codec, stream
+from shared.messages import stream
 from shared.messages.control import (
     CONTROL_ORDERS,
     ControlReply,
@@ -100,13 +101,13 @@ LINK_MESSAGES: list[Any] = [
         link.EngineStarted("CPU", "cpu", "OpenBLAS", 1, 2**35, {"mlx": "0.32.0"}),
         link.ModelLoading(ModelId("tiny"), 0.5),
         link.ModelFailed(ModelId("tiny"), "no config.json"),
-        link.SequenceRefused(1, "invalid_request", "no", "prompt"),
+        link.SequenceRejected(1, "invalid_request", "no", "prompt"),
         link.PrefillAdvanced(1, 5, 10),
         link.StepCompleted([_OUTPUT, _OUTPUT]),
         link.EngineMeasured(1, 2, 3, 4, 5, 6, 7.5),
         link.SequencePreempted(3),
-        link.Foresee(_SUBMIT),
-        link.TextsMeasured([link.TextMeasured("aa", 1, 2, 3, 4, 5)]),
+        link.Prefetch(_SUBMIT),
+        link.SequencesMeasured([link.SequenceMeasured("aa", 1, 2, 3, 4, 5)]),
     )
 ]
 _LINK_KINDS = (*get_args(link.Order), *get_args(link.Fact))

@@ -24,7 +24,7 @@ from shared.messages.rollout import (
     RolloutState,
     ShowRollout,
 )
-from shared.settings.tree import Rollout as Settings
+from shared.settings.controller import RolloutSettings as Settings
 from tests.faults.asks import ENDLESS, Ask
 from tests.faults.load import Load, answers_alone, assert_exact
 from tests.faults.records import DONE, Answer, Record

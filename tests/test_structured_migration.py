@@ -18,7 +18,7 @@ from tests.access.roles import as_client
 from tests.processes import ClusterProcess, cluster_process, wait_until
 from tests.scripted.families import TEMPLATES
 from tests.scripted.folders import make_scripted_model
-from worker.active_request import call_id
+from worker.requests.active_request import call_id
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 from referencing.jsonschema import DRAFT202012
 
+from shared.codec import decode, encode
 from shared.messages import stream
-from shared.messages.codec import decode, encode
 from shared.subjects import SUBJECTS
 from tests import wire_docs
 from tests.asking import Asker

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from shared.codec import json_schema
 from shared.errors import ERROR_CODES
 from shared.messages import control, dispatch, events, files, health, logs, request, rollout, routes
-from shared.messages.codec import json_schema
 from shared.subjects import SUBJECTS
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from shared import subjects
 from shared.bus import Bus
-from shared.cli.joining import joining_commands
+from shared.cli.membership_commands import joining_commands
 from shared.cli.options import (
     json_option,
     no_discovery_option,
@@ -25,21 +25,21 @@ from shared.cli.options import (
     settings_options,
     version_option,
 )
-from shared.discovery.following import may_follow, servers_to_follow
+from shared.discovery.selection import may_follow, servers_to_follow
 from shared.errors import NoResponders, RequestTimedOut, SettingsError
 from shared.ids import WorkerId
 from shared.logs import LogStore, set_up_logging
 from shared.service import StopRequest, run_on_bus, run_service
 from shared.settings import ClusterSettings
+from shared.settings.base import DEMO_MODEL
 from shared.settings.ignored import ignored_settings
-from shared.settings.rolled_out import RolledOut
-from shared.settings.tree import DEMO_MODEL
-from worker import demo_model
-from worker.agent import Agent
-from worker.configuration import Configuration
-from worker.engine_plan import engine_plan
-from worker.identity import stable_worker_id
-from worker.machine import available_cores, this_machine
+from shared.settings.rolled_out import RolledOutVersion
+from worker.agent.agent import Agent
+from worker.agent.configuration import Configuration
+from worker.agent.engine_plan import engine_plan
+from worker.agent.identity import stable_worker_id
+from worker.host.machine import available_cores, this_machine
+from worker.models import demo_model
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def main(
         own = read_settings(config, nats, token, flags, seat="worker")
     identity = WorkerId(own.worker.id) if own.worker.id else stable_worker_id()
 
-    def load(rolled_out: RolledOut | None) -> ClusterSettings:
+    def load(rolled_out: RolledOutVersion | None) -> ClusterSettings:
         return read_settings(
             config,
             nats,

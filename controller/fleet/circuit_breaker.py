@@ -7,7 +7,7 @@ A state machine with the clock passed in: no I/O.
 from collections import deque
 from typing import Literal
 
-from shared.settings.tree import CircuitBreaker as Limits
+from shared.settings.controller import CircuitBreakerSettings as Limits
 
 BreakerState = Literal["closed", "open", "half-open"]
 

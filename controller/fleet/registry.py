@@ -11,7 +11,7 @@ from controller.fleet.circuit_breaker import CircuitBreaker
 from controller.fleet.worker_view import WorkerView
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.events import ControllerEvent, ControllerReport, WorkerEvent, WorkerReport
-from shared.settings.tree import CircuitBreaker as BreakerLimits
+from shared.settings.controller import CircuitBreakerSettings as BreakerLimits
 
 _MOST_BREAKERS = 10_000
 _RETURNS_WITHIN_S = 10.0

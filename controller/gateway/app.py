@@ -13,38 +13,38 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from controller.gateway.affinity import as_id, header_affinity
-from controller.gateway.answering import Answering, EventsForm, Form
-from controller.gateway.anthropic.answers import CountForm, MessageForm
+from controller.gateway.anthropic.answers import MessageFormat, TokenCountFormat
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
-from controller.gateway.bodies import parse_body, read_body
-from controller.gateway.desk import Desk, Question
-from controller.gateway.directory import Directory, Listed
+from controller.gateway.api_keys import KeyRing
 from controller.gateway.endpoint import (
-    Endpoint,
+    ErrorResponse,
     Handler,
-    Identified,
-    Leaving,
-    Refusing,
+    HttpEndpoint,
+    RequestIdMiddleware,
+    ShuttingDown,
     dialect_of,
     json_response,
     key_of,
     request_id_of,
 )
-from controller.gateway.keys import KeyRing
-from controller.gateway.metrics import Metrics
-from controller.gateway.openai.chat_answers import ChatForm
+from controller.gateway.inference_service import InferenceCall, InferenceService
+from controller.gateway.metrics import GatewayMetrics
+from controller.gateway.model_directory import ListedModel, ModelDirectory
+from controller.gateway.openai.chat_answers import ChatFormat
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
-from controller.gateway.openai.text_answers import TextForm
+from controller.gateway.openai.text_answers import TextFormat
 from controller.gateway.openapi import description
-from controller.gateway.responses.answers import ResponseForm
+from controller.gateway.request_body import parse_body, read_body
+from controller.gateway.responses.answers import ResponseObjectFormat
 from controller.gateway.responses.paths import ResponsePaths, keeping
 from controller.gateway.responses.requests import ResponsesRequest
-from controller.gateway.responses.stored import StoredResponses
+from controller.gateway.responses.stored import ResponseStore
+from controller.gateway.streaming_response import EventStreamFormat, ResponseFormat, StreamingAnswer
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.unknown_fields import header_value
 from shared.errors import ClusterError, RequestError
 from shared.messages.request import Priority, PriorityName, canonical_priority
-from shared.settings.tree import Gateway
+from shared.settings.gateway import GatewaySettings
 from shared.version import VERSION
 
 Body = ChatRequest | CompletionRequest | ResponsesRequest | MessagesRequest | CountTokensRequest
@@ -70,16 +70,16 @@ class App:
 
     def __init__(
         self,
-        settings: Gateway,
-        desk: Desk,
-        directory: Directory,
+        settings: GatewaySettings,
+        inference: InferenceService,
+        directory: ModelDirectory,
         ring: KeyRing,
-        metrics: Metrics,
-        stored: StoredResponses,
+        metrics: GatewayMetrics,
+        stored: ResponseStore,
     ) -> None:
         self._settings = settings
         self._stored = stored
-        self._desk = desk
+        self._inference = inference
         self._directory = directory
         self._ring = ring
         self._metrics = metrics
@@ -124,13 +124,13 @@ class App:
             },
         )
         app.router.redirect_slashes = False
-        return Identified(app)
+        return RequestIdMiddleware(app)
 
     def _route(
         self, path: str, handler: Handler, *methods: str, open_to_all: bool = False
     ) -> Route:
         ring = None if open_to_all else self._ring
-        return Route(path, Endpoint(handler, ring, self._metrics), methods=methods)
+        return Route(path, HttpEndpoint(handler, ring, self._metrics), methods=methods)
 
     # Answers.
 
@@ -138,7 +138,7 @@ class App:
         body = await self._parsed(ChatRequest, request)
         body.refuse_unsupported()
         model = body.model or await self._directory.preferred()
-        form = ChatForm(
+        form = ChatFormat(
             request_id_of(request), model, choices=body.n or 1, include_usage=body.include_usage
         )
         return self._answer(request, body, model, form, form if body.streams else None)
@@ -147,14 +147,14 @@ class App:
         body = await self._parsed(CompletionRequest, request)
         body.refuse_unsupported()
         model = body.model or await self._directory.preferred()
-        form = TextForm(request_id_of(request), model, include_usage=body.include_usage)
+        form = TextFormat(request_id_of(request), model, include_usage=body.include_usage)
         return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _responses(self, request: Request) -> ASGIApp:
         asked = await self._parsed(ResponsesRequest, request)
         asked.refuse_unsupported()
         if self.draining:
-            raise Leaving()
+            raise ShuttingDown()
         client, request_id = key_of(request).client, request_id_of(request)
         conversation = await self._stored.conversation(
             client, asked.previous_response_id, asked.items
@@ -162,39 +162,39 @@ class App:
         body = asked.continued([*conversation.earlier, *conversation.own])
         model = body.model or await self._directory.preferred()
         keep = keeping(self._stored, client, request_id, asked, conversation)
-        form = ResponseForm(request_id, model, asked, keep)
+        form = ResponseObjectFormat(request_id, model, asked, keep)
         return self._answer(request, body, model, form, form if body.streams else None)
 
     async def _messages(self, request: Request) -> ASGIApp:
         body = await self._parsed(MessagesRequest, request)
         body.refuse_unsupported()
-        form = MessageForm(request_id_of(request), body.model)
+        form = MessageFormat(request_id_of(request), body.model)
         return self._answer(request, body, body.model, form, form if body.streams else None)
 
     async def _count_tokens(self, request: Request) -> ASGIApp:
         body = await self._parsed(CountTokensRequest, request)
         body.refuse_unsupported()
-        return self._answer(request, body, body.model, CountForm(), None)
+        return self._answer(request, body, body.model, TokenCountFormat(), None)
 
     def _answer(
         self,
         request: Request,
         body: Body,
         model: str,
-        form: Form,
-        events: EventsForm | None,
+        form: ResponseFormat,
+        events: EventStreamFormat | None,
     ) -> ASGIApp:
         if self.draining:
-            raise Leaving()
+            raise ShuttingDown()
         fields = {"timeout_ms": _LONGEST_MS, **body.fields()}
         if body.session_id:
             fields |= {"session_id": as_id(body.session_id), "history": "sent"}
         elif affinity := header_affinity(request.headers) or body.affinity:
             fields["affinity"] = as_id(affinity)
-        return Answering(
-            self._desk,
+        return StreamingAnswer(
+            self._inference,
             key_of(request),
-            Question(request_id_of(request), model, _priority(body.priority), fields),
+            InferenceCall(request_id_of(request), model, _priority(body.priority), fields),
             form,
             dialect_of(request.url.path),
             events=events,
@@ -250,11 +250,11 @@ class App:
         return json_response({"status": "ok"})
 
     async def _ready(self, request: Request) -> ASGIApp:
-        obstacle = self._directory.obstacle
+        unavailability = self._directory.unavailability
         if self.draining:
-            obstacle = Leaving()
-        if obstacle is not None:
-            raise obstacle
+            unavailability = ShuttingDown()
+        if unavailability is not None:
+            raise unavailability
         return json_response({"status": "ready"})
 
     async def _metrics_text(self, request: Request) -> ASGIApp:
@@ -274,7 +274,7 @@ async def _no_such_path(request: Request, _: Exception) -> ASGIApp:
         f"there is nothing at {request.url.path[:200]!r}; /openapi.json lists the paths",
         code="not_found",
     )
-    return Refusing(error, dialect_of(request.url.path))
+    return ErrorResponse(error, dialect_of(request.url.path))
 
 
 async def _no_such_method(request: Request, error: Any) -> ASGIApp:
@@ -283,12 +283,12 @@ async def _no_such_method(request: Request, error: Any) -> ASGIApp:
     refused = RequestError(
         f"{request.url.path} takes {allowed}, not {request.method[:20]}", code="method_not_allowed"
     )
-    return Refusing(refused, dialect_of(request.url.path), {"allow": allowed})
+    return ErrorResponse(refused, dialect_of(request.url.path), {"allow": allowed})
 
 
 async def _fault(request: Request, _: Exception) -> ASGIApp:
     error = ClusterError("a fault of the gateway's own; its log says more")
-    return Refusing(error, dialect_of(request.url.path))
+    return ErrorResponse(error, dialect_of(request.url.path))
 
 
 def _priority(name: PriorityName | None) -> Priority | None:
@@ -299,18 +299,18 @@ def _is_anthropic(request: Request) -> bool:
     return "anthropic-version" in request.headers
 
 
-def _openai_model(listed: Listed) -> Mapping[str, Any]:
+def _openai_model(listed: ListedModel) -> Mapping[str, Any]:
     model = {"id": listed.name, "object": "model", "created": listed.created, "owned_by": "cluster"}
     return model | _properties(listed)
 
 
-def _anthropic_model(listed: Listed) -> Mapping[str, Any]:
+def _anthropic_model(listed: ListedModel) -> Mapping[str, Any]:
     created = datetime.fromtimestamp(listed.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     model = {"type": "model", "id": listed.name, "display_name": listed.name, "created_at": created}
     return model | _properties(listed)
 
 
-def _properties(listed: Listed) -> dict[str, Any]:
+def _properties(listed: ListedModel) -> dict[str, Any]:
     """What neither API has a field for."""
     properties = {
         "context_length": listed.context_tokens,

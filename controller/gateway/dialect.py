@@ -34,7 +34,7 @@ _UNAVAILABLE = 503
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HttpError:
     """An error as HTTP says it."""
 
     status: int
@@ -42,10 +42,10 @@ class Refusal:
     headers: Headers
 
 
-class Dialect(Protocol):
+class ApiDialect(Protocol):
     """One API's way to speak of errors."""
 
-    def refusal(self, error: ClusterError, request_id: str) -> Refusal:
+    def refusal(self, error: ClusterError, request_id: str) -> HttpError:
         """The response to a request that failed before its answer began."""
 
 

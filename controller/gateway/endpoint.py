@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controller.gateway.anthropic.errors import AnthropicDialect
-from controller.gateway.dialect import Dialect, json_headers
-from controller.gateway.keys import Key, KeyRing
-from controller.gateway.metrics import Metrics
+from controller.gateway.api_keys import ApiKey, KeyRing
+from controller.gateway.dialect import ApiDialect, json_headers
+from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.openai.errors import OpenAiDialect
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from shared.errors import ClusterError
@@ -29,7 +29,7 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 """Makes the response to a request. Raises ClusterError."""
 
 
-class Leaving(ClusterError):
+class ShuttingDown(ClusterError):
     """The gateway is shutting down; another one, or the next one here, may be asked."""
 
     code = "draining"
@@ -38,7 +38,7 @@ class Leaving(ClusterError):
         super().__init__("the gateway is shutting down", retry_after_ms=_RETRY_MS)
 
 
-def dialect_of(path: str) -> Dialect:
+def dialect_of(path: str) -> ApiDialect:
     """The API that a path belongs to."""
     anthropic = path == "/v1/messages" or path.startswith("/v1/messages/")
     return AnthropicDialect() if anthropic else OpenAiDialect()
@@ -48,9 +48,9 @@ def request_id_of(request: Request) -> RequestId:
     return RequestId(request.state.request_id)
 
 
-def key_of(request: Request) -> Key:
+def key_of(request: Request) -> ApiKey:
     key = request.state.key
-    assert isinstance(key, Key)
+    assert isinstance(key, ApiKey)
     return key
 
 
@@ -58,14 +58,14 @@ def json_response(body: Any) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-class Endpoint:
+class HttpEndpoint:
     """An ASGI app around one handler.
 
     Args:
         ring: None where no key is asked for.
     """
 
-    def __init__(self, handler: Handler, ring: KeyRing | None, metrics: Metrics) -> None:
+    def __init__(self, handler: Handler, ring: KeyRing | None, metrics: GatewayMetrics) -> None:
         self._handler = handler
         self._ring = ring
         self._metrics = metrics
@@ -83,13 +83,13 @@ class Endpoint:
                 "refused: %s", error.message,
                 extra={"request_id": request_id_of(request), "code": error.code},
             )  # fmt: skip
-            response = Refusing(error, dialect_of(request.url.path))
+            response = ErrorResponse(error, dialect_of(request.url.path))
         except ClientDisconnect:
             return
         await response(scope, receive, send)
 
 
-class Identified:
+class RequestIdMiddleware:
     """Gives each request an id. The response has it under both APIs' names, and names the fields
     that were ignored. An unforeseen failure is logged; a cancelled request becomes an error that
     says that the gateway is leaving."""
@@ -119,12 +119,14 @@ class Identified:
             await self._app(scope, receive, identified)
         except asyncio.CancelledError:  # there was time enough to end
             if not started:
-                await Refusing(Leaving(), dialect_of(scope["path"]))(scope, receive, identified)
+                await ErrorResponse(ShuttingDown(), dialect_of(scope["path"]))(
+                    scope, receive, identified
+                )
         except Exception:  # its caller was told
             logger.exception("a request failed", extra={"request_id": request_id})
 
 
-class Refusing:
+class ErrorResponse:
     """The response that says an error. A body that is still on its way is read for a while and
     thrown away: who sends would otherwise not hear the answer.
 
@@ -133,7 +135,7 @@ class Refusing:
     """
 
     def __init__(
-        self, error: ClusterError, dialect: Dialect, headers: Mapping[str, str] | None = None
+        self, error: ClusterError, dialect: ApiDialect, headers: Mapping[str, str] | None = None
     ) -> None:
         self._error = error
         self._dialect = dialect

@@ -176,17 +176,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = True
         self._stop_timer()
         if self._in_head:
-            answering = self.cycle is not None and not self.cycle.response_complete
+            streaming_answer = self.cycle is not None and not self.cycle.response_complete
         elif self.pipeline:
             self.pipeline.popleft()
-            answering = True
+            streaming_answer = True
         elif self.cycle.response_started:
-            answering = False
+            streaming_answer = False
             self.transport.close()
         else:
-            answering = False
+            streaming_answer = False
             _disconnect(self.cycle)
-        if not answering and not self.transport.is_closing():
+        if not streaming_answer and not self.transport.is_closing():
             self._say(ClusterError(message, code=code, retry_after_ms=retry_after_ms), status)
 
     def _say(self, error: ClusterError, status: int) -> None:

@@ -9,10 +9,17 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from controller.gateway.keys import Key, default_keys_file, hashed, new_key, read_keys, write_keys
+from controller.gateway.api_keys import (
+    ApiKey,
+    default_keys_file,
+    hashed,
+    new_key,
+    read_keys,
+    write_keys,
+)
 from shared.cli.options import json_option, reports_errors
+from shared.codec import first_problem
 from shared.errors import SettingsError
-from shared.messages.codec import first_problem
 from shared.messages.request import PRIORITIES
 from shared.settings import ClusterSettings
 
@@ -45,7 +52,7 @@ def add(
     path = _file(settings)
     key = new_key()
     try:
-        entry = Key(client=client, sha256=hashed(key), models=list(models) or None, **limits)
+        entry = ApiKey(client=client, sha256=hashed(key), models=list(models) or None, **limits)
     except ValidationError as error:
         raise SettingsError(first_problem(error)[1]) from None
     write_keys(path, [*_kept(path), entry])
@@ -104,5 +111,5 @@ def _file(settings: ClusterSettings) -> Path:
     return Path(named).expanduser() if named is not None else default_keys_file()
 
 
-def _kept(path: Path) -> list[Key]:
+def _kept(path: Path) -> list[ApiKey]:
     return read_keys(path) if path.exists() else []

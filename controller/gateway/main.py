@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from controller.gateway.keys import KeyRing
+from controller.gateway.api_keys import KeyRing
 from controller.gateway.keys_command import keys
 from controller.gateway.server import check_tls
 from controller.gateway.service import GatewayService, key_ring
 from shared.bus import Bus
-from shared.cli.joining import joining_commands
+from shared.cli.membership_commands import joining_commands
 from shared.cli.options import (
     json_option,
     read_settings,

@@ -14,14 +14,14 @@ from prometheus_client import (
     generate_latest,
 )
 
-from controller.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
+from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
 from shared.ids import ClientName
 from shared.messages.stream import Usage
 
 UNKNOWN = ""
 
 
-class Metrics:
+class GatewayMetrics:
     """The counters of one gateway."""
 
     def __init__(self) -> None:

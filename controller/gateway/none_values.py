@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema, core_schema
 
 
 @dataclass(frozen=True)
-class MeansNone:
+class NoneSentinel:
     """In the annotation of a field that may be None: this value is None, too."""
 
     value: int | str

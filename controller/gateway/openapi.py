@@ -7,7 +7,7 @@ from pydantic.json_schema import models_json_schema
 from controller.gateway.anthropic.requests import CountTokensRequest, MessagesRequest
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.responses.requests import ResponsesRequest
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 from shared.version import VERSION
 
 _REFUSALS = {
@@ -24,7 +24,7 @@ _REFUSALS = {
     "503": "Nobody can serve this now; `retry-after` says when to come again, where that is known.",
     "504": "`timeout_ms` passed.",
 }
-_REQUESTS: dict[str, tuple[type[Edge], str]] = {
+_REQUESTS: dict[str, tuple[type[ExternalModel], str]] = {
     "/v1/chat/completions": (ChatRequest, "OpenAI's chat completions."),
     "/v1/completions": (CompletionRequest, "OpenAI's plain completions."),
     "/v1/responses": (ResponsesRequest, "OpenAI's Responses."),

@@ -16,7 +16,7 @@ from limits.aio.strategies import (
     SlidingWindowCounterRateLimiter,
 )
 
-from controller.gateway.keys import Key
+from controller.gateway.api_keys import ApiKey
 from shared.errors import ClusterError
 from shared.ids import ClientName
 
@@ -34,7 +34,7 @@ class Quotas:
         self._active: Counter[ClientName] = Counter()
 
     @asynccontextmanager
-    async def admit(self, key: Key) -> AsyncIterator[None]:
+    async def admit(self, key: ApiKey) -> AsyncIterator[None]:
         """Count a request, from now until its end.
 
         Raises:
@@ -61,7 +61,7 @@ class Quotas:
         finally:
             self._active[client] -= 1
 
-    async def charge(self, key: Key, tokens: int) -> None:
+    async def charge(self, key: ApiKey, tokens: int) -> None:
         """Count the tokens of a request that ended: more than were left fill the window up."""
         if key.tokens_per_minute is None:
             return

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from controller.gateway.http_protocol import bounded_protocol
 from shared.errors import SettingsError
-from shared.settings.tree import Gateway, GatewayTls
+from shared.settings.gateway import GatewaySettings, GatewayTlsSettings
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _NAMES = {"localhost": ("127.0.0.1", "::1")}
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-def check_tls(tls: GatewayTls | None) -> None:
+def check_tls(tls: GatewayTlsSettings | None) -> None:
     """Raises SettingsError when the certificate or its key cannot be used."""
     if tls is None:
         return
@@ -49,7 +49,7 @@ class HttpServer:
         SettingsError: the address cannot be had.
     """
 
-    def __init__(self, settings: Gateway, app: ASGIApp) -> None:
+    def __init__(self, settings: GatewaySettings, app: ASGIApp) -> None:
         self._settings = settings
         self._sockets = _listen(settings.host, settings.port)
         self._server = _Server(
@@ -116,7 +116,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _config(settings: Gateway, app: ASGIApp) -> uvicorn.Config:
+def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
     tls = settings.tls
     config = uvicorn.Config(
         app,

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from controller.gateway.api_keys import KeyRing, default_keys_file
 from controller.gateway.app import App
-from controller.gateway.desk import Desk
-from controller.gateway.directory import Directory
-from controller.gateway.keys import KeyRing, default_keys_file
-from controller.gateway.metrics import Metrics
+from controller.gateway.inference_service import InferenceService
+from controller.gateway.metrics import GatewayMetrics
+from controller.gateway.model_directory import ModelDirectory
 from controller.gateway.quotas import Quotas
-from controller.gateway.responses.stored import StoredResponses
+from controller.gateway.responses.stored import ResponseStore
 from controller.gateway.server import HttpServer
 from shared.bus import Bus, ObjectStore
 from shared.cli.local.kept import is_surely_loopback
@@ -21,7 +21,7 @@ from shared.ids import LOCAL_CLIENT
 from shared.logs import LogStore
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
-from shared.settings.tree import Gateway
+from shared.settings.gateway import GatewaySettings
 from shared.subjects import RESPONSES_BUCKET
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _KEYS_REFRESH_S = 1.0
 
 
-def key_ring(settings: Gateway) -> KeyRing:
+def key_ring(settings: GatewaySettings) -> KeyRing:
     """The keys that callers need: those of the file that is named, or else, where other machines
     can call, those that were made here. None are asked for on this machine only, or where it was
     so decided.
@@ -74,10 +74,10 @@ class GatewayService:
         gateway = settings.gateway
         self._drain_s = gateway.drain_timeout_ms / 1000
         self._ring = ring
-        self._directory = Directory(Cluster(bus, LOCAL_CLIENT), gateway.model_aliases)
-        metrics = Metrics()
+        self._directory = ModelDirectory(Cluster(bus, LOCAL_CLIENT), gateway.model_aliases)
+        metrics = GatewayMetrics()
         strict = settings.security.strict_inbox
-        desk = Desk(
+        inference = InferenceService(
             bus,
             self._directory,
             Quotas(),
@@ -86,7 +86,7 @@ class GatewayService:
             idle_timeout_s=gateway.idle_timeout_ms / 1000,
         )
         self._app = App(
-            gateway, desk, self._directory, self._ring, metrics, _stored(gateway, bus, metrics)
+            gateway, inference, self._directory, self._ring, metrics, _stored(gateway, bus, metrics)
         )
         self._server = HttpServer(gateway, self._app.build())
 
@@ -116,7 +116,7 @@ class GatewayService:
             self._ring.refresh()
 
 
-def _stored(settings: Gateway, bus: Bus, metrics: Metrics) -> StoredResponses:
+def _stored(settings: GatewaySettings, bus: Bus, metrics: GatewayMetrics) -> ResponseStore:
     asked = settings.responses
     store = ObjectStore(bus, RESPONSES_BUCKET, max_bytes=asked.max_bytes, max_age_s=asked.max_age)
-    return StoredResponses(store if asked.store else None, settings.max_body_bytes, metrics)
+    return ResponseStore(store if asked.store else None, settings.max_body_bytes, metrics)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from shared.messages.codec import shortened
+from shared.codec import shortened
 
 HEADER = "x-ignored-fields"
 _MOST_BYTES = 1024

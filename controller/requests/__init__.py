@@ -1,1 +1,1 @@
-"""The requests of a leader: events in, instructions out. Nothing here waits or does I/O."""
+"""The requests of a leader as data: state, events, instructions, metrics. No I/O."""

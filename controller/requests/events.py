@@ -1,11 +1,11 @@
-"""What may happen to the requests of a leader: the events that `controller.requests.machine`
+"""What may happen to the requests of a leader: the events that `controller.lifecycle.machine`
 takes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from controller.fleet.registry import WorkerGone
-from controller.requests.request import Request, RequestKey
+from controller.requests.request import ClientRequest, RequestKey
 from shared.ids import BootId, WorkerId
 from shared.messages.control import Claimed, RequestRef
 from shared.messages.dispatch import Dispatch, DispatchReply
@@ -17,13 +17,13 @@ from shared.messages.stream import Done, Failed, StreamError
 class Published(NamedTuple):
     """A client published a request, maybe not for the first time."""
 
-    request: Request
+    request: ClientRequest
 
 
 class Transferred(NamedTuple):
     """The leader before, which left, gave these, in this order."""
 
-    requests: Sequence[Request]
+    requests: Sequence[ClientRequest]
 
 
 class Queried(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from controller.requests.events import Event
-from controller.requests.request import Request
+from controller.requests.request import ClientRequest
 from shared.ids import ControllerId, WorkerId
 from shared.messages.control import (
     AttachStream,
@@ -22,7 +22,7 @@ from shared.messages.control import (
 from shared.messages.stream import StreamError, StreamMessage
 
 
-class TellClient(NamedTuple):
+class SendToClient(NamedTuple):
     """Publish a message of a stream; what gets lost clients ask for."""
 
     inboxes: Sequence[str]
@@ -45,7 +45,7 @@ LeaderOrders = (
 )
 
 
-class GiveOrder(NamedTuple):
+class SendControlOrder(NamedTuple):
     """Send an order to a worker. With `then`, what it makes of the answer happened; it gets None
     where there is none in time."""
 
@@ -59,12 +59,12 @@ class AnswerQuery(NamedTuple):
     state: RequestState
 
 
-class OrderList(NamedTuple):
+class SendToListRunner(NamedTuple):
     """Serve a list of prompts (`ListEnded` follows), tell it to one more inbox, too, end it as its
     client asked, or end it with an error."""
 
     verb: Literal["serve", "attach", "cancel", "fail"]
-    request: Request
+    request: ClientRequest
     inbox: str = ""
     error: StreamError | None = None
 
@@ -77,7 +77,9 @@ class Log(NamedTuple):
     fields: Mapping[str, object]
 
 
-Instruction = TellClient | SendDispatches | GiveOrder | AnswerQuery | OrderList | Log
+Instruction = (
+    SendToClient | SendDispatches | SendControlOrder | AnswerQuery | SendToListRunner | Log
+)
 
 
 class Instructions:
@@ -102,12 +104,12 @@ class Instructions:
     def add(self, *instructions: Instruction) -> None:
         self._collected += instructions
 
-    def tell(self, request: Request, message: StreamMessage, inboxes: Sequence[str]) -> None:
+    def tell(self, request: ClientRequest, message: StreamMessage, inboxes: Sequence[str]) -> None:
         request.told_at = self.now
         if inboxes:
-            self.add(TellClient(tuple(inboxes), message, request.contents.multiplex))
+            self.add(SendToClient(tuple(inboxes), message, request.contents.multiplex))
 
-    def tell_waiting(self, request: Request, inboxes: Sequence[str]) -> None:
+    def tell_waiting(self, request: ClientRequest, inboxes: Sequence[str]) -> None:
         """How it stands, to clients that stream."""
         self.tell(request, request.waiting_message(), inboxes if request.contents.stream else ())
 
@@ -117,9 +119,9 @@ class Instructions:
         order: LeaderOrders,
         then: Then | None = None,
     ) -> None:
-        self.add(GiveOrder(worker, order, then))
+        self.add(SendControlOrder(worker, order, then))
 
-    def cancel_attempt(self, request: Request, *, silent: bool = False) -> None:
+    def cancel_attempt(self, request: ClientRequest, *, silent: bool = False) -> None:
         """Best effort: where it gets lost, attempt numbers fence what still comes."""
         if request.worker is not None:
             self.cancel(request.worker, request.ref, silent=silent)
@@ -128,7 +130,7 @@ class Instructions:
         """`silent`: its client is told nothing."""
         self.order(worker, CancelRequest(term=self.term, silent=silent, **dict(ref)))
 
-    def attach(self, request: Request, inbox: str) -> None:
+    def attach(self, request: ClientRequest, inbox: str) -> None:
         """Have the worker that has, or had, a request send its stream to one more inbox; where that
         gets lost its client publishes again."""
         if request.worker is not None:
@@ -137,7 +139,7 @@ class Instructions:
             )
 
     def log(
-        self, level: int, text: str, request: Request | None = None, code: str | None = None
+        self, level: int, text: str, request: ClientRequest | None = None, code: str | None = None
     ) -> None:
         fields: dict[str, object] = {"code": code} if code is not None else {}
         if request is not None:
@@ -150,8 +152,12 @@ class Instructions:
             }
         self.add(Log(level, text, fields))
 
-    def info(self, text: str, request: Request | None = None, code: str | None = None) -> None:
+    def info(
+        self, text: str, request: ClientRequest | None = None, code: str | None = None
+    ) -> None:
         self.log(logging.INFO, text, request, code)
 
-    def warn(self, text: str, request: Request | None = None, code: str | None = None) -> None:
+    def warn(
+        self, text: str, request: ClientRequest | None = None, code: str | None = None
+    ) -> None:
         self.log(logging.WARNING, text, request, code)

@@ -25,9 +25,9 @@ from prometheus_client.registry import Collector
 from controller.fleet.circuit_breaker import BreakerState
 from controller.fleet.registry import Registry
 from controller.fleet.worker_view import WorkerView
-from controller.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
-from controller.requests.request import Request
-from controller.routing import Decision, Need
+from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_S
+from controller.requests.request import ClientRequest
+from controller.routing import RouteDecision, RouteQuery
 from shared.ids import ModelId, WorkerId
 
 _DISPATCH_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
@@ -94,7 +94,7 @@ class _Durations:
         return family
 
 
-class Metrics(Collector):
+class ControllerMetrics(Collector):
     """The counters of one controller. What others know already is asked when somebody looks.
 
     Attributes:
@@ -160,22 +160,22 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def arrived(self, request: Request) -> None:
+    def arrived(self, request: ClientRequest) -> None:
         """A request is known from now on."""
         self.accepted += request.part_of is None
 
-    def routed(self, decision: Decision, need: Need, seconds: float) -> None:
+    def routed(self, decision: RouteDecision, query: RouteQuery, seconds: float) -> None:
         """The worker that was chosen took a request, so long after its acceptance."""
         self._dispatch.observe(decision.model, seconds)
-        if need.session is not None:
-            moved = "home" if need.home == decision.worker.id else "moved"
-            went = "first" if need.home is None else moved
+        if query.session is not None:
+            moved = "home" if query.home == decision.worker.id else "moved"
+            went = "first" if query.home is None else moved
             self.turns[went] += 1
             self._turns.add(went)
         kept, labels = decision.chosen.kept, (decision.model, decision.worker.id)
         if kept.share:
-            self._prompts.add(*labels, kept.tier, by=kept.share * need.text_bytes)
-        self._prompts.add(*labels, "no", by=(1 - kept.share) * need.text_bytes)
+            self._prompts.add(*labels, kept.tier, by=kept.share * query.text_bytes)
+        self._prompts.add(*labels, "no", by=(1 - kept.share) * query.text_bytes)
 
     def adopted(self) -> None:
         self.adoptions += 1
@@ -194,7 +194,7 @@ class Metrics(Collector):
     def first_token(self, model: ModelId, seconds: float) -> None:
         self._first_token.observe(model, seconds)
 
-    def ended(self, request: Request, code: str, seconds: float, *, rejected: bool) -> None:
+    def ended(self, request: ClientRequest, code: str, seconds: float, *, rejected: bool) -> None:
         """A request ended.
 
         Args:

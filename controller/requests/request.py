@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from controller.fleet.placement import Outcome, Placement
 from controller.requests.answer_progress import AnswerProgress
-from controller.routing import Decision, Need, NoRoute
+from controller.routing import NoRoute, RouteDecision, RouteQuery
+from shared.codec import encode
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
-from shared.messages.codec import encode
 from shared.messages.control import ClaimedRequest, RequestRef, RequestStateName
 from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal, dispatch_json
 from shared.messages.events import RequestFailed, TokensEmitted
@@ -23,7 +23,7 @@ State = Literal[
     "waiting", "fetching", "queued", "offered", "running", "backing_off", "delegated", "ended",
     "lost",
 ]  # fmt: skip
-"""See `controller.requests.lifecycle`."""
+"""See `controller.requests.transitions`."""
 
 WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})
 """Codes of errors that say that something is wrong with the worker, and not with the request."""
@@ -41,7 +41,7 @@ _WIRE_STATES: dict[State, RequestStateName] = {
 
 
 @dataclass(slots=True)
-class Rejection:
+class WorkerRejection:
     """What one boot of a worker said, that had said how it stands at `seen_at`."""
 
     refusal: Refusal
@@ -50,7 +50,7 @@ class Rejection:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class ClientRequest:
     """State of one request; times are seconds on the clock of whoever calls.
 
     Attributes:
@@ -109,8 +109,8 @@ class Request:
     boot_id: BootId | None = None
     model: ModelId | None = None
     placement: Placement | None = None
-    need: Need | None = None
-    decision: Decision | None = None
+    query: RouteQuery | None = None
+    decision: RouteDecision | None = None
     no_route: NoRoute | None = None
     waiting_kind: Hashable = None
     route: Route | None = None
@@ -118,7 +118,7 @@ class Request:
     earlier: list[Message] = field(default_factory=list)
     joined: bool = False
     dispatched_to: list[str] = field(default_factory=list)
-    rejected: dict[WorkerId, Rejection] = field(default_factory=dict)
+    rejected: dict[WorkerId, WorkerRejection] = field(default_factory=dict)
     waits_since: float | None = None
     tried: set[WorkerId] = field(default_factory=set)
     failures: int = 0
@@ -154,7 +154,7 @@ class Request:
         payload: bytes | None = None,
         elapsed_before_ms: float = 0.0,
         part_of: RequestId | None = None,
-    ) -> "Request":
+    ) -> "ClientRequest":
         """A request as its client sent it, checked."""
         return cls(
             request_id,
@@ -178,7 +178,7 @@ class Request:
     @classmethod
     def claimed(
         cls, told: ClaimedRequest, worker: WorkerId, boot_id: BootId, now: float
-    ) -> "Request":
+    ) -> "ClientRequest":
         """One that a worker has, or had: its contents are still to be told."""
         request = cls._had_before(told, [told.model], told.fingerprint, told.session_id, now)
         request.state, request.worker, request.boot_id = "running", worker, boot_id
@@ -188,7 +188,7 @@ class Request:
         return request
 
     @classmethod
-    def carried(cls, told: Dispatch, models: list[ModelId], now: float) -> "Request":
+    def carried(cls, told: Dispatch, models: list[ModelId], now: float) -> "ClientRequest":
         """One that another leader had."""
         session_id = told.request.turn_of
         request = cls._had_before(told, models, told.body_fingerprint, session_id, now)
@@ -203,7 +203,7 @@ class Request:
         fingerprint: str,
         session_id: str | None,
         now: float,
-    ) -> "Request":
+    ) -> "ClientRequest":
         return cls(
             told.request_id,
             told.client,
@@ -295,7 +295,7 @@ class Request:
         self.inboxes += [inbox for inbox in inboxes if inbox not in self.inboxes]
         del self.inboxes[:-MAX_INBOXES]
 
-    def offer(self, decision: Decision, placed: Placement) -> None:
+    def offer(self, decision: RouteDecision, placed: Placement) -> None:
         """A worker is asked to take it."""
         view = decision.worker
         self.state, self.reason, self.attempt = "offered", "dispatching", self.attempt + 1
@@ -366,7 +366,7 @@ class Request:
             self.models = [self.model] if self.model is not None else self.models
         if self.worker is not None:
             self.tried.add(self.worker)
-        self.worker = self.boot_id = self.need = None
+        self.worker = self.boot_id = self.query = None
 
     def decline(self, outcome: Outcome, now: float) -> None:
         """The worker that it was offered to does not take it."""
@@ -388,7 +388,7 @@ class Request:
         """It ended: what was asked and answered goes; what it takes to tell it from another
         request stays. A prompt may be megabytes."""
         self.told_tokens = self.tokens
-        self.request = self.payload = self.need = self.decision = None
+        self.request = self.payload = self.query = self.decision = None
         self.earlier, self.progress = [], AnswerProgress()
 
     def _leave_worker(self, outcome: Outcome, now: float) -> None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from controller.requests.request import Request
+from controller.requests.request import ClientRequest
 from shared.ids import SessionKey
 
 
@@ -10,9 +10,9 @@ class SessionTurns:
     """The requests of each session that have not ended."""
 
     def __init__(self) -> None:
-        self._turns: dict[SessionKey, deque[Request]] = {}
+        self._turns: dict[SessionKey, deque[ClientRequest]] = {}
 
-    def arrived(self, request: Request, instead_of: Request | None = None) -> None:
+    def arrived(self, request: ClientRequest, instead_of: ClientRequest | None = None) -> None:
         """Add a request as the last of its session. A request that was lost and is published again
         (`instead_of`) keeps its place; one whose client already had tokens goes before all that
         have not begun."""
@@ -26,16 +26,16 @@ class SessionTurns:
         else:
             turns.append(request)
 
-    def began_before(self, request: Request) -> None:
+    def began_before(self, request: ClientRequest) -> None:
         """It runs already: it is before all that wait."""
         if request.session is not None:
             self._turns.setdefault(request.session, deque()).appendleft(request)
 
-    def is_next(self, request: Request) -> bool:
+    def is_next(self, request: ClientRequest) -> bool:
         """Whether no earlier turn of its session is here."""
         return request.session is None or self._turns[request.session][0] is request
 
-    def left(self, request: Request) -> Request | None:
+    def left(self, request: ClientRequest) -> ClientRequest | None:
         """It ended, or is gone; returns the turn that is next now, if that was it."""
         session = request.session
         if session is None or (turns := self._turns.get(session)) is None or request not in turns:

@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from controller.requests.request import Request, RequestKey
+from controller.requests.request import ClientRequest, RequestKey
 from shared.ids import ClientName
 
 KEPT_AFTER_END_S = 30.0
@@ -13,12 +13,12 @@ class RequestStore:
     """Requests by client and id."""
 
     def __init__(self) -> None:
-        self._requests: dict[RequestKey, Request] = {}
-        self._active: dict[RequestKey, Request] = {}
-        self._ended: deque[Request] = deque()
+        self._requests: dict[RequestKey, ClientRequest] = {}
+        self._active: dict[RequestKey, ClientRequest] = {}
+        self._ended: deque[ClientRequest] = deque()
         self._by_client: Counter[ClientName] = Counter()  # of the active ones
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[ClientRequest]:
         """Those that have not ended, in the order of their coming; they may end meanwhile."""
         return iter(list(self._active.values()))
 
@@ -26,7 +26,7 @@ class RequestStore:
         """How many have not ended."""
         return len(self._active)
 
-    def get(self, key: RequestKey) -> Request | None:
+    def get(self, key: RequestKey) -> ClientRequest | None:
         """One that is served, or ended not long ago."""
         return self._requests.get(key)
 
@@ -34,7 +34,7 @@ class RequestStore:
         """How many of a client have not ended; a list of prompts is one."""
         return self._by_client[client]
 
-    def add(self, request: Request) -> None:
+    def add(self, request: ClientRequest) -> None:
         """In place of one of the same key."""
         if (known := self._requests.get(request.key)) is not None:
             self.remove(known)
@@ -42,14 +42,14 @@ class RequestStore:
         if request.part_of is None:
             self._by_client[request.client] += 1
 
-    def end(self, request: Request) -> None:
+    def end(self, request: ClientRequest) -> None:
         """It has ended: what was asked and answered goes."""
         if self._active.get(request.key) is request:
             self._deactivate(request)
             self._ended.append(request)
         request.forget_contents()
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: ClientRequest) -> None:
         """Forget it at once."""
         if self._requests.get(request.key) is request:
             del self._requests[request.key]
@@ -63,7 +63,7 @@ class RequestStore:
             if self._requests.get(request.key) is request:  # else another came for it
                 del self._requests[request.key]
 
-    def _deactivate(self, request: Request) -> None:
+    def _deactivate(self, request: ClientRequest) -> None:
         del self._active[request.key]
         if request.part_of is not None:
             return

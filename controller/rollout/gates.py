@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 
-from controller.rollout.readings import Readings, error_share
+from controller.rollout.worker_metrics import WorkerMetrics, error_share
 from shared.ids import WorkerId
 from shared.messages.rollout import Baseline
-from shared.settings.tree import RolloutGates
+from shared.settings.controller import RolloutGatesSettings
 
 _LEAST_MOMENTS = 5
 _SURE = 2.0
@@ -13,9 +13,9 @@ _SURE = 2.0
 
 
 def find_fault(
-    gates: RolloutGates,
+    gates: RolloutGatesSettings,
     baseline: Baseline,
-    now: Readings,
+    now: WorkerMetrics,
     workers: Collection[WorkerId],
     *,
     at: float,
@@ -45,7 +45,10 @@ def find_fault(
 
 
 def _errors(
-    gates: RolloutGates, baseline: Baseline, now: Readings, workers: Collection[WorkerId]
+    gates: RolloutGatesSettings,
+    baseline: Baseline,
+    now: WorkerMetrics,
+    workers: Collection[WorkerId],
 ) -> str | None:
     counts = now.counts(workers)
     ended = counts.completed + counts.failed + counts.refused
@@ -60,20 +63,26 @@ def _errors(
     )
 
 
-def _memory(gates: RolloutGates, now: Readings, workers: Collection[WorkerId]) -> str | None:
+def _memory(
+    gates: RolloutGatesSettings, now: WorkerMetrics, workers: Collection[WorkerId]
+) -> str | None:
     if gates.soft_memory and (above := now.soft_memory(workers)):
         return f"{_names(above)} is above its soft memory limit"
     return None
 
 
-def _breaker(gates: RolloutGates, now: Readings, workers: Collection[WorkerId]) -> str | None:
+def _breaker(
+    gates: RolloutGatesSettings, now: WorkerMetrics, workers: Collection[WorkerId]
+) -> str | None:
     open_s = now.breaker_open_s(workers)
     if gates.breaker_open_s is None or open_s <= gates.breaker_open_s:
         return None
     return f"the circuit breaker of {_names(workers)} was open for {open_s:.0f} s"
 
 
-def _failover(gates: RolloutGates, now: Readings, workers: Collection[WorkerId]) -> str | None:
+def _failover(
+    gates: RolloutGatesSettings, now: WorkerMetrics, workers: Collection[WorkerId]
+) -> str | None:
     took_ms = now.failover_ms(workers)
     if gates.failover_ms is None or took_ms <= gates.failover_ms:
         return None
@@ -81,7 +90,7 @@ def _failover(gates: RolloutGates, now: Readings, workers: Collection[WorkerId])
 
 
 def _batches(
-    gates: RolloutGates, now: Readings, workers: Collection[WorkerId], at: float
+    gates: RolloutGatesSettings, now: WorkerMetrics, workers: Collection[WorkerId], at: float
 ) -> str | None:
     per_min = now.batch_changes_per_min(workers, at)
     if gates.batch_changes_per_min is None or per_min <= gates.batch_changes_per_min:
@@ -90,7 +99,10 @@ def _batches(
 
 
 def _throughput(
-    gates: RolloutGates, baseline: Baseline, now: Readings, workers: Collection[WorkerId]
+    gates: RolloutGatesSettings,
+    baseline: Baseline,
+    now: WorkerMetrics,
+    workers: Collection[WorkerId],
 ) -> str | None:
     """Beside the others, where they were busy, too: what slows all down is not the version's."""
     speed = now.speed_share(baseline.speeds, workers)

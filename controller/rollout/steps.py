@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from shared.errors import InvalidRequest
 from shared.ids import WorkerId
-from shared.settings.tree import Rollout as Settings
+from shared.settings.controller import RolloutSettings as Settings
 
 
 def plan_steps(

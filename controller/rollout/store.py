@@ -2,8 +2,8 @@
 
 from shared import subjects
 from shared.bus import Bus, KeyValueStore
+from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError
-from shared.messages.codec import decode, encode
 from shared.messages.rollout import MOST_KEPT, RolloutState, Version
 
 

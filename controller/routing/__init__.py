@@ -1,22 +1,23 @@
 """Which worker serves a request: filter, score, pick. Pure functions over worker views.
 
-`need` says what a request asks for, `obstacles` who is out and why, `forecast` how long the others
-would take to the first token, `policies` who is picked of them, and `choice` puts it together.
+`route_query` is what routing knows of a request, `ineligibility` says which workers are out and
+why, `ttft_prediction` how long the others take to the first token, `policies` pick one, and
+`selection` combines them.
 """
 
-from controller.routing.choice import Decision, choose
-from controller.routing.need import Need
-from controller.routing.obstacles import PASSING, NoRoute, Obstacle, find_obstacle
+from controller.routing.ineligibility import TEMPORARY, Ineligibility, NoRoute, find_ineligibility
 from controller.routing.policies import Policy, policy_named
+from controller.routing.route_query import RouteQuery
+from controller.routing.selection import RouteDecision, select_worker
 
 __all__ = [
-    "PASSING",
-    "Decision",
-    "Need",
+    "TEMPORARY",
+    "Ineligibility",
     "NoRoute",
-    "Obstacle",
     "Policy",
-    "choose",
-    "find_obstacle",
+    "RouteDecision",
+    "RouteQuery",
+    "find_ineligibility",
     "policy_named",
+    "select_worker",
 ]

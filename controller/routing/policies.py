@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from controller.fleet.worker_view import WorkerView
-from controller.routing.forecast import Forecast, Kept
+from controller.routing.ttft_prediction import CachedShare, TTFTPrediction
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelState, ModelStatus
 
-Draw = Callable[[], float]
+RandomSource = Callable[[], float]
 """A random number from 0 to 1."""
 
 _READINESS: dict[ModelState, int] = {"warm": 0, "loading": 1, "available": 2}
@@ -30,8 +30,8 @@ class Candidate:
 
     worker: WorkerView
     status: ModelStatus
-    kept: Kept
-    forecast: Forecast
+    kept: CachedShare
+    forecast: TTFTPrediction
     load: float
 
 
@@ -46,7 +46,7 @@ class Policy(Protocol):
     name: str
     reason: str
 
-    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate: ...
+    def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate: ...
 
 
 class PrefixAware:
@@ -55,10 +55,10 @@ class PrefixAware:
     name = "prefix-aware"
     reason = "the first token is predicted there soonest"
 
-    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate:
         limit_ms = near_ms(candidates)
         near = (one for one in candidates if one.forecast.total_ms <= limit_ms)
-        return _least_busy(near, draw)
+        return _least_busy(near, rng)
 
 
 class LeastBusy:
@@ -67,8 +67,8 @@ class LeastBusy:
     name = "least-busy"
     reason = "the least of its places are taken"
 
-    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
-        return _least_busy(_readiest(candidates), draw)
+    def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate:
+        return _least_busy(_readiest(candidates), rng)
 
 
 class RoundRobin:
@@ -80,7 +80,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last: dict[ModelId, WorkerId] = {}
 
-    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate:
         ready = _readiest(candidates)
         model = ready[0].status.id
         last = self._last.get(model)
@@ -97,12 +97,12 @@ class PowerOfTwo:
     name = "power-of-two"
     reason = "it is the less busy one of two that were drawn"
 
-    def pick(self, candidates: Sequence[Candidate], draw: Draw) -> Candidate:
+    def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate:
         rest = list(_readiest(candidates))
-        drawn: list[Candidate] = []
-        while rest and len(drawn) < 2:
-            drawn.append(rest.pop(min(int(draw() * len(rest)), len(rest) - 1)))
-        return _least_busy(drawn, draw)
+        sampled: list[Candidate] = []
+        while rest and len(sampled) < 2:
+            sampled.append(rest.pop(min(int(rng() * len(rest)), len(rest) - 1)))
+        return _least_busy(sampled, rng)
 
 
 _POLICIES: dict[str, Callable[[], Policy]] = {
@@ -127,5 +127,5 @@ def _readiest(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     return [one for one in candidates if _READINESS[one.status.state] == best]
 
 
-def _least_busy(candidates: Iterable[Candidate], draw: Draw) -> Candidate:
-    return min(candidates, key=lambda candidate: (candidate.load, draw()))
+def _least_busy(candidates: Iterable[Candidate], rng: RandomSource) -> Candidate:
+    return min(candidates, key=lambda candidate: (candidate.load, rng()))

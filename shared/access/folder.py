@@ -50,7 +50,7 @@ class KnownUser(_Model):
     added_at: str
 
 
-class Listening(_Model):
+class ListenAddresses(_Model):
     """Where servers listen, and under which names and addresses they are reached.
 
     Attributes:
@@ -75,7 +75,7 @@ class Listening(_Model):
 
 class _Content(_Model):
     version: Literal[1] = 1
-    listening: Listening
+    listening: ListenAddresses
     users: list[KnownUser] = []
 
 
@@ -96,7 +96,7 @@ class AccessFolder:
             raise SettingsError(f"{path / _USERS}: {error}") from None
 
     @classmethod
-    def create(cls, path: Path, listening: Listening) -> Self:
+    def create(cls, path: Path, listening: ListenAddresses) -> Self:
         """
         Raises:
             SettingsError: it is there already, or cannot be made.
@@ -241,13 +241,13 @@ class AccessFolder:
             server.keep_config(users, host=listening.host, port=listening.port)
 
 
-def new_listening(**values: Any) -> Listening:
+def new_listening(**values: Any) -> ListenAddresses:
     """
     Raises:
         SettingsError: no servers can listen so.
     """
     try:
-        return Listening(**values)
+        return ListenAddresses(**values)
     except ValidationError as error:
         raise SettingsError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
@@ -261,10 +261,10 @@ def _identity(folder: Path, name: str) -> Identity:
     return Identity(certificate, (folder / f"{name}.key").read_bytes())
 
 
-def _servers(folder: Path, listening: Listening) -> Sequence[ServerFolder]:
+def _servers(folder: Path, listening: ListenAddresses) -> Sequence[ServerFolder]:
     return server_folders(folder, listening.names, listening.route_port)
 
 
-def _keep_certificates(folder: Path, listening: Listening, authority: Identity) -> None:
+def _keep_certificates(folder: Path, listening: ListenAddresses, authority: Identity) -> None:
     for server in _servers(folder, listening):
         server.keep_certificate(authority)

@@ -14,7 +14,7 @@ from shared.access.keys import public_key
 from shared.access.roles import Role
 from shared.errors import SettingsError
 from shared.ids import NAME_PATTERN
-from shared.settings.tree import ServerUrl
+from shared.settings.nats import ServerUrl
 
 _PREFIX = "mlx1."
 """Of tokens; the number is that of their form."""

@@ -3,23 +3,23 @@
 from shared.bus.bus import Bus
 from shared.bus.client import ServerFacts
 from shared.bus.key_value import Entry, KeyValueStore
-from shared.bus.lease_store import Kept, LeaseStore
-from shared.bus.message import Handler, Message
+from shared.bus.lease_store import LeaseStore, LeaseValue
+from shared.bus.message import BusMessage, Handler
 from shared.bus.object_store import ObjectStore
-from shared.bus.service import Endpoint, Service
+from shared.bus.service import Endpoint, MicroService
 from shared.bus.subscription import Subscription
 
 __all__ = [
     "Bus",
+    "BusMessage",
     "Endpoint",
     "Entry",
     "Handler",
-    "Kept",
     "KeyValueStore",
     "LeaseStore",
-    "Message",
+    "LeaseValue",
+    "MicroService",
     "ObjectStore",
     "ServerFacts",
-    "Service",
     "Subscription",
 ]

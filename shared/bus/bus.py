@@ -15,13 +15,13 @@ from nats.js import JetStreamContext
 
 from shared.bus.cancelling import cancellable
 from shared.bus.client import Client, ServerFacts
-from shared.bus.message import Handler, Message
+from shared.bus.message import BusMessage, Handler
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
-from shared.bus.refusals import Refusals
-from shared.bus.service import Service
+from shared.bus.refusals import PermissionViolations
+from shared.bus.service import MicroService
 from shared.bus.subscription import Subscription
 from shared.errors import BusError, BusUnreachable, NoResponders, PayloadTooLarge, RequestTimedOut
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +32,12 @@ _JETSTREAM_S = 2.0
 class Bus:
     """One connection to NATS. Make it with `Bus.connect`."""
 
-    def __init__(self, settings: Nats, *, name: str, inbox_prefix: str = "_INBOX") -> None:
+    def __init__(self, settings: NatsSettings, *, name: str, inbox_prefix: str = "_INBOX") -> None:
         self._options = client_options(settings, name=name, inbox_prefix=inbox_prefix)
         self._client = Client()
-        self._attached: set[Subscription | Service] = set()
+        self._attached: set[Subscription | MicroService] = set()
         self._last_error: Exception | None = None
-        self._refusals = Refusals()
+        self._refusals = PermissionViolations()
         self._closing = False
         self._rebuilding: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
@@ -52,7 +52,7 @@ class Bus:
     @classmethod
     async def connect(
         cls,
-        settings: Nats,
+        settings: NatsSettings,
         *,
         name: str,
         inbox_prefix: str = "_INBOX",
@@ -153,7 +153,7 @@ class Bus:
         *,
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
-    ) -> Message:
+    ) -> BusMessage:
         """Publish and wait for one answer.
 
         Raises:
@@ -179,19 +179,21 @@ class Bus:
             raise PayloadTooLarge(f"{len(payload)} bytes for {subject}") from None
         except nats.errors.Error as error:
             raise BusError(f"request to {subject}: {error or type(error).__name__}") from None
-        return Message(msg.subject, msg.reply, msg.data)
+        return BusMessage(msg.subject, msg.reply, msg.data)
 
-    async def request_many(self, subject: str, payload: bytes, *, wait_s: float) -> list[Message]:
+    async def request_many(
+        self, subject: str, payload: bytes, *, wait_s: float
+    ) -> list[BusMessage]:
         """Publish and collect what is answered within `wait_s`; empty when nobody listens.
 
         Raises:
             NotPermitted: the server does not let this user ask that.
             PayloadTooLarge, BusError: as `publish`.
         """
-        answers: list[Message] = []
+        answers: list[BusMessage] = []
         nobody = asyncio.Event()
 
-        async def collect(message: Message) -> None:
+        async def collect(message: BusMessage) -> None:
             if message.no_responders:
                 nobody.set()
             else:
@@ -219,7 +221,7 @@ class Bus:
         await self._attach(subscription)
         return subscription
 
-    async def serve(self, service: Service) -> None:
+    async def serve(self, service: MicroService) -> None:
         """Offer a NATS micro service, so that `nats micro ls/info/stats` finds it.
 
         Raises:
@@ -256,7 +258,7 @@ class Bus:
         finally:
             del self._echoes[mark]
 
-    async def _on_echo(self, message: Message) -> None:
+    async def _on_echo(self, message: BusMessage) -> None:
         if event := self._echoes.get(message.payload):
             event.set()
 
@@ -271,7 +273,7 @@ class Bus:
         with contextlib.suppress(nats.errors.Error):
             await self._client.close()
 
-    async def _attach(self, what: Subscription | Service) -> None:
+    async def _attach(self, what: Subscription | MicroService) -> None:
         self._attached.add(what)
         try:
             await what.attach(self._client)

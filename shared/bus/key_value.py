@@ -11,7 +11,7 @@ from nats.js.kv import KeyValue
 from shared.bus.bus import Bus
 from shared.bus.cancelling import cancellable
 from shared.bus.replicas import ALONE, REPLICAS
-from shared.errors import BusError, Overtaken
+from shared.errors import BusError, WriteConflict
 
 _ERRORS = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
 
@@ -63,7 +63,7 @@ class KeyValueStore:
             with cancellable():
                 return await (await self._open()).update(key, value, last=after)
         except nats.js.errors.KeyWrongLastSequenceError as error:
-            raise Overtaken(f"{self._bucket}/{key}: {error}") from None
+            raise WriteConflict(f"{self._bucket}/{key}: {error}") from None
         except _ERRORS as error:
             raise _of(error, "keep", key) from None
 

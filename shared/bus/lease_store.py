@@ -15,10 +15,10 @@ import orjson
 
 from shared import subjects
 from shared.bus.bus import Bus
-from shared.bus.message import Message
+from shared.bus.message import BusMessage
 from shared.bus.replicas import ALONE, REPLICAS
 from shared.bus.subscription import Subscription
-from shared.errors import BusError, NoJetStream, NoResponders, Overtaken
+from shared.errors import BusError, NoJetStream, NoResponders, WriteConflict
 
 _NO_STREAM = 10059
 _NO_MESSAGE = 10037
@@ -28,7 +28,7 @@ _OVERTAKEN = 10071
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class LeaseValue:
     """What is kept under the key.
 
     Attributes:
@@ -48,7 +48,7 @@ class LeaseStore:
         self._bucket = bucket
         self._subject = subjects.kept(bucket, key)
 
-    async def look(self, *, timeout_s: float) -> Kept:
+    async def look(self, *, timeout_s: float) -> LeaseValue:
         """What is kept now; `timeout_s` is for each of up to four questions.
 
         Raises:
@@ -63,7 +63,7 @@ class LeaseStore:
                 )
             state = info["state"]
             value = await self._value(state["last_seq"], timeout_s) if state["messages"] else b""
-            return Kept(state["last_seq"], value)
+            return LeaseValue(state["last_seq"], value)
 
     async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int:
         """Keep it for `ttl_s` from now on; returns its sequence.
@@ -81,7 +81,7 @@ class LeaseStore:
             BusError: the connection is closed.
         """
 
-        async def hear(message: Message) -> None:
+        async def hear(message: BusMessage) -> None:
             await handler(message.payload)
 
         return await self._bus.subscribe(self._subject, hear)
@@ -96,7 +96,7 @@ class LeaseStore:
         with _readable():
             ack = orjson.loads(answer.payload)
             if _code(ack) == _OVERTAKEN:
-                raise Overtaken(_description(ack))
+                raise WriteConflict(_description(ack))
             _raise_other(ack)
             return int(ack["seq"])
 

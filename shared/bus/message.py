@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 
-class Message(NamedTuple):
+class BusMessage(NamedTuple):
     """One message as it arrived; `reply` is empty where no answer is asked for, and where who asks
     names a subject that is no inbox.
 
@@ -18,5 +18,5 @@ class Message(NamedTuple):
     no_responders: bool = False
 
 
-Handler = Callable[[Message], Awaitable[None]]
+Handler = Callable[[BusMessage], Awaitable[None]]
 """Called for one message after another of a subscription: hand long work to a task."""

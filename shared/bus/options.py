@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import SettingsError
-from shared.settings.tree import Nats, Tls
+from shared.settings.nats import NatsSettings, TlsSettings
 
 RECONNECT_WAIT_S = 0.25
 PING_INTERVAL_S = 10
@@ -14,7 +14,7 @@ FLUSH_TIMEOUT_S = 5
 """Without it a publish can block for good when 2 MB are pending and the server stalls."""
 
 
-def client_options(settings: Nats, *, name: str, inbox_prefix: str) -> dict[str, Any]:
+def client_options(settings: NatsSettings, *, name: str, inbox_prefix: str) -> dict[str, Any]:
     """Keyword arguments for `nats.aio.client.Client.connect`.
 
     Raises:
@@ -48,7 +48,7 @@ def _existing(key: str, name: str) -> str:
     return str(path)
 
 
-def _ssl_context(tls: Tls) -> ssl.SSLContext:
+def _ssl_context(tls: TlsSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.ca_file)
         if tls.cert_file is not None:

@@ -11,7 +11,7 @@ from shared.errors import NotPermitted
 _VIOLATION = re.compile(r'permissions violation for (?:publish|subscription) to "([^"\s]*)"', re.I)
 
 
-class Refusals:
+class PermissionViolations:
     """Lets who waits on a subject know at once that it is in vain."""
 
     def __init__(self) -> None:

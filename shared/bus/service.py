@@ -24,7 +24,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Service:
+class MicroService:
     """A named service with its endpoints; `version` must be a semantic version."""
 
     name: str

@@ -20,8 +20,8 @@ async def print_answer(stream: Stream) -> None:
     started = time.monotonic()
     async with stream:
         with (
-            _Thoughts(shown=console.is_terminal) as thoughts,
-            console.status(_Waiting(stream)) as spinner,
+            _ReasoningOutput(shown=console.is_terminal) as thoughts,
+            console.status(_WaitIndicator(stream)) as spinner,
         ):
             async for chunk in stream:
                 if chunk.reasoning and thoughts.shown:
@@ -38,7 +38,7 @@ async def print_answer(stream: Stream) -> None:
     console.print(_cost(stream, time.monotonic() - started), style="dim", highlight=False)
 
 
-class _Thoughts:
+class _ReasoningOutput:
     """What a model thinks, before what it says."""
 
     def __init__(self, *, shown: bool) -> None:
@@ -62,7 +62,7 @@ class _Thoughts:
             click.echo("\n", err=True)
 
 
-class _Waiting:
+class _WaitIndicator:
     """What a stream waits for, as of each time it is shown."""
 
     def __init__(self, stream: Stream) -> None:

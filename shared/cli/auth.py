@@ -17,10 +17,10 @@ from rich.console import Console
 
 from shared.access.archive import back_up, restore
 from shared.access.folder import AccessFolder, new_listening
-from shared.access.joined import join, membership
 from shared.access.membership import Membership
 from shared.access.roles import ROLES, Role
 from shared.access.server_folder import CONFIG_NAME, PID_NAME, ServerFolder
+from shared.access.stored_memberships import join, membership
 from shared.cli.groups import ListingGroup
 from shared.cli.options import json_option, not_empty, reports_errors, version_option
 from shared.cli.views.users import user_table

@@ -9,7 +9,7 @@ import orjson
 from shared.cli.options import json_option, reports_errors
 from shared.discovery.announcement import Announcement
 from shared.discovery.finder import finding
-from shared.discovery.following import line_of
+from shared.discovery.selection import line_of
 
 
 @click.command("discover")

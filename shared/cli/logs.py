@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from shared import subjects
-from shared.bus import Message
+from shared.bus import BusMessage
 from shared.cli.options import json_option, reports_errors, settings_options, version_option
 from shared.cli.session import with_cluster
 from shared.client import Cluster
+from shared.codec import decode, encode
 from shared.errors import DecodeError
-from shared.messages.codec import decode, encode
 from shared.messages.logs import LogRecord, RecentLogs, RecentLogsQuery
 
 _COLLECT_S = 0.5
@@ -66,7 +66,7 @@ def command(
     async def watch(cluster: Cluster) -> None:
         live: asyncio.Queue[LogRecord] = asyncio.Queue()
 
-        async def on_record(message: Message) -> None:
+        async def on_record(message: BusMessage) -> None:
             with contextlib.suppress(DecodeError):
                 live.put_nowait(decode(LogRecord, message.payload))
 

@@ -9,11 +9,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from shared.access.joined import Seat, joined_settings
+from shared.access.stored_memberships import Seat, joined_settings
 from shared.errors import ClusterError
 from shared.settings import ClusterSettings, load_settings
 from shared.settings.overrides import Machine
-from shared.settings.rolled_out import RolledOut
+from shared.settings.rolled_out import RolledOutVersion
 from shared.version import VERSION
 
 P = ParamSpec("P")
@@ -77,7 +77,7 @@ def read_settings(
     flags: dict[str, Any] | None = None,
     *,
     seat: Seat | None = None,
-    rolled_out: RolledOut | None = None,
+    rolled_out: RolledOutVersion | None = None,
     machine: Callable[[ClusterSettings], Machine] | None = None,
 ) -> ClusterSettings:
     """The settings with the connection flags applied.

@@ -11,7 +11,7 @@ from shared.ids import WorkerId
 from shared.messages.control import ConfigureWorker, SettingChange
 from shared.messages.rollout import PlanRollout, Rollout, RolloutReply, RolloutState, ShowRollout
 from shared.settings.changes import Effect
-from shared.settings.tree import Rollout as RolloutSettings
+from shared.settings.controller import RolloutSettings as RolloutSettings
 
 _POLL_S = 0.5
 _SILENCE_LIMIT_S = 60.0
@@ -19,7 +19,7 @@ _SILENCE_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RolloutPlan:
     """What a file would change.
 
     Attributes:
@@ -48,7 +48,7 @@ class Plan:
         }  # fmt: skip
 
 
-async def plan_of(cluster: Cluster, text: str) -> Plan:
+async def plan_of(cluster: Cluster, text: str) -> RolloutPlan:
     """Ask the leading controller and all workers what a file would change there.
 
     Raises:
@@ -73,7 +73,7 @@ async def plan_of(cluster: Cluster, text: str) -> Plan:
             problems.append(f"{worker}: {told.message}")
 
     await asyncio.gather(*(ask(report.id) for report in reports))
-    return Plan(reply.effect, reply.changes, dict(sorted(workers.items())), sorted(problems))
+    return RolloutPlan(reply.effect, reply.changes, dict(sorted(workers.items())), sorted(problems))
 
 
 def settings_of(

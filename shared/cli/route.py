@@ -17,8 +17,8 @@ from shared.cli.options import (
 )
 from shared.cli.session import with_cluster
 from shared.cli.views.route import route_lines
+from shared.codec import encode
 from shared.errors import InvalidRequest
-from shared.messages.codec import encode
 
 _HELP = """Show where a request would go now, and why; nothing is generated.
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from shared.cli.options import json_option, reports_errors, settings_options, version_option
 from shared.cli.session import with_cluster
 from shared.cli.views.overview import overview
-from shared.messages.codec import encode
+from shared.codec import encode
 
 
 @click.command(help="Show controllers, workers and models of a cluster.")

@@ -20,8 +20,8 @@ from shared.cli.session import with_cluster
 from shared.cli.top_screen import TopScreen
 from shared.cli.views.frame import Look, frame
 from shared.client import Cluster
+from shared.codec import encode
 from shared.errors import ClusterError
-from shared.messages.codec import encode
 
 _HELP = """Watch a cluster: workers, engines and models, renewed again and again.
 

@@ -14,7 +14,7 @@ import orjson
 from filelock import FileLock, Timeout
 
 from shared.cli.local.access import SharedToken, variables
-from shared.cli.local.cluster import LocalCluster, Plan
+from shared.cli.local.cluster import LocalCluster, LocalPlan
 from shared.cli.local.kept import (
     DEFAULT_PORT,
     cluster_folder,
@@ -106,7 +106,7 @@ def command(
     settings = read_settings(config, None, None, settings_of_flags(model, http_port))
     with _folder(nats_port) as folder:
         token = token or needed_token(listen, folder)
-        plan = Plan(
+        plan = LocalPlan(
             workers=workers,
             host=listen,
             port=nats_port,
@@ -125,7 +125,7 @@ class Up:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: LocalPlan,
         settings: ClusterSettings,
         command: list[str],
         *,

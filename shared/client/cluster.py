@@ -8,12 +8,13 @@ from weakref import WeakValueDictionary
 import orjson
 
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.client.completion import Completion
-from shared.client.inbox import Inbox, OwnInbox
+from shared.client.inboxes import DedicatedInbox, Inbox
 from shared.client.recovery import DEFAULT_TIMES, RecoveryTimes
 from shared.client.stream import Stream
 from shared.client.typed import M, Schema, bind, check_single
+from shared.codec import decode, encode, shortened
 from shared.errors import (
     BusError,
     InvalidRequest,
@@ -32,13 +33,12 @@ from shared.ids import (
     is_name,
     new_request_id,
 )
-from shared.messages.codec import decode, encode, shortened
 from shared.messages.control import ControlOrder, ControlReply, RequestState
 from shared.messages.health import ClusterHealth, ControllerHealth
 from shared.messages.request import check_request, parse_request
 from shared.messages.rollout import ROLLOUT_ORDERS, RolloutOrder, RolloutReply
 from shared.messages.routes import Route, RouteAnswer
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 CONNECT_WAIT_S = 3.0
 _CONTROLLERS_WAIT_S = 0.5
@@ -49,7 +49,7 @@ Content = str | list[dict[str, Any]]
 
 @asynccontextmanager
 async def connect(
-    servers: str | list[str] | Nats = "nats://127.0.0.1:4222",
+    servers: str | list[str] | NatsSettings = "nats://127.0.0.1:4222",
     *,
     client: str = LOCAL_CLIENT,
     wait_s: float = CONNECT_WAIT_S,
@@ -66,8 +66,8 @@ async def connect(
         BusUnreachable: no server answers within `wait_s`.
         NotPermitted: the server does not know this user under that name.
     """
-    if not isinstance(servers, Nats):
-        servers = Nats(servers=[servers] if isinstance(servers, str) else servers)
+    if not isinstance(servers, NatsSettings):
+        servers = NatsSettings(servers=[servers] if isinstance(servers, str) else servers)
     prefix = f"{subjects.INBOX_PREFIX}.{client}"
     bus = await Bus.connect(servers, name=f"client {client}", inbox_prefix=prefix, wait_s=wait_s)
     try:
@@ -105,7 +105,7 @@ class Cluster:
         self._times = times
         self.bus = bus
         self.client = client
-        self._inbox = inbox if inbox is not None else OwnInbox(bus)
+        self._inbox = inbox if inbox is not None else DedicatedInbox(bus)
         self._turns: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # the last by session
 
     def stream(
@@ -310,7 +310,7 @@ class Cluster:
 
     async def _ask(
         self, subject: str, payload: bytes, unanswered: str, *, code: str | None = None
-    ) -> Message:
+    ) -> BusMessage:
         """The answer to one question.
 
         Raises:

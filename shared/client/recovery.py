@@ -16,7 +16,7 @@ Step = Literal["publish", "go_on", "ask_status", "ask_resend"]
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class StreamState:
     """What the rules depend on.
 
     Attributes:
@@ -140,7 +140,7 @@ class Recovery:
         if self._nobody_since is None:
             self._nobody_since = now
 
-    def next_step(self, now: float, situation: Situation) -> Step | None:
+    def next_step(self, now: float, situation: StreamState) -> Step | None:
         """What to do now, if anything.
 
         Raises:
@@ -165,7 +165,7 @@ class Recovery:
             self._status_unanswered = True
         return step
 
-    def wait_s(self, now: float, situation: Situation) -> float:
+    def wait_s(self, now: float, situation: StreamState) -> float:
         """How long to wait for a message before the next look at the rules."""
         hurried = self._nobody_since is not None or self._planned is not None
         if hurried or situation.missing or situation.behind:
@@ -175,7 +175,7 @@ class Recovery:
         until_silent_s = self._heard_at + self._times.silence_s - now
         return min(self._times.ask_again_s, max(0.05, until_silent_s))
 
-    def _due(self, now: float, situation: Situation) -> Step | None:
+    def _due(self, now: float, situation: StreamState) -> Step | None:
         times = self._times
         if situation.connections != self._connections:
             self._connections = situation.connections
@@ -206,7 +206,7 @@ class Recovery:
         # What a controller passed on ended with that controller, and is said again from the start.
         return "go_on" if situation.started and situation.worker_known else "publish"
 
-    def _give_up(self, now: float, situation: Situation) -> None:
+    def _give_up(self, now: float, situation: StreamState) -> None:
         times, silent_s = self._times, now - self._heard_at
         self._missing_since = (self._missing_since or now) if situation.missing else None
         if not situation.heard and self._nobody_since is not None:

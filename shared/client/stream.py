@@ -13,9 +13,9 @@ from shared import subjects
 from shared.bus import Bus
 from shared.client.assembler import Assembler
 from shared.client.completion import Completion
-from shared.client.inbox import Arrival, Inbox, NobodyListens, Seat, Where
-from shared.client.mailbox import Mailbox
-from shared.client.recovery import DEFAULT_TIMES, Recovery, RecoveryTimes, Situation, Step
+from shared.client.inboxes import Inbox, NoResponder, ReceivedMessage, StreamSubscription, Where
+from shared.client.recovery import DEFAULT_TIMES, Recovery, RecoveryTimes, Step, StreamState
+from shared.client.stream_buffer import StreamBuffer
 from shared.errors import StreamFailed
 from shared.ids import ClientName, RequestId, SkillName, WorkerId
 from shared.messages.control import RequestState, ResendState
@@ -67,9 +67,9 @@ class Stream:
         self._ended = False
         self._looked_at: float | None = None
         self._seen = self._situation  # when the rules were last looked at
-        self._mailbox = Mailbox()
+        self._mailbox = StreamBuffer()
         self._failure: StreamFailed | None = None
-        self._seat: Seat | None = None
+        self._stream_subscription: StreamSubscription | None = None
         self._at_least_every_s = math.inf
         self._updates = self._run()
         self._outputs = self._one_by_one()
@@ -199,7 +199,7 @@ class Stream:
         while self._follows_one_that_waits:
             yield await self._wait_for_turn()
         self._recovery = Recovery(time.monotonic(), self._bus.connections, self._times)
-        self._seat = await self._inbox.join(self.request_id, self._mailbox.put)
+        self._stream_subscription = await self._inbox.join(self.request_id, self._mailbox.put)
         try:
             await self._take_step("publish")
             while not self._assembler.done:
@@ -247,10 +247,10 @@ class Stream:
         return chunks
 
     @property
-    def _situation(self) -> Situation:
+    def _situation(self) -> StreamState:
         if self._before is not None and self._before._is_over:
             self._before = None
-        return Situation(
+        return StreamState(
             connected=self._bus.connected,
             connections=self._bus.connections,
             heard=self._assembler.heard,
@@ -260,7 +260,7 @@ class Stream:
             behind=self._before is not None and self._before._recovery.is_lost(time.monotonic()),
         )
 
-    def _take(self, arrival: Arrival) -> list[ChoiceOutput]:
+    def _take(self, arrival: ReceivedMessage) -> list[ChoiceOutput]:
         match arrival.what:
             case list() as messages:
                 return self._take_messages(messages)
@@ -271,11 +271,11 @@ class Stream:
                 self._recovery.on_state(state.state, state.worker is not None, time.monotonic())
             case ResendState() as answer:
                 self._recovery.on_resend_state(answer.state, time.monotonic())
-            case NobodyListens("stream"):
+            case NoResponder("stream"):
                 self._recovery.on_no_controller(time.monotonic())
-            case NobodyListens("resent"):
+            case NoResponder("resent"):
                 self._recovery.on_no_worker()
-            case NobodyListens("state"):
+            case NoResponder("state"):
                 pass  # it will be asked again
         return []
 
@@ -293,7 +293,7 @@ class Stream:
         return chunks
 
     async def _take_step(self, step: Step) -> None:
-        assert self._seat is not None
+        assert self._stream_subscription is not None
         where: Where
         match step:
             case "publish":  # the same id and body: the leader knows it, or accepts it
@@ -309,7 +309,7 @@ class Stream:
                 assert self._assembler.worker is not None
                 subject = subjects.resend(self._assembler.worker, self._client)
                 query, where = self._resend_query(), "resent"
-        await self._bus.publish(subject, query, reply=self._seat.reply(where))
+        await self._bus.publish(subject, query, reply=self._stream_subscription.reply(where))
 
     def _rest_payload(self) -> bytes:
         """The request with what came of its only answer; as it was where there are several, whose
@@ -336,8 +336,8 @@ class Stream:
 
     async def _leave(self) -> None:
         self._ended = True
-        if self._seat is not None:
-            await self._seat.leave()
+        if self._stream_subscription is not None:
+            await self._stream_subscription.leave()
         if not self._assembler.done and self._bus.connected:
             query = orjson.dumps({"request_id": self.request_id})
             await self._bus.publish(subjects.request(self._client, "cancel"), query)

@@ -12,8 +12,8 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import DataclassSchema, ModelSchema, TypedDictSchema
 
+from shared.codec import first_problem, shortened
 from shared.errors import InvalidAnswer, InvalidRequest
-from shared.messages.codec import first_problem, shortened
 from shared.messages.request import InferenceRequest
 from shared.messages.schemas import check_schema
 from shared.messages.stream import Usage

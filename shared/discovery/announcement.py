@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from shared.ids import name_from
-from shared.settings.tree import ServerUrl
+from shared.settings.nats import ServerUrl
 from shared.version import PROTOCOL
 
 SERVICE_TYPE = "_mlx-nats._tcp.local."

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shared.codec import InternalMessage, InternalPart
 from shared.ids import (
     ID_PATTERN,
     BootId,
@@ -14,7 +15,6 @@ from shared.ids import (
     SkillName,
     WorkerId,
 )
-from shared.messages.codec import Internal, Part
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import Count, KeptPrefixes, ModelStatus, RequestFailed
 from shared.messages.request import Turn
@@ -33,7 +33,7 @@ class RequestQuery(BaseModel):
     request_id: RequestId = Field(pattern=ID_PATTERN)
 
 
-class RequestState(Internal):
+class RequestState(InternalMessage):
     """The leader's answer to a `RequestQuery`; `message` says what is wrong with a query."""
 
     request_id: RequestId
@@ -56,7 +56,7 @@ class ResendQuery(BaseModel):
     from_index: int = Field(0, ge=0)
 
 
-class ResendState(Internal):
+class ResendState(InternalMessage):
     """The answer to a `ResendQuery`; unless unknown, the chunks follow on the same inbox, and
     the end where it has come."""
 
@@ -65,7 +65,7 @@ class ResendState(Internal):
     message: str | None = None
 
 
-class LeaderOrder(Internal):
+class LeaderOrder(InternalMessage):
     """What the leader orders with its `term`, which fences: a worker refuses a lower one than that
     of the leader that claimed it. Orders of operators carry none."""
 
@@ -95,28 +95,28 @@ class AttachStream(LeaderOrder):
     inbox: str
 
 
-class LoadModel(Internal):
+class LoadModel(InternalMessage):
     """Begins to load a model; the reply comes at once, the worker's state tells how it goes."""
 
     verb: Literal["load"] = "load"
     model: ModelId
 
 
-class UnloadModel(Internal):
+class UnloadModel(InternalMessage):
     """Refused while requests use the model."""
 
     verb: Literal["unload"] = "unload"
     model: ModelId
 
 
-class ListModels(Internal):
+class ListModels(InternalMessage):
     """All models of the worker, or one."""
 
     verb: Literal["models"] = "models"
     model: ModelId | None = None
 
 
-class DrainWorker(Internal):
+class DrainWorker(InternalMessage):
     """Takes nothing new and ends; streams in flight end by themselves until the deadline
     (`worker.drain_timeout_ms`, unless it is given here), then they go on at other workers.
 
@@ -146,7 +146,7 @@ class ConfigureWorker(LeaderOrder):
     dry_run: bool = False
 
 
-class SettingChange(Part):
+class SettingChange(InternalPart):
     """One setting of a worker or controller, by its path with dots; None where it is not there."""
 
     key: str
@@ -167,7 +167,7 @@ class ClaimWorker(LeaderOrder):
     ended_within_ms: Count | None = None
 
 
-class RequestRef(Part):
+class RequestRef(InternalPart):
     """One attempt of a request."""
 
     client: ClientName
@@ -183,7 +183,7 @@ class TellContents(LeaderOrder):
     requests: list[RequestRef]
 
 
-class ListSessions(Internal):
+class ListSessions(InternalMessage):
     """The sessions of the worker, or those of a client: the last used ones."""
 
     verb: Literal["sessions"] = "sessions"
@@ -191,7 +191,7 @@ class ListSessions(Internal):
     limit: Annotated[int, Field(ge=1, le=1000)] = 1000
 
 
-class TellKept(Internal):
+class TellKept(InternalMessage):
     """What of prompts the worker keeps, whole."""
 
     verb: Literal["kept"] = "kept"
@@ -263,7 +263,7 @@ CONTROL_ORDERS: dict[str, type[ControlOrder]] = {
 ClaimedState = Literal["running", "returned", "finished", "failed"]
 
 
-class ClaimedRequest(Part):
+class ClaimedRequest(InternalPart):
     """A request that a worker has, or had not long ago.
 
     Attributes:
@@ -290,7 +290,7 @@ class ClaimedRequest(Part):
     crashes: Count = 0
 
 
-class Claimed(Part):
+class Claimed(InternalPart):
     """What a worker tells the leader that claims it.
 
     Attributes:
@@ -303,7 +303,7 @@ class Claimed(Part):
     kept: KeptPrefixes | None = None
 
 
-class SessionStatus(Part):
+class SessionStatus(InternalPart):
     """A session, and what is kept of its text.
 
     Attributes:
@@ -333,13 +333,13 @@ class SessionStatus(Part):
     own_bytes: Count = 0
 
 
-class ControlReply(Internal):
+class ControlReply(InternalMessage):
     """What became of an order, by this boot; `claimed` answers `ClaimWorker`, `contents`
     `TellContents`: each dispatch as it came, but `inboxes` are those that listen now, `elapsed_ms`
     counts until now, and `resume` is what was emitted; `models` answers orders about models: all,
     or the one concerned; `sessions` those about sessions, `said` `TellSession`: all messages, or
-    None where they are not known; `kept` `TellKept`; `effect` and `changes` `ConfigureWorker`: None
-    where nothing is to be done."""
+    None where they are not known; `kept` `TellKept`; `effect` and `changes`
+    `ConfigureWorker`: None where nothing is to be done."""
 
     worker: WorkerId
     boot_id: BootId | None = None

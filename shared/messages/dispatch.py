@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 import orjson
 
+from shared.codec import InternalMessage, InternalPart
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
-from shared.messages.codec import Internal, Part
 from shared.messages.events import Count
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route
@@ -24,7 +24,7 @@ def choice_seed(seed: int, choice: int) -> int:
     return (seed + choice * _SEED_STRIDE) % 2**64
 
 
-class Refusal(Part):
+class Refusal(InternalPart):
     """Why a worker does not take a dispatch; `code` is a key of `errors.ERROR_CODES`."""
 
     code: str
@@ -33,7 +33,7 @@ class Refusal(Part):
     retry_after_ms: int | None = None
 
 
-class Continuation(Part):
+class Continuation(InternalPart):
     """Where another attempt takes over.
 
     Attributes:
@@ -52,7 +52,7 @@ class Continuation(Part):
     cached_tokens: int | None = None
 
 
-class Dispatch(Part):
+class Dispatch(InternalPart):
     """One request for one worker.
 
     Attributes:
@@ -92,7 +92,7 @@ class Dispatch(Part):
         return self.fingerprint or self.request.fingerprint()
 
 
-class DispatchBatch(Internal):
+class DispatchBatch(InternalMessage):
     """Leader to worker, on `mlx.worker.<worker>.infer`; `term` is the leader's."""
 
     owner: ControllerId
@@ -118,11 +118,11 @@ def dispatch_json(fields: Mapping[str, object], request: bytes) -> bytes:
 
 
 def _part(part: object) -> object:
-    assert isinstance(part, Part)
+    assert isinstance(part, InternalPart)
     return part.model_dump(mode="json", exclude_none=True)
 
 
-class DispatchResult(Part):
+class DispatchResult(InternalPart):
     """The ack or refusal of one dispatch; `attempt` is the one that runs."""
 
     request_id: RequestId
@@ -131,7 +131,7 @@ class DispatchResult(Part):
     refusal: Refusal | None = None
 
 
-class DispatchReply(Internal):
+class DispatchReply(InternalMessage):
     """Worker to controller: one result for each dispatch of the batch, in its order."""
 
     worker: WorkerId
@@ -139,7 +139,7 @@ class DispatchReply(Internal):
     results: list[DispatchResult]
 
 
-class Transfer(Internal):
+class Transfer(InternalMessage):
     """What a leader that left gives to the next one, in the order of their coming; several messages
     where they are many: each with the id under which it is known. `term` is that of who left."""
 
@@ -148,7 +148,7 @@ class Transfer(Internal):
     requests: list[Dispatch]
 
 
-class TransferReply(Internal):
+class TransferReply(InternalMessage):
     """Whether they were taken."""
 
     taken: bool

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from shared.codec import InternalMessage, InternalPart
 from shared.ids import NAME_PATTERN, BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
-from shared.messages.codec import Internal, Part
 from shared.messages.request import Priority
 from shared.messages.stream import FinishReason
 
@@ -23,7 +23,7 @@ ABILITIES = ("tools", "schema", "reasoning", "continuation")
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class Hardware(Part):
+class Hardware(InternalPart):
     """What a worker runs on; `accelerator` is metal, cuda or cpu."""
 
     chip: str = ""
@@ -41,7 +41,7 @@ TYPICAL_ANSWER_WEIGHT = 4
 """The assumption counts as this many answers, so that a short first one does not stand for all."""
 
 
-class ModelSpeed(Part):
+class ModelSpeed(InternalPart):
     """How fast a worker serves a model, as it measured lately; 0 where it has not yet.
 
     Attributes:
@@ -63,7 +63,7 @@ class ModelSpeed(Part):
     load_ms: float = 0.0
 
 
-class ModelStatus(Part):
+class ModelStatus(InternalPart):
     """One model on one worker.
 
     Attributes:
@@ -99,7 +99,7 @@ class ModelStatus(Part):
     speed: ModelSpeed = ModelSpeed()
 
 
-class BatchChange(Part):
+class BatchChange(InternalPart):
     """A move of an adaptive batch size, `ago_s` seconds ago, and why."""
 
     ago_s: float
@@ -109,7 +109,7 @@ class BatchChange(Part):
     reason: str
 
 
-class BatchStatus(Part):
+class BatchStatus(InternalPart):
     """The batch of one model in one engine.
 
     Attributes:
@@ -133,7 +133,7 @@ class BatchStatus(Part):
     changes: list[BatchChange] = []
 
 
-class KVMemoryStatus(Part):
+class KVMemoryStatus(InternalPart):
     """What an engine keeps of texts, so that what begins with them is not computed again; counts
     since its start.
 
@@ -178,7 +178,7 @@ class KVMemoryStatus(Part):
     problem: str | None = None
 
 
-class EngineStatus(Part):
+class EngineStatus(InternalPart):
     """One engine process of a worker.
 
     Attributes:
@@ -204,7 +204,7 @@ class EngineStatus(Part):
     kv_memory: KVMemoryStatus = KVMemoryStatus()
 
 
-class LevelStatus(Part):
+class LevelStatus(InternalPart):
     """The requests of one priority in a worker's queue; counts since its start.
 
     Attributes:
@@ -223,7 +223,7 @@ class LevelStatus(Part):
     wait_p95_ms: float = 0.0
 
 
-class QueueStatus(Part):
+class QueueStatus(InternalPart):
     """The queue of a worker.
 
     Attributes:
@@ -236,7 +236,7 @@ class QueueStatus(Part):
     drain_per_s: float = 0.0
 
 
-class MemoryStatus(Part):
+class MemoryStatus(InternalPart):
     """What a worker holds, and may hold.
 
     Attributes:
@@ -266,7 +266,7 @@ def refuses(pressure: MemoryPressure, level: Priority) -> bool:
     return pressure == "hard" or (pressure == "soft" and level == "low")
 
 
-class PreWarmingStatus(Part):
+class PreWarmingStatus(InternalPart):
     """How far the models are that are loaded before anybody asks for them.
 
     Attributes:
@@ -281,7 +281,7 @@ class PreWarmingStatus(Part):
     proposed: list[ModelId] = []
 
 
-class WorkerReport(Part):
+class WorkerReport(InternalPart):
     """The whole state of a worker, as heartbeats and health answers carry it.
 
     Attributes:
@@ -342,7 +342,7 @@ class WorkerReport(Part):
 Tier = Literal["memory", "disk"]
 
 
-class KeptPrefixes(Internal):
+class KeptPrefixes(InternalMessage):
     """What of prompts a worker keeps, so that what begins alike can be sent there.
 
     At most 500 links of the chains of `shared/messages/prefixes.py` and 500 sessions, the last
@@ -369,14 +369,14 @@ class KeptPrefixes(Internal):
 EventType = Literal["joined", "heartbeat", "state_changed", "left"]
 
 
-class WorkerEvent(Internal):
+class WorkerEvent(InternalMessage):
     """What a worker tells all controllers, always with its whole state."""
 
     type: EventType
     worker: WorkerReport
 
 
-class ControllerReport(Part):
+class ControllerReport(InternalPart):
     """The state of a controller, as its heartbeats and health answers carry it.
 
     Attributes:
@@ -423,7 +423,7 @@ class ControllerReport(Part):
     tasks: Count = 0
 
 
-class LeaseRecord(Internal):
+class LeaseRecord(InternalMessage):
     """Who leads, as JetStream keeps it.
 
     Attributes:
@@ -439,14 +439,14 @@ class LeaseRecord(Internal):
     released: bool = False
 
 
-class ControllerEvent(Internal):
+class ControllerEvent(InternalMessage):
     """What a controller tells all controllers, always with its whole state."""
 
     type: EventType
     controller: ControllerReport
 
 
-class TokensEmitted(Part):
+class TokensEmitted(InternalPart):
     """New tokens of one choice; sent before any client gets them.
 
     Attributes:
@@ -466,7 +466,7 @@ class TokensEmitted(Part):
     cached_tokens: Count | None = None
 
 
-class RequestFinished(Part):
+class RequestFinished(InternalPart):
     """The stream's good end; the worker has sent, or is about to send, its `done`."""
 
     type: Literal["finished"] = "finished"
@@ -475,7 +475,7 @@ class RequestFinished(Part):
     attempt: int
 
 
-class RequestFailed(Part):
+class RequestFailed(InternalPart):
     """The attempt's bad end.
 
     Attributes:
@@ -499,7 +499,7 @@ RequestEvent = Annotated[
 ]
 
 
-class RequestEvents(Internal):
+class RequestEvents(InternalMessage):
     """All that one decode step meant for the requests of one owner, in one message."""
 
     worker: WorkerId

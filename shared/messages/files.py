@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from shared.codec import InternalMessage
 from shared.ids import WorkerId
-from shared.messages.codec import Internal
 
 ContentId = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
 """The SHA-256 of a content, or what git names it by, as the hub of models says."""
@@ -16,7 +16,7 @@ FileName = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,255}$")]
 _MOST_FILES = 4096
 
 
-class FindFiles(Internal):
+class FindFiles(InternalMessage):
     """Asks every worker what it has of a repository of the hub.
 
     Attributes:
@@ -28,7 +28,7 @@ class FindFiles(Internal):
     revision: Annotated[str, Field(max_length=200)] | None = None
 
 
-class FilesOffer(Internal):
+class FilesOffer(InternalMessage):
     """What a worker has, and how it is fetched: GET <url>/<content id>, with the ticket as bearer
     token, over TLS with a certificate of that authority. No answer where it has nothing.
 

@@ -2,12 +2,12 @@
 
 from typing import Literal
 
+from shared.codec import InternalMessage, InternalPart
 from shared.ids import ControllerId, ModelId, SkillName
-from shared.messages.codec import Internal, Part
 from shared.messages.events import ControllerReport, Count, WorkerReport
 
 
-class ControllerHealth(Internal):
+class ControllerHealth(InternalMessage):
     """`ready`: it takes requests; `live` is true whenever it can answer."""
 
     live: bool = True
@@ -15,20 +15,20 @@ class ControllerHealth(Internal):
     controller: ControllerReport
 
 
-class WorkerHealth(Internal):
+class WorkerHealth(InternalMessage):
     live: bool = True
     ready: bool
     worker: WorkerReport
 
 
-class Leader(Part):
+class Leader(InternalPart):
     """The controller that leads, and its term."""
 
     id: ControllerId
     term: Count
 
 
-class ClusterHealth(Internal):
+class ClusterHealth(InternalMessage):
     """The whole cluster, as the controller that leads sees it.
 
     `status` is ready when at least one worker is, degraded when some worker is not.

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.messages.codec import Internal, Part
+from shared.codec import InternalMessage, InternalPart
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 
-class LogRecord(Part):
+class LogRecord(InternalPart):
     """One line of a log.
 
     Attributes:
@@ -26,12 +26,12 @@ class LogRecord(Part):
     fields: dict[str, str | int | float | bool | None] = {}
 
 
-class RecentLogsQuery(Internal):
+class RecentLogsQuery(InternalMessage):
     """Asks every process for its last records, at most `limit` each."""
 
     limit: int = Field(200, ge=0)
     request_id: str | None = None
 
 
-class RecentLogs(Internal):
+class RecentLogs(InternalMessage):
     records: list[LogRecord]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from shared.messages.request import Turn
-from shared.settings.tree import PromptRule
+from shared.settings.kv_cache import PromptRule
 
 _MOST_LINES = 400
 _MOST_LINE_CHARACTERS = 2000

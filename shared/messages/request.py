@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, Protocol, Self
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
+from shared.codec import first_problem, shortened
 from shared.errors import InvalidRequest, RequestError
+from shared.external_model import ExternalModel, TemplateValues
 from shared.ids import DERIVED_SESSION, ID_PATTERN, MAX_ID_LENGTH, ClientName, RequestId
-from shared.messages.codec import first_problem, shortened
-from shared.messages.edge import Edge, TemplateValues
 from shared.messages.structured import ResponseFormat, Structure, StructuredOutputs
 from shared.messages.tools import ToolCall, Tools
 
@@ -83,12 +83,12 @@ _SHAPES = {
 }
 
 
-class TextPart(Edge):
+class TextPart(ExternalModel):
     type: Literal["text"]
     text: str
 
 
-class Message(Edge):
+class Message(ExternalModel):
     """One turn of a conversation. Of an assistant's, `reasoning` and `tool_calls` as they came;
     `tool_call_id` says whose result a tool's message is."""
 
@@ -133,7 +133,7 @@ def turn_bytes(turn: Turn) -> int:
     )
 
 
-class Requirements(Edge):
+class Requirements(ExternalModel):
     """The hardware that a request asks for."""
 
     min_memory_gb: float | None = Field(None, ge=0)
@@ -142,7 +142,7 @@ class Requirements(Edge):
     labels: dict[str, str] = {}
 
 
-class SentCharacters(Edge):
+class SentCharacters(ExternalModel):
     """How much of an answer its client has: characters of content, of reasoning, and of the
     arguments of each tool call."""
 
@@ -160,7 +160,7 @@ class SentCharacters(Edge):
         )
 
 
-class Resume(Edge):
+class Resume(ExternalModel):
     """Where a stream broke off: the tokens received, and what came of them. `text_sent` says no
     more than `sent.text`, for answers without reasoning and calls."""
 

@@ -4,11 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
+from shared.codec import InternalMessage, InternalPart
 from shared.ids import ControllerId, WorkerId
-from shared.messages.codec import Internal, Part
 from shared.messages.control import SettingChange
 from shared.messages.events import Count
-from shared.settings.tree import Rollout as RolloutSettings
+from shared.settings.controller import RolloutSettings as RolloutSettings
 
 MOST_TEXT_BYTES = 1024 * 1024
 MOST_KEPT = 100
@@ -29,7 +29,7 @@ Whole = Annotated[RolloutSettings, PlainSerializer(_whole)]
 """Also what is null, which says something there."""
 
 
-class Speed(Part):
+class Speed(InternalPart):
     """Of a worker while it had about so many requests.
 
     Attributes:
@@ -40,7 +40,7 @@ class Speed(Part):
     tokens_per_s: float
 
 
-class Baseline(Part):
+class Baseline(InternalPart):
     """What it was like before.
 
     Attributes:
@@ -52,7 +52,7 @@ class Baseline(Part):
     speeds: dict[WorkerId, list[Speed]] = {}
 
 
-class Rollout(Part):
+class Rollout(InternalPart):
     """One version on its way to all workers.
 
     Attributes:
@@ -97,7 +97,7 @@ class Rollout(Part):
         return [worker for step in self.steps[: self.step + 1] for worker in step]
 
 
-class RolloutState(Internal):
+class RolloutState(InternalMessage):
     """What is rolled out; JetStream keeps it.
 
     Attributes:
@@ -113,7 +113,7 @@ class RolloutState(Internal):
     history: list[Rollout] = []
 
 
-class Version(Internal):
+class Version(InternalMessage):
     """One version of cluster.yaml; JetStream keeps it."""
 
     version: Count
@@ -179,7 +179,7 @@ ROLLOUT_ORDERS: dict[str, type[RolloutOrder]] = {
 """The order that each verb of `mlx.rollout.<verb>` carries."""
 
 
-class RolloutReply(Internal):
+class RolloutReply(InternalMessage):
     """What the leader says of an order."""
 
     controller: ControllerId

@@ -1,11 +1,11 @@
 """Why a request went where it went: what `cluster route` shows, and who asks with `debug` gets."""
 
+from shared.codec import InternalMessage, InternalPart
 from shared.ids import ControllerId, ModelId, SkillName, WorkerId
-from shared.messages.codec import Internal, Part
 from shared.messages.events import Tier
 
 
-class ForecastMs(Part):
+class ForecastMs(InternalPart):
     """Predicted milliseconds to the first token: until the model is loaded, for a place in a batch
     or the prompts that were there before, to restore what is kept, to compute the rest of the
     prompt, for the first step; and all together."""
@@ -18,7 +18,7 @@ class ForecastMs(Part):
     total: float
 
 
-class RouteCandidate(Part):
+class RouteCandidate(InternalPart):
     """A worker that could serve a request.
 
     Attributes:
@@ -36,7 +36,7 @@ class RouteCandidate(Part):
     forecast_ms: ForecastMs
 
 
-class RouteObstacle(Part):
+class RouteObstacle(InternalPart):
     """A worker that could not, and why; `code` is a key of `errors.ERROR_CODES`."""
 
     worker: WorkerId
@@ -45,7 +45,7 @@ class RouteObstacle(Part):
     retry_after_ms: int | None = None
 
 
-class Route(Part):
+class Route(InternalPart):
     """How a controller chose.
 
     Attributes:
@@ -70,7 +70,7 @@ class Route(Part):
     others_out: int = 0
 
 
-class RouteAnswer(Internal):
+class RouteAnswer(InternalMessage):
     """A controller's answer to a request on `mlx.route.<client>.<skill>`, which it does not serve:
     the route that it would take now, or what is wrong with it."""
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 import orjson
 
+from shared.codec import decode_object
 from shared.errors import ClusterError, DecodeError, StreamFailed, is_retryable
 from shared.ids import RequestId, WorkerId
-from shared.messages.codec import decode_object
 
 StatusName = Literal[
     "accepted", "queued", "loading", "prefill", "preempted", "migrating", "running"

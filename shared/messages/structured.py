@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 from shared.messages.schemas import MAX_SCHEMA_BYTES, check_schema
 
 StructureKind = Literal["json", "regex", "choice", "grammar"]
@@ -22,7 +22,7 @@ class Structure:
     param: str
 
 
-class NamedSchema(Edge):
+class NamedSchema(ExternalModel):
     """`strict` changes nothing: a schema is always enforced."""
 
     name: Annotated[str, Field(max_length=256)] | None = None
@@ -37,7 +37,7 @@ class NamedSchema(Edge):
         return schema
 
 
-class ResponseFormat(Edge):
+class ResponseFormat(ExternalModel):
     """Free text, any JSON object, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -62,7 +62,7 @@ class ResponseFormat(Edge):
 _Long = Annotated[str, Field(min_length=1, max_length=MAX_SCHEMA_BYTES)]
 
 
-class StructuredOutputs(Edge):
+class StructuredOutputs(ExternalModel):
     """Exactly one of: a JSON schema, a regular expression for the whole content, strings to choose
     from, a grammar in Lark's notation."""
 

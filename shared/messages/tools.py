@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 from shared.messages.schemas import check_schema
 
 TOOL_NAME_PATTERN = r"^[A-Za-z0-9_.:-]{1,128}$"
@@ -13,7 +13,7 @@ MAX_TOOLS = 1024
 ToolName = Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
 
 
-class Function(Edge):
+class Function(ExternalModel):
     """A function; `parameters` is the JSON schema of its arguments, an object."""
 
     name: ToolName
@@ -29,19 +29,19 @@ class Function(Edge):
         return schema
 
 
-class Tool(Edge):
+class Tool(ExternalModel):
     type: Literal["function"]
     function: Function
 
 
-class CalledFunction(Edge):
+class CalledFunction(ExternalModel):
     """`arguments` is JSON as a string, as the model wrote it."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: str = ""
 
 
-class ToolCall(Edge):
+class ToolCall(ExternalModel):
     """A call that an assistant made."""
 
     id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -49,11 +49,11 @@ class ToolCall(Edge):
     function: CalledFunction
 
 
-class NamedFunction(Edge):
+class NamedFunction(ExternalModel):
     name: ToolName
 
 
-class NamedTool(Edge):
+class NamedTool(ExternalModel):
     """The one tool that must be called."""
 
     type: Literal["function"]
@@ -63,7 +63,7 @@ class NamedTool(Edge):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
-class Tools(Edge):
+class Tools(ExternalModel):
     """The part of a request that is about tools."""
 
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None

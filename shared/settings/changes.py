@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shared.settings.models import ModelSource
 from shared.settings.rolled_out import OF_THE_MACHINE
-from shared.settings.tree import ClusterSettings, ModelSource
+from shared.settings.tree import ClusterSettings
 
 Effect = Literal["live", "models", "restart"]
 """At once; at once, but models are to be loaded first; when the process has started again."""
@@ -45,7 +46,7 @@ _OF_CONTROLLERS = ("skills", "logging", "controller", "worker.kv_cache.prompt_ru
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingDifference:
     """One setting, by its path with dots; None where it is not there."""
 
     key: str
@@ -53,11 +54,11 @@ class Change:
     after: Any
 
 
-def changes(before: ClusterSettings, after: ClusterSettings) -> list[Change]:
+def changes(before: ClusterSettings, after: ClusterSettings) -> list[SettingDifference]:
     """All that differs, but for what each machine says for itself, in the order of the file."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
     return [
-        Change(key, old.get(key), new.get(key))
+        SettingDifference(key, old.get(key), new.get(key))
         for key in dict.fromkeys([*old, *new])
         if old.get(key) != new.get(key)
     ]

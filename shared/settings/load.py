@@ -16,11 +16,11 @@ from pydantic_settings import (
     SettingsError as PydanticSettingsError,
 )
 
+from shared.codec import shortened
 from shared.errors import SettingsError
-from shared.messages.codec import shortened
 from shared.settings.origin import PREFIX, Origin, section, value_shape
 from shared.settings.overrides import Machine, Values, merged, overridden
-from shared.settings.rolled_out import RolledOut, combined
+from shared.settings.rolled_out import RolledOutVersion, combined
 from shared.settings.tree import ClusterSettings
 from shared.settings.yaml_file import YamlFile
 
@@ -34,7 +34,7 @@ def load_settings(
     flags: Mapping[str, Any] | None = None,
     joined: Mapping[str, Any] | None = None,
     *,
-    rolled_out: RolledOut | None = None,
+    rolled_out: RolledOutVersion | None = None,
     machine: Callable[[ClusterSettings], Machine] | None = None,
 ) -> ClusterSettings:
     """Read the settings once, at the start of a process.

@@ -7,8 +7,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from shared.codec import shortened
 from shared.errors import SettingsError
-from shared.messages.codec import shortened
 from shared.settings.tree import ClusterSettings
 from shared.settings.yaml_file import Location, YamlFile
 

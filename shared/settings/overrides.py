@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from shared.settings.tree import ClusterSettings, Match
+from shared.settings.tree import ClusterSettings, WorkerMatch
 
 Values = dict[str, Any]
 """As in the file: nested, with only what is said there."""
@@ -20,7 +20,7 @@ class Machine:
     chip: str = ""
     memory_bytes: int = 0
 
-    def fits(self, match: Match) -> bool:
+    def fits(self, match: WorkerMatch) -> bool:
         if match.workers is not None and not any(
             fnmatchcase(self.worker, pattern) for pattern in match.workers
         ):

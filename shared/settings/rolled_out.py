@@ -22,7 +22,7 @@ OF_THE_MACHINE: Sequence[tuple[str, ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class RolledOut:
+class RolledOutVersion:
     """
     Attributes:
         version: 1 and up.

@@ -10,7 +10,7 @@ from shared.access.keys import new_seed, public_key
 from shared.access.membership import Membership
 from shared.access.roles import Role
 from shared.access.server_config import ServerFiles, User, server_config
-from shared.settings.tree import Nats, Tls
+from shared.settings.nats import NatsSettings, TlsSettings
 
 NAMES: Mapping[Role, Sequence[str]] = {
     "client": ("local", "ada"),
@@ -30,7 +30,7 @@ _PLACED = ("host", "port", "jetstream")
 """Settings that each server has for itself."""
 
 
-def nats_of(member: Membership, folder: Path, *servers: str) -> Nats:
+def nats_of(member: Membership, folder: Path, *servers: str) -> NatsSettings:
     """How somebody connects who has a token of a cluster of its own.
 
     Args:
@@ -41,10 +41,10 @@ def nats_of(member: Membership, folder: Path, *servers: str) -> Nats:
     seed, authority = folder / f"{member.name}.nk", folder / "authority.crt"
     seed.write_text(member.seed)
     authority.write_text(member.authority)
-    return Nats(
+    return NatsSettings(
         servers=list(servers) or member.servers,
         nkey_seed_file=str(seed),
-        tls=Tls(ca_file=str(authority)),
+        tls=TlsSettings(ca_file=str(authority)),
     )
 
 
@@ -81,7 +81,7 @@ class Members:
         settings: dict[str, Any] = json.loads((self.folder / _SERVER).read_text())
         return settings
 
-    def nats(self, server: str, role: Role, name: str) -> Nats:
+    def nats(self, server: str, role: Role, name: str) -> NatsSettings:
         """How the one of that role and name connects.
 
         Raises:
@@ -89,7 +89,7 @@ class Members:
         """
         return self._nats(server, role, name)
 
-    def tester(self, server: str) -> Nats:
+    def tester(self, server: str) -> NatsSettings:
         """How what listens in, or plays several parts, connects: it may do everything."""
         return self._nats(server, _TESTER, _TESTER)
 
@@ -99,12 +99,14 @@ class Members:
             line = line.replace(f"$G/nkey:{public_key(seed.read_text())}", seed.stem)
         return line
 
-    def _nats(self, server: str, role: str, name: str) -> Nats:
+    def _nats(self, server: str, role: str, name: str) -> NatsSettings:
         seed = self._seed(role, name)
         if not seed.exists():
             raise LookupError(f"no {role} {name!r} among the NAMES of {__name__}")
         authority = str(self.folder / _AUTHORITY)
-        return Nats(servers=[server], nkey_seed_file=str(seed), tls=Tls(ca_file=authority))
+        return NatsSettings(
+            servers=[server], nkey_seed_file=str(seed), tls=TlsSettings(ca_file=authority)
+        )
 
     def _new_key(self, role: str, name: str) -> str:
         seed = new_seed()

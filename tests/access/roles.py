@@ -20,7 +20,7 @@ from shared.bus import Bus
 from shared.bus.options import client_options
 from shared.cli.local.access import variables
 from shared.ids import LOCAL_CLIENT
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from shared.subjects import inbox_prefix
 from tests.access.members import Members
 from tests.access.refusals import Refusals
@@ -63,18 +63,20 @@ def is_secured(server: str) -> bool:
     return _port(server) in _secured_ports
 
 
-def as_role(role: Role, name: str, server: str) -> Nats:
+def as_role(role: Role, name: str, server: str) -> NatsSettings:
     """How the one of that role and name connects."""
-    return members().nats(server, role, name) if is_secured(server) else Nats(servers=[server])
+    return (
+        members().nats(server, role, name) if is_secured(server) else NatsSettings(servers=[server])
+    )
 
 
-def as_client(server: str, name: str = LOCAL_CLIENT) -> Nats:
+def as_client(server: str, name: str = LOCAL_CLIENT) -> NatsSettings:
     return as_role("client", name, server)
 
 
-def as_tester(server: str) -> Nats:
+def as_tester(server: str) -> NatsSettings:
     """How what listens in, or plays several parts, connects: it may do everything."""
-    return members().tester(server) if is_secured(server) else Nats(servers=[server])
+    return members().tester(server) if is_secured(server) else NatsSettings(servers=[server])
 
 
 def environment(role: Role, name: str, server: str) -> dict[str, str]:
@@ -97,7 +99,9 @@ async def connect_as(role: Role, name: str, server: str, *, wait_s: float = 10) 
     return await Bus.connect(nats, name=f"{role} {name}", inbox_prefix=prefix, wait_s=wait_s)
 
 
-def connect_options(nats: Nats, role: Role = "client", name: str = LOCAL_CLIENT) -> dict[str, Any]:
+def connect_options(
+    nats: NatsSettings, role: Role = "client", name: str = LOCAL_CLIENT
+) -> dict[str, Any]:
     """The same for `nats.connect`, with inboxes of that role and name."""
     options = client_options(nats, name="test", inbox_prefix=inbox_prefix(role, name))
     kept = ("servers", "inbox_prefix", "nkeys_seed", "tls")

@@ -7,7 +7,7 @@ import pytest
 
 from shared.bus import Bus
 from shared.errors import BusUnreachable
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.members import Members
 from tests.access.refusals import Refusals
 from tests.processes import NatsProcess
@@ -30,7 +30,7 @@ def guarded(tmp_path: Path, members: Members) -> Iterator[NatsProcess]:
         yield server
 
 
-async def connected(nats: Nats) -> Bus:
+async def connected(nats: NatsSettings) -> Bus:
     return await Bus.connect(nats, name="test", inbox_prefix="_INBOX.local", wait_s=30)
 
 
@@ -38,7 +38,7 @@ async def test_who_has_no_key_stays_outside(guarded: NatsProcess, members: Membe
     for known in (members.nats(guarded.url, "client", "local"), members.tester(guarded.url)):
         await (await connected(known)).close()
     with pytest.raises(BusUnreachable):
-        await Bus.connect(Nats(servers=[guarded.url]), name="test", wait_s=0)
+        await Bus.connect(NatsSettings(servers=[guarded.url]), name="test", wait_s=0)
     keyless = known.model_copy(update={"nkey_seed_file": None})
     with pytest.raises(BusUnreachable):
         await Bus.connect(keyless, name="test", wait_s=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from shared.cli.local.cluster import Plan
+from shared.cli.local.cluster import LocalPlan
 from shared.cli.local.model import fetch_demo_model
 from shared.cli.options import read_settings, reports_errors
 from shared.cli.up import Up, settings_of_flags
@@ -29,7 +29,7 @@ def main(
     members: Path, folder: Path, workers: int, model: str | None, http_port: int | None
 ) -> None:
     settings = read_settings(None, None, None, settings_of_flags(model, http_port))
-    plan = Plan(
+    plan = LocalPlan(
         workers=workers,
         host="127.0.0.1",
         port=0,

@@ -71,7 +71,7 @@ def compare(said: Said, tokens: Sequence[Token], limits: Limits) -> Compared:
 def _gap(expected: npt.NDArray[np.float64], token: Token) -> float:
     if token.logprobs is None or token.token_id is None:
         return np.inf
-    pairs = [(token.token_id, token.logprobs.drawn), *token.logprobs.top]
+    pairs = [(token.token_id, token.logprobs.sampled), *token.logprobs.top]
     return max(
         0.0 if value == expected[id_] else abs(value - expected[id_]) for id_, value in pairs
     )

@@ -19,8 +19,8 @@ from tests.architectures.references import Ids, Said, load_reference, say_alone,
 from tests.architectures.served_rows import ANSWER_TOKENS, Answers, ServedRows
 from tests.architectures.small_model import write_model
 from worker.engine.agreement import allowed_gap
+from worker.engine.batching_verdicts import cache_kinds
 from worker.engine.model import LoadedModel, load_model
-from worker.engine.verdicts import cache_kinds
 from worker.link.messages import LoadModel
 
 Outcome = Literal["batched", "alone", "refused", "wrong"]

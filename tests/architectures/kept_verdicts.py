@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from shared.messages.events import Batching
 from tests.architectures.judgement import Judgement
-from worker.engine.verdicts import DATA, Verdict, key
+from worker.engine.batching_verdicts import DATA, BatchingVerdict, key
 
 
 def keep(judgements: Iterable[Judgement]) -> None:
@@ -20,11 +20,11 @@ def keep(judgements: Iterable[Judgement]) -> None:
     DATA.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def verdicts_of(judgements: Iterable[Judgement], release: str) -> dict[str, Verdict]:
+def verdicts_of(judgements: Iterable[Judgement], release: str) -> dict[str, BatchingVerdict]:
     """By key. Where several models have one key, rows of none go together if those of one may not.
     Of what was wrong or refused there is none: that depends on more than the key, so it is probed.
     """
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, BatchingVerdict] = {}
     judgements = list(judgements)
     wrong = {
         key(each.module, each.caches, release) for each in judgements if each.outcome == "wrong"
@@ -35,5 +35,5 @@ def verdicts_of(judgements: Iterable[Judgement], release: str) -> dict[str, Verd
         name = key(each.module, each.caches, release)
         if name not in wrong and (name not in verdicts or each.outcome == "alone"):
             batching: Batching = "together" if each.outcome == "batched" else "alone"
-            verdicts[name] = Verdict(batching, each.reason if batching == "alone" else None)
+            verdicts[name] = BatchingVerdict(batching, each.reason if batching == "alone" else None)
     return verdicts

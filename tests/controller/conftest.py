@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller import lists
+from controller.prompt_lists import list_runner
 from shared.bus import Bus
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.driven_runner import DrivenRunner
 from tests.controller.running import Running, running_controller
 from tests.worker.virtual_time import Clock
 
 
 @pytest.fixture
-async def cluster(nats_settings: Nats, bus: Bus) -> AsyncIterator[Running]:
+async def cluster(nats_settings: NatsSettings, bus: Bus) -> AsyncIterator[Running]:
     async with running_controller(nats_settings, bus) as running:
         yield running
 
@@ -22,5 +22,5 @@ async def cluster(nats_settings: Nats, bus: Bus) -> AsyncIterator[Running]:
 def runner(monkeypatch: pytest.MonkeyPatch) -> DrivenRunner:
     clock = Clock()
     monkeypatch.setattr("time.monotonic", clock)
-    monkeypatch.setattr(lists, "awake_or_asleep", clock)
+    monkeypatch.setattr(list_runner, "awake_or_asleep", clock)
     return DrivenRunner(clock)

@@ -1,13 +1,12 @@
-"""A `ListRunner` that a test drives: its leader, its workers and its clients are what the test
-says."""
+"""A `PromptListRunner` driven by a test, which plays its leader, its workers and its clients."""
 
 from typing import Any
 
-from controller.lists import ListRunner
+from controller.prompt_lists.list_runner import PromptListRunner
 from controller.requests.events import Event, Finish, ListEnded, Published, Queried
-from controller.requests.instructions import OrderList
-from controller.requests.request import Request, RequestKey
-from shared.bus import Message
+from controller.requests.instructions import SendToListRunner
+from controller.requests.request import ClientRequest, RequestKey
+from shared.bus import BusMessage
 from shared.ids import WorkerId
 from shared.messages.stream import (
     ChoiceOutput,
@@ -50,9 +49,9 @@ class DrivenRunner:
         self.connections = 1
         self.events: list[Event] = []
         self.put: list[tuple[str, list[StreamMessage], str]] = []
-        self.known: dict[RequestKey, Request] = {}
+        self.known: dict[RequestKey, ClientRequest] = {}
         self._read = self._missed = 0
-        self._runner = ListRunner(
+        self._runner = PromptListRunner(
             self._submit,
             self.known.get,
             lambda whole: (self.slots, self.most),
@@ -72,18 +71,18 @@ class DrivenRunner:
 
     # The leader.
 
-    def serve(self, prompts: int = 2, *, request_id: str = "r", **fields: Any) -> Request:
+    def serve(self, prompts: int = 2, *, request_id: str = "r", **fields: Any) -> ClientRequest:
         """One more list; each prompt has a number."""
         texts = [f"prompt {number}" for number in range(prompts)]
         body = {"prompt": texts, **fields}
         whole = request(request_id, now=self.clock.now, **body)
-        self._runner.take(OrderList("serve", whole))
+        self._runner.take(SendToListRunner("serve", whole))
         return whole
 
-    def order(self, verb: Any, whole: Request, **fields: Any) -> None:
-        self._runner.take(OrderList(verb, whole, **fields))
+    def order(self, verb: Any, whole: ClientRequest, **fields: Any) -> None:
+        self._runner.take(SendToListRunner(verb, whole, **fields))
 
-    def new_parts(self) -> list[Request]:
+    def new_parts(self) -> list[ClientRequest]:
         """Those that were submitted since the last look, also again."""
         published = [each.request for each in self.events if isinstance(each, Published)]
         new, self._read = published[self._read :], len(published)
@@ -92,7 +91,7 @@ class DrivenRunner:
     def new_prompts(self) -> list[str]:
         return [str(part.contents.prompt) for part in self.new_parts()]
 
-    def run(self, *parts: Request) -> None:
+    def run(self, *parts: ClientRequest) -> None:
         """A worker has these."""
         for part in parts:
             self._move(part, "running", 1)
@@ -117,18 +116,18 @@ class DrivenRunner:
         if isinstance(event, Published):
             self.known.setdefault(event.request.key, event.request)
 
-    def _move(self, part: Request, state: Any, attempt: int) -> None:
+    def _move(self, part: ClientRequest, state: Any, attempt: int) -> None:
         known = self.known[part.key]
         known.state, known.worker, known.attempt = state, W1, attempt
 
     # Workers.
 
-    def say(self, part: Request, status: StatusName) -> None:
+    def say(self, part: ClientRequest, status: StatusName) -> None:
         self.hear(Status(*_origin(part), status))
 
     def speak(
         self,
-        part: Request,
+        part: ClientRequest,
         index: int,
         *token_ids: int,
         choice: int = 0,
@@ -142,7 +141,7 @@ class DrivenRunner:
 
     def end(
         self,
-        part: Request,
+        part: ClientRequest,
         index: int,
         *token_ids: int,
         choice: int = 0,
@@ -158,7 +157,7 @@ class DrivenRunner:
         count = usage or Usage(5, 1, index + len(token_ids))
         self.hear(Done(*_origin(part), count, timings, (output,), route, warnings))
 
-    def answer(self, part: Request, *token_ids: int) -> None:
+    def answer(self, part: ClientRequest, *token_ids: int) -> None:
         """The same whole answer in each choice."""
         n = part.contents.n
         for choice in range(n - 1):
@@ -166,7 +165,9 @@ class DrivenRunner:
         usage = Usage(5, 1, n * len(token_ids))
         self.end(part, 0, *token_ids, choice=n - 1, usage=usage)
 
-    def fail(self, part: Request, code: str, message: str = "it failed", **fields: Any) -> None:
+    def fail(
+        self, part: ClientRequest, code: str, message: str = "it failed", **fields: Any
+    ) -> None:
         """The leader or a worker ends a part."""
         known = self.known[part.key]
         known.state, known.ended_well = "ended", False
@@ -174,9 +175,9 @@ class DrivenRunner:
 
     def hear(self, *messages: StreamMessage) -> None:
         for message in messages:
-            self.receive(Message(f"{RUNNER}.parts", "", encode(message, multiplex=True)))
+            self.receive(BusMessage(f"{RUNNER}.parts", "", encode(message, multiplex=True)))
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: BusMessage) -> None:
         self._runner.on_message(message)
 
     def miss(self, inbox: str = INBOX) -> bool:
@@ -186,7 +187,7 @@ class DrivenRunner:
         asked = any(reply == subject for _, _, reply in self.put[self._missed :])
         self._missed = len(self.put)
         if asked:
-            self.receive(Message(subject, "", b"", no_responders=True))
+            self.receive(BusMessage(subject, "", b"", no_responders=True))
         return asked
 
     # Time.
@@ -236,7 +237,7 @@ class DrivenRunner:
         return end.error
 
 
-def _origin(part: Request) -> tuple[Any, int, WorkerId]:
+def _origin(part: ClientRequest) -> tuple[Any, int, WorkerId]:
     return part.request_id, 1, W1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.bus import Bus
 from shared.ids import ControllerId
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.running import Running, running_controller
 from tests.controller.simulated_worker import SimulatedWorker
 
@@ -31,7 +31,7 @@ class Pair:
 
 @contextlib.asynccontextmanager
 async def running_pair(
-    nats: Nats, bus: Bus, *, first_nats: Nats | None = None, **sections: Any
+    nats: NatsSettings, bus: Bus, *, first_nats: NatsSettings | None = None, **sections: Any
 ) -> AsyncIterator[Pair]:
     """
     Args:

@@ -6,20 +6,20 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from controller.requests.machine import RequestMachine
+from controller.lifecycle.machine import RequestMachine
 from controller.service import Controller
 from shared import subjects
 from shared.bus import Bus
+from shared.codec import decode, encode
 from shared.ids import LOCAL_CLIENT, ControllerId, ModelId, RequestId, SkillName
 from shared.logs import LogStore
-from shared.messages.codec import decode, encode
 from shared.messages.control import RequestState
 from shared.messages.dispatch import Dispatch, Transfer, TransferReply
 from shared.messages.request import InferenceRequest
 from shared.messages.stream import Failed, Status, StreamMessage
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import connect_as, is_secured
 from tests.controller.inbox import Inbox
 from tests.controller.simulated_worker import WAIT_S, SimulatedWorker
@@ -187,7 +187,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running_controller(
-    nats: Nats,
+    nats: NatsSettings,
     bus: Bus,
     *,
     name: ControllerId = CONTROLLER,

@@ -30,7 +30,7 @@ class SimulatedRequests:
     """
 
     def __init__(self) -> None:
-        self.given_back: set[tuple[RequestId, int]] = set()
+        self.requeued: set[tuple[RequestId, int]] = set()
         self._held: dict[_Key, _Held] = {}
 
     def accept(self, dispatch: Dispatch) -> None:
@@ -47,7 +47,7 @@ class SimulatedRequests:
         self, dispatch: Dispatch, state: ClaimedState, failure: RequestFailed | None = None
     ) -> None:
         if state == "returned":
-            self.given_back.add((dispatch.request_id, dispatch.attempt))
+            self.requeued.add((dispatch.request_id, dispatch.attempt))
         for held in self._of(dispatch):
             held.state, held.failure = state, failure
 

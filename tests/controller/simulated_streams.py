@@ -4,8 +4,8 @@ from typing import Any
 
 from shared import subjects
 from shared.bus import Bus
+from shared.codec import encode
 from shared.ids import BootId, WorkerId
-from shared.messages.codec import encode
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import (
     RequestEvent,
@@ -26,7 +26,7 @@ from shared.messages.stream import (
 )
 from shared.messages.stream import encode as encode_stream
 from tests.controller.simulated_requests import SimulatedRequests
-from worker.claim import Claim
+from worker.agent.leader_claim import LeaderClaim
 
 
 class SimulatedStreams:
@@ -39,7 +39,7 @@ class SimulatedStreams:
     def __init__(self, bus: Bus, name: str, boot: str) -> None:
         self.id = WorkerId(name)
         self.boot = BootId(boot)
-        self.claim = Claim()
+        self.claim = LeaderClaim()
         self.requests = SimulatedRequests()
         self._bus = bus
 

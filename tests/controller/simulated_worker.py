@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from shared import subjects
-from shared.bus import Bus, Message, Subscription
+from shared.bus import Bus, BusMessage, Subscription
+from shared.codec import decode, encode
 from shared.errors import RequestError
 from shared.ids import RequestId
-from shared.messages.codec import decode, encode
 from shared.messages.control import (
     AttachStream,
     CancelRequest,
@@ -19,7 +19,13 @@ from shared.messages.control import (
     TellContents,
     TellSession,
 )
-from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply, DispatchResult, Refusal
+from shared.messages.dispatch import (
+    Dispatch,
+    DispatchBatch,
+    DispatchReply,
+    DispatchResult,
+    Refusal,
+)
 from shared.messages.events import EventType, KeptPrefixes, WorkerEvent
 from shared.messages.stream import Status
 from tests.controller.simulated_streams import SimulatedStreams, origin_of
@@ -114,7 +120,7 @@ class SimulatedWorker(SimulatedStreams):
         await self._accept(dispatch)
         await self._reply(self._unanswered.pop(dispatch.request_id), [result])
 
-    async def _on_dispatch(self, message: Message) -> None:
+    async def _on_dispatch(self, message: BusMessage) -> None:
         batch = decode(DispatchBatch, message.payload)
         results = []
         for dispatch in batch.dispatches:
@@ -146,7 +152,7 @@ class SimulatedWorker(SimulatedStreams):
         reply = DispatchReply(worker=self.id, boot_id=self.boot, results=list(results))
         await self._bus.publish(subject, encode(reply))
 
-    async def _on_claim(self, message: Message) -> None:
+    async def _on_claim(self, message: BusMessage) -> None:
         order = decode(ClaimWorker, message.payload)
         await self.answers_claims.wait()
         try:
@@ -158,20 +164,20 @@ class SimulatedWorker(SimulatedStreams):
             reply = ControlReply(worker=self.id, boot_id=self.boot, ok=True, claimed=claimed)
         await self._bus.publish(message.reply, encode(reply))
 
-    async def _on_contents(self, message: Message) -> None:
+    async def _on_contents(self, message: BusMessage) -> None:
         asked = decode(TellContents, message.payload).requests
         reply = ControlReply(worker=self.id, ok=True, contents=self.requests.contents(asked))
         await self._bus.publish(message.reply, encode(reply))
 
-    async def _on_probe(self, message: Message) -> None:
+    async def _on_probe(self, message: BusMessage) -> None:
         await self._bus.publish(message.reply, b"")
 
-    async def _on_attach(self, message: Message) -> None:
+    async def _on_attach(self, message: BusMessage) -> None:
         order = decode(AttachStream, message.payload)
         self.requests.listen(order.client, order.request_id, order.inbox)
         self._attached.put_nowait(order)
 
-    async def _on_session(self, message: Message) -> None:
+    async def _on_session(self, message: BusMessage) -> None:
         decode(TellSession, message.payload)
         reply = ControlReply(worker=self.id, ok=self.said is not None, said=self.said)
         await self._bus.publish(message.reply, encode(reply))
@@ -184,21 +190,21 @@ class SimulatedWorker(SimulatedStreams):
         """Return when it was asked for all that it keeps, and has told it."""
         await asyncio.wait_for(self._asked.wait(), WAIT_S)
 
-    async def _on_asked(self, message: Message) -> None:
+    async def _on_asked(self, message: BusMessage) -> None:
         reply = ControlReply(worker=self.id, ok=True, kept=self.kept)
         await self._bus.publish(message.reply, encode(reply))
         if self.kept is not None:
             self._asked.set()
 
-    async def _on_forget(self, message: Message) -> None:
+    async def _on_forget(self, message: BusMessage) -> None:
         self._forgotten.put_nowait(decode(ForgetSession, message.payload))
 
-    async def _on_cancel(self, message: Message) -> None:
+    async def _on_cancel(self, message: BusMessage) -> None:
         """One of what was given back says that it has come back, and cancels nothing."""
         order = decode(CancelRequest, message.payload)
         if order.silent:
             self.requests.forget(order.client, order.request_id, order.attempt)
-        if not order.silent or (order.request_id, order.attempt) not in self.requests.given_back:
+        if not order.silent or (order.request_id, order.attempt) not in self.requests.requeued:
             self._cancels.put_nowait(order)
 
 

@@ -9,7 +9,7 @@ import pytest
 from shared.bus import Bus
 from shared.ids import LOCAL_CLIENT, RequestId
 from shared.messages.stream import Failed
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import as_tester
 from tests.controller.running import Running, running_controller, running_state
 from tests.controller.simulated_worker import keep_silent, refuse
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_silent_worker_ends_its_request_as_lost_exactly_once(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     failover = {"heartbeat_interval_ms": 200, "missed_heartbeats": 5}
     async with running_controller(nats_settings, bus, failover=failover) as cluster:
@@ -64,7 +64,7 @@ async def test_an_attempt_that_failed_and_told_the_client_is_only_noted(cluster:
 
 @pytest.mark.parametrize("max_attempts", [1, 2, 4])
 async def test_what_was_not_started_is_tried_so_often_and_no_more(
-    nats_settings: Nats, bus: Bus, max_attempts: int
+    nats_settings: NatsSettings, bus: Bus, max_attempts: int
 ) -> None:
     retry = {"max_attempts": max_attempts}
     async with running_controller(nats_settings, bus, retry=retry) as cluster:
@@ -99,7 +99,7 @@ async def test_long_after_its_deadline_a_request_ends_and_the_worker_drops_it(
 
 @pytest.mark.parametrize("reply", ["without results", "with a code of a newer version"])
 async def test_a_strange_reply_of_a_worker_fails_its_request_and_not_the_controller(
-    nats_settings: Nats, bus: Bus, reply: str
+    nats_settings: NatsSettings, bus: Bus, reply: str
 ) -> None:
     async with running_controller(nats_settings, bus) as cluster:
         worker = await cluster.worker("w1")
@@ -133,7 +133,7 @@ async def test_a_deadline_that_passes_without_a_connection_ends_the_request_when
         assert (await again.end()).error.code == "deadline_exceeded"
 
 
-async def test_rejections_are_no_failed_attempts(nats_settings: Nats, bus: Bus) -> None:
+async def test_rejections_are_no_failed_attempts(nats_settings: NatsSettings, bus: Bus) -> None:
     async with running_controller(nats_settings, bus, retry={"max_attempts": 2}) as cluster:
         full = [await cluster.worker(f"w{number}") for number in range(3)]
         for worker in full:

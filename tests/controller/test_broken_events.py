@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shared.messages.codec import decode
+from shared.codec import decode
 from shared.messages.health import ClusterHealth, Leader
 from tests.controller.running import CONTROLLER, Running
 from tests.controller.simulated_worker import WAIT_S

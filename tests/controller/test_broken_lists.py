@@ -14,7 +14,7 @@ from shared.messages.stream import (
     Timings,
     Usage,
 )
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client
 from tests.controller.heard_list import both, dispatched, heard
 from tests.controller.inbox import failed
@@ -232,7 +232,7 @@ async def test_who_waits_for_a_whole_answer_is_never_looked_after(cluster: Runni
 # Ends of the controller's own.
 
 
-async def test_a_controller_that_shuts_down_says_so(nats_settings: Nats, bus: Bus) -> None:
+async def test_a_controller_that_shuts_down_says_so(nats_settings: NatsSettings, bus: Bus) -> None:
     async with running_controller(nats_settings, bus) as cluster:
         stream, ((one, first), _) = await both(cluster)
         await one.speak(first, 0, 1)
@@ -242,7 +242,7 @@ async def test_a_controller_that_shuts_down_says_so(nats_settings: Nats, bus: Bu
 
 
 async def test_a_list_goes_on_at_the_next_leader_when_its_own_dies(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     async with (
         running_pair(nats_settings, bus) as pair,

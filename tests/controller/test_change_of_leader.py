@@ -11,7 +11,7 @@ from shared.client import connect
 from shared.ids import LOCAL_CLIENT, RequestId
 from shared.messages.dispatch import Dispatch
 from shared.messages.stream import Status, Usage
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client
 from tests.controller.inbox import Inbox
 from tests.controller.pair import SECOND, Pair, running_pair
@@ -28,7 +28,7 @@ ENDS = pytest.mark.parametrize("how", ["it leaves", "it dies"])
 
 
 @pytest.fixture
-async def pair(nats_settings: Nats, bus: Bus) -> AsyncIterator[Pair]:
+async def pair(nats_settings: NatsSettings, bus: Bus) -> AsyncIterator[Pair]:
     async with running_pair(nats_settings, bus, waiting_room=PATIENT_ROOM) as pair:
         yield pair
 
@@ -244,7 +244,7 @@ async def test_a_turn_waits_for_the_turn_before_that_a_worker_has(pair: Pair, ho
 
 
 async def test_a_list_of_which_a_worker_has_a_part_is_transferred_and_told_whole(
-    pair: Pair, nats_settings: Nats
+    pair: Pair, nats_settings: NatsSettings
 ) -> None:
     worker = await pair.worker("w1", max_batch_size=1)
     async with connect(as_client(nats_settings.servers[0])) as client:

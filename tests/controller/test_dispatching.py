@@ -5,7 +5,7 @@ import pytest
 from shared.bus import Bus
 from shared.ids import RequestId
 from shared.messages.stream import Status
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.running import Running, running_controller
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, refuse
 
@@ -46,7 +46,7 @@ async def test_a_worker_that_does_not_answer_its_claim_gets_nothing(cluster: Run
 
 
 async def test_a_missing_ack_goes_to_the_next_worker_and_is_cancelled_silently(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     async with running_controller(nats_settings, bus, dispatch={"ack_timeout_ms": 100}) as cluster:
         first = await cluster.worker("w1")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shared.messages.codec import decode
+from shared.codec import decode
 from shared.messages.events import EngineStatus, KeptPrefixes, KVMemoryStatus
 from shared.messages.prefixes import prefix_links
 from shared.messages.request import InferenceRequest

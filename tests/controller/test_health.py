@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from shared.bus import Bus, Message
-from shared.messages.codec import decode
+from shared.bus import Bus, BusMessage
+from shared.codec import decode
 from shared.messages.health import ClusterHealth, ControllerHealth, Leader
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL
 from tests.controller.pair import FIRST, SECOND, Pair, running_pair
 from tests.controller.running import CONTROLLER, Running
@@ -56,7 +56,7 @@ async def answers_of(pair: Pair, bus: Bus, subject: str, count: int) -> list[byt
     """All answers to one question: so many, and no more."""
     answers: list[bytes] = []
 
-    async def take(message: Message) -> None:
+    async def take(message: BusMessage) -> None:
         answers.append(message.payload)
 
     inbox = bus.new_inbox()
@@ -70,7 +70,7 @@ async def answers_of(pair: Pair, bus: Bus, subject: str, count: int) -> list[byt
 
 
 async def test_every_controller_tells_its_own_health_and_the_leader_that_of_the_cluster(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     async with running_pair(nats_settings, bus) as pair:
         answers = await answers_of(pair, bus, "mlx.health.controller", 2)

@@ -11,12 +11,12 @@ import pytest
 from shared import subjects
 from shared.bus import Bus
 from shared.client import Cluster
+from shared.codec import encode
 from shared.errors import BusError, Unavailable
 from shared.ids import BootId, ClientName, ControllerId
-from shared.messages.codec import encode
 from shared.messages.dispatch import Dispatch
 from shared.messages.events import ControllerEvent, ControllerReport, EventType
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import as_tester
 from tests.controller.inbox import Inbox
 from tests.controller.pair import FIRST, QUICK, SECOND, Pair, running_pair
@@ -33,7 +33,7 @@ PATIENT_ROOM = {"max_wait_ms": 60_000}
 
 
 @pytest.fixture
-async def pair(nats_settings: Nats, bus: Bus) -> AsyncIterator[Pair]:
+async def pair(nats_settings: NatsSettings, bus: Bus) -> AsyncIterator[Pair]:
     async with running_pair(nats_settings, bus, waiting_room=PATIENT_ROOM) as pair:
         yield pair
 
@@ -93,7 +93,7 @@ async def ends_once(inbox: Inbox, leader: Running) -> None:
 
 
 async def test_one_of_three_leads_and_the_next_in_a_higher_term_whoever_that_is(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     async with AsyncExitStack() as stack:
         names = (FIRST, SECOND, THIRD)
@@ -129,7 +129,7 @@ async def test_when_the_leader_is_gone_without_a_word_another_one_serves(
 
 
 async def test_where_failover_is_off_nobody_overtakes_a_leader_whose_lease_has_not_expired(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     patient = {**QUICK, "enabled": False}
     async with (

@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.fleet.registry import Registry
 from controller.metrics_server import serving_metrics
-from controller.requests.metrics import Metrics, Totals, load_deviation
+from controller.requests.metrics import ControllerMetrics, Totals, load_deviation
 from shared.bus import Bus
 from shared.errors import SettingsError
-from shared.settings.tree import Metrics as MetricsSettings
-from shared.settings.tree import Nats
+from shared.settings.controller import MetricsSettings as MetricsSettings
+from shared.settings.nats import NatsSettings
 from tests.controller.running import Running, running_controller
 from tests.controller.simulated_worker import refuse
 from tests.controller.values import view
@@ -28,7 +28,7 @@ ANY_PORT = MetricsSettings(enabled=True, port=0)
 
 
 def figures_of(registry: Registry) -> CollectorRegistry:
-    metrics = Metrics(registry)
+    metrics = ControllerMetrics(registry)
     metrics.totals = Totals(waiting=7, waited=9, unplaced=2, dispatches=30, messages=4)
     return metrics.registry
 
@@ -67,7 +67,9 @@ async def test_requests_are_counted_by_model_worker_and_code(cluster: Running) -
     assert figures["mlx_controller_worker_requests", "sent_since", "w1"] == 0
 
 
-async def test_rejections_retries_and_failures_are_counted(nats_settings: Nats, bus: Bus) -> None:
+async def test_rejections_retries_and_failures_are_counted(
+    nats_settings: NatsSettings, bus: Bus
+) -> None:
     async with running_controller(nats_settings, bus, retry={"initial_delay_ms": 1}) as cluster:
         full = await cluster.worker("w1")
         full.answer = refuse("queue_full")

@@ -9,7 +9,7 @@ import pytest
 from shared.bus import Bus
 from shared.messages.dispatch import Continuation, Dispatch
 from shared.messages.stream import Done, Status
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.inbox import Inbox
 from tests.controller.running import Running, running_controller, running_state
 from tests.controller.simulated_worker import SimulatedWorker
@@ -47,7 +47,7 @@ Pair = tuple[SimulatedWorker, SimulatedWorker]
 
 
 @pytest.fixture
-async def roomy(nats_settings: Nats, bus: Bus) -> AsyncIterator[Running]:
+async def roomy(nats_settings: NatsSettings, bus: Bus) -> AsyncIterator[Running]:
     """A controller in which requests wait for workers."""
     room = {"max_wait_ms": 60_000}
     async with running_controller(nats_settings, bus, waiting_room=room) as running:
@@ -77,7 +77,7 @@ async def test_when_its_worker_leaves_another_one_goes_on_from_its_tokens(
 
 
 async def test_it_goes_on_with_the_model_that_began_and_with_no_other(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     async with running_controller(nats_settings, bus, models=["best", "demo"]) as cluster:
         first = await cluster.worker("w1")
@@ -210,7 +210,7 @@ async def test_who_was_cancelled_does_not_go_on(cluster: Running, pair: Pair) ->
 
 @pytest.fixture(params=[0, 1, 3])
 async def limited(
-    nats_settings: Nats, bus: Bus, request: pytest.FixtureRequest
+    nats_settings: NatsSettings, bus: Bus, request: pytest.FixtureRequest
 ) -> AsyncIterator[tuple[Running, int]]:
     limit = request.param
     failover = {"heartbeat_interval_ms": 1000, "missed_heartbeats": 100, "migration_limit": limit}

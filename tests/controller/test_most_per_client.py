@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared.bus import Bus
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.inbox import Inbox, failed
 from tests.controller.running import Running, running_controller
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def strict(nats_settings: Nats, bus: Bus) -> AsyncIterator[Running]:
+async def strict(nats_settings: NatsSettings, bus: Bus) -> AsyncIterator[Running]:
     """A controller that takes two of each client."""
     async with running_controller(nats_settings, bus, strict=True, most_per_client=2) as running:
         yield running
@@ -54,7 +54,9 @@ async def test_the_same_one_again_is_none_more(strict: Running) -> None:
     assert again.rest() == []
 
 
-async def test_where_clients_are_not_known_nobody_is_counted(nats_settings: Nats, bus: Bus) -> None:
+async def test_where_clients_are_not_known_nobody_is_counted(
+    nats_settings: NatsSettings, bus: Bus
+) -> None:
     async with running_controller(nats_settings, bus, strict=False, most_per_client=1) as cluster:
         await cluster.worker("w1")
         for _ in range(3):

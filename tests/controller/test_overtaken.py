@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from controller import leader
+from controller.leader import leader
 from shared import subjects
-from shared.bus import Bus, Message, Subscription
-from shared.bus.lease_store import Kept
+from shared.bus import Bus, BusMessage, Subscription
+from shared.bus.lease_store import LeaseValue
+from shared.codec import decode_object, encode
 from shared.errors import BusError
 from shared.ids import BootId, ControllerId
-from shared.messages.codec import decode_object, encode
 from shared.messages.events import ControllerEvent, ControllerReport
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.pair import Pair, running_pair
 from tests.controller.running import Running
 from tests.controller.simulated_worker import SimulatedWorker
@@ -45,11 +45,14 @@ class Cut(Pair):
 
 
 @pytest.fixture
-async def cut(nats_settings: Nats, bus: Bus) -> AsyncIterator[Cut]:
+async def cut(nats_settings: NatsSettings, bus: Bus) -> AsyncIterator[Cut]:
     async with (
         NatsProxy(nats_settings.servers[0]) as line,
         running_pair(
-            nats_settings, bus, first_nats=Nats(servers=[line.url]), waiting_room=PATIENT_ROOM
+            nats_settings,
+            bus,
+            first_nats=NatsSettings(servers=[line.url]),
+            waiting_room=PATIENT_ROOM,
         ) as pair,
     ):
         yield Cut(pair, line)
@@ -59,7 +62,7 @@ async def heard_orders(bus: Bus) -> list[int]:
     """The terms of dispatches and orders to workers, from now on."""
     terms: list[int] = []
 
-    async def take(message: Message) -> None:
+    async def take(message: BusMessage) -> None:
         terms.append(int(decode_object(message.payload)["term"]))
 
     for kind in ("infer", "control.*"):
@@ -119,7 +122,7 @@ def heartbeat_of(controller: ControllerReport) -> ControllerEvent:
 class SilentStore:
     """JetStream without a quorum: it does not answer."""
 
-    async def look(self, *, timeout_s: float) -> Kept:
+    async def look(self, *, timeout_s: float) -> LeaseValue:
         await asyncio.sleep(timeout_s)
         raise BusError("no answer")
 

@@ -3,10 +3,10 @@
 import pytest
 
 from shared.bus import Bus
+from shared.codec import decode
 from shared.errors import RequestTimedOut
-from shared.messages.codec import decode
 from shared.messages.control import RequestState
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.inbox import Inbox
 from tests.controller.pair import running_pair
 from tests.controller.running import CONTROLLER, Running, running_controller, running_state
@@ -58,7 +58,7 @@ async def test_a_query_for_an_unknown_request_is_told_so(
 
 
 async def test_a_query_for_an_unknown_request_is_not_answered_while_a_worker_has_yet_to_tell(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     """Of a worker that was there when this one began to lead: it may have the request."""
     async with running_pair(nats_settings, bus) as pair:
@@ -119,7 +119,7 @@ async def test_cancelling_before_the_ack_takes_effect_when_it_comes(cluster: Run
 
 
 async def test_cancelling_before_any_worker_took_it_ends_it_as_cancelled(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     async with running_controller(nats_settings, bus, dispatch={"ack_timeout_ms": 300}) as cluster:
         first = await cluster.worker("w1")

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from shared.bus import Bus, Message
-from shared.settings.tree import Nats
+from shared.bus import Bus, BusMessage
+from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL
 from tests.controller.running import CONTROLLER, Running, running_controller
 
@@ -44,9 +44,9 @@ async def test_no_answer_is_an_order(
     await cluster.worker("w1")
     inbox = await cluster.ask(request_id="r")
     await inbox.next()
-    orders: list[Message] = []
+    orders: list[BusMessage] = []
 
-    async def take(message: Message) -> None:
+    async def take(message: BusMessage) -> None:
         orders.append(message)
 
     await bus.subscribe(ORDER, take)
@@ -70,11 +70,11 @@ async def test_no_answer_is_an_order(
     ],
 )
 async def test_under_the_strict_rule_nobody_is_answered_in_the_inbox_of_another(
-    nats_settings: Nats, bus: Bus, subject: str, payload: bytes
+    nats_settings: NatsSettings, bus: Bus, subject: str, payload: bytes
 ) -> None:
     heard: list[str] = []
 
-    async def take(message: Message) -> None:
+    async def take(message: BusMessage) -> None:
         heard.append(message.subject)
 
     async with running_controller(nats_settings, bus, strict=True) as cluster:
@@ -93,7 +93,7 @@ async def test_under_the_strict_rule_nobody_is_answered_in_the_inbox_of_another(
 
 
 async def test_under_the_strict_rule_no_stream_is_attached_to_the_inbox_of_another(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     async with running_controller(nats_settings, bus, strict=True) as cluster:
         worker = await cluster.worker("w1")

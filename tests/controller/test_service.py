@@ -6,7 +6,7 @@ from shared.bus import Bus
 from shared.errors import NoResponders
 from shared.ids import ClientName, RequestId
 from shared.messages.request import default_seed
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.inbox import failed
 from tests.controller.running import Running, running_controller, running_state
 
@@ -106,7 +106,7 @@ async def test_the_same_id_of_another_client_is_another_request(cluster: Running
 
 
 async def test_a_controller_that_stops_alone_ends_what_runs_and_takes_nothing_more(
-    nats_settings: Nats, bus: Bus
+    nats_settings: NatsSettings, bus: Bus
 ) -> None:
     async with running_controller(nats_settings, bus) as cluster:
         worker = await cluster.worker("w1")

@@ -7,7 +7,7 @@ import pytest
 from controller.requests.events import Finish
 from shared.bus import Bus
 from shared.messages.stream import StreamError
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.running import Running, running_state
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, refuse
 from tests.controller.values import models
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def start(nats_settings: Nats, bus: Bus) -> Start:
+def start(nats_settings: NatsSettings, bus: Bus) -> Start:
     return starter(nats_settings, bus)
 
 

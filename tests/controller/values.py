@@ -3,7 +3,7 @@
 from typing import Any
 
 from controller.fleet.worker_view import WorkerView
-from controller.requests.request import Request
+from controller.requests.request import ClientRequest
 from shared.ids import BootId, ClientName, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.events import ModelState, ModelStatus, WorkerReport
 from shared.messages.request import InferenceRequest
@@ -43,10 +43,10 @@ def able(*abilities: str) -> list[ModelStatus]:
     return [ModelStatus(id=DEMO, state="warm", abilities=list(abilities))]
 
 
-def request(request_id: str = "r", *, now: float = 0.0, **fields: Any) -> Request:
+def request(request_id: str = "r", *, now: float = 0.0, **fields: Any) -> ClientRequest:
     """As Ada asks it."""
     body = InferenceRequest(**{"prompt": "x", **fields})
-    return Request.arrived(
+    return ClientRequest.arrived(
         ADA,
         CHAT,
         ["_INBOX.x"],

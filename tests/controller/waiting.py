@@ -8,11 +8,11 @@ from typing import Any
 from controller.fleet.circuit_breaker import CircuitBreaker
 from controller.fleet.worker_view import WorkerView
 from controller.requests.metrics import Totals
-from controller.requests.request import Request
+from controller.requests.request import ClientRequest
 from shared.bus import Bus
 from shared.ids import LOCAL_CLIENT, RequestId, WorkerId
 from shared.messages.stream import Status
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.inbox import Inbox
 from tests.controller.running import Running, running_controller
 
@@ -26,7 +26,7 @@ SETTLES_SOON = {"heartbeat_interval_ms": 200, "missed_heartbeats": 100}
 Start = Callable[..., "contextlib.AbstractAsyncContextManager[Running]"]
 
 
-def starter(nats: Nats, bus: Bus) -> Start:
+def starter(nats: NatsSettings, bus: Bus) -> Start:
     """Starts a controller in which requests wait."""
 
     def start(**sections: Any) -> contextlib.AbstractAsyncContextManager[Running]:
@@ -52,7 +52,7 @@ def breaker(cluster: Running, worker: str) -> CircuitBreaker:
     return found
 
 
-def request_in(cluster: Running, request_id: str = "r") -> Request:
+def request_in(cluster: Running, request_id: str = "r") -> ClientRequest:
     found = cluster.machine.find((LOCAL_CLIENT, RequestId(request_id)))
     assert found is not None
     return found

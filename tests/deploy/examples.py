@@ -12,7 +12,7 @@ from shared.cli.services.catalogue import (
     wired_limit_service,
 )
 from shared.cli.services.launchd import log_rotation, property_list, rotation_file
-from shared.cli.services.service import Account, Level, Service
+from shared.cli.services.service import Account, Level, SystemService
 from shared.cli.services.systemd import unit
 from shared.settings import ClusterSettings
 
@@ -50,7 +50,7 @@ def _systemd() -> Iterator[tuple[str, bytes]]:
             yield f"systemd/{level}/{service.label}.service", unit(service, level).encode()
 
 
-def _services(place: Place) -> list[Service]:
+def _services(place: Place) -> list[SystemService]:
     ours = [our_service(name, place, ClusterSettings(), ()) for name in OURS]
     return [nats_service(place, place.data / "access"), *ours]
 

@@ -13,9 +13,9 @@ import pytest
 from shared.access.folder import AccessFolder, new_listening
 from shared.access.membership import Membership
 from shared.access.roles import Role
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.errors import NoResponders, NotPermitted
-from shared.settings.tree import Nats, Tls
+from shared.settings.nats import NatsSettings, TlsSettings
 from shared.subjects import inbox_prefix
 from tests.deploy.guide import PAGE
 from tests.processes import SCRIPTS, free_port, wait_for
@@ -70,10 +70,10 @@ class Sites:
     async def connect(self, role: Role, name: str, port: str) -> Bus:
         seed = self._folder / f"{name}.nk"
         seed.write_text(self.members[role, name].seed)
-        nats = Nats(
+        nats = NatsSettings(
             servers=[f"tls://127.0.0.1:{port}"],
             nkey_seed_file=str(seed),
-            tls=Tls(ca_file=str(self._folder / "first" / "authority.crt")),
+            tls=TlsSettings(ca_file=str(self._folder / "first" / "authority.crt")),
         )
         return await Bus.connect(nats, name=name, inbox_prefix=inbox_prefix(role, name), wait_s=10)
 
@@ -93,7 +93,7 @@ async def test_a_worker_of_the_second_site_serves_the_first(sites: Sites) -> Non
     worker = await sites.connect("worker", "far", sites.second)
     controller = await sites.connect("controller", "c-1", sites.first)
 
-    async def answer(message: Message) -> None:
+    async def answer(message: BusMessage) -> None:
         await worker.publish(message.reply, b"from far")
 
     await worker.subscribe("mlx.worker.far.infer", answer)

@@ -18,7 +18,7 @@ import nats
 import psutil
 
 from shared.bus.client import Client
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import (
     as_client,
     drawn,
@@ -79,9 +79,6 @@ class Fleet:
             "CLUSTER__WORKER__MODELS": json.dumps(["tiny"]),
             "CLUSTER__WORKER__ENGINES__COUNT": "1",
             "CLUSTER__WORKER__ENGINES__THREADS": "1",
-            # A fault every few seconds is more than any limit of a cluster is meant for.
-            "CLUSTER__CONTROLLER__FAILOVER__MIGRATION_LIMIT": "100",
-            "CLUSTER__CONTROLLER__RETRY__MAX_ATTEMPTS": "100",
             "CLUSTER__WORKER__ENGINES__MAX_RESTARTS": "1000",
             "CLUSTER__WORKER__ENGINES__RESTART_DELAY_MS": "200",
             "CLUSTER__WORKER__KV_CACHE__DISK_MB": "64",
@@ -100,7 +97,7 @@ class Fleet:
         self.workers = [self._member("worker", n) for n in range(1, workers + 1)]
 
     @property
-    def settings(self) -> Nats:
+    def settings(self) -> NatsSettings:
         """How a client connects that nothing is done to."""
         return as_client(self.urls[0]).model_copy(update={"servers": self.urls})
 

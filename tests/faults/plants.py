@@ -165,7 +165,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "no retry": Plant(
         "success", "what fails is not tried again", "controller",
-        "controller.requests.dispatcher.Dispatcher._delay_s", _no_retry, _KILL,
+        "controller.dispatch.dispatcher.Dispatcher._delay_s", _no_retry, _KILL,
     ),
     "doubled tokens": Plant(
         "tokens", "the client library hands out what comes two times", "client",
@@ -185,11 +185,11 @@ PLANTS: dict[str, Plant] = {
     ),
     "left tasks": Plant(
         "leak", "each request leaves a task behind", "controller",
-        "controller.requests.machine.RequestMachine._end", _leaves_tasks,
+        "controller.lifecycle.machine.RequestMachine._end", _leaves_tasks,
     ),
     "left files": Plant(
         "leak", "each request leaves an open file behind", "worker",
-        "worker.scheduler.Scheduler.accept", _leaves_files,
+        "worker.scheduling.scheduler.Scheduler.accept", _leaves_files,
     ),
     "left requests": Plant(
         "leak", "requests that ended stay in the books", "controller",
@@ -197,6 +197,6 @@ PLANTS: dict[str, Plant] = {
     ),
     "stays away": Plant(
         "recovery", "a worker that was killed never serves again", "worker",
-        "worker.agent.Agent.run", _stays_away, _KILL,
+        "worker.agent.agent.Agent.run", _stays_away, _KILL,
     ),
 }  # fmt: skip

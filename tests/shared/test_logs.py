@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
+from shared.codec import decode
 from shared.errors import SettingsError
 from shared.logs import LogStore, log_line, set_up_logging
-from shared.messages.codec import decode
 from shared.messages.logs import LogRecord, RecentLogs
-from shared.settings.tree import Logging
+from shared.settings.tree import LoggingSettings
 from shared.subjects import LOG_ALL, RECENT_LOGS
 
 pytestmark = pytest.mark.anyio
@@ -89,7 +89,7 @@ def test_half_a_character_is_shown_escaped() -> None:
 def test_json_lines_go_to_stderr_from_the_level_on(
     root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    set_up_logging(Logging(level="warning", format="json"), "worker", "mac-1")
+    set_up_logging(LoggingSettings(level="warning", format="json"), "worker", "mac-1")
     logging.getLogger("worker.x").info("not this")
     logging.getLogger("worker.x").warning("queue is %d", 5, extra={"client": "ada"})
     lines = [json.loads(text) for text in capsys.readouterr().err.splitlines()]
@@ -102,7 +102,7 @@ def test_json_lines_go_to_stderr_from_the_level_on(
 def test_values_may_be_named_in_a_line(
     root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    set_up_logging(Logging(format="json"), "worker", "mac-1")
+    set_up_logging(LoggingSettings(format="json"), "worker", "mac-1")
     logging.getLogger("other").warning("%(here)s of %(all)d", {"here": "one", "all": 2})
     logging.getLogger("other").warning("%s%%", 5)
     logging.getLogger("other").warning("100%")
@@ -113,7 +113,7 @@ def test_values_may_be_named_in_a_line(
 def test_text_lines_are_for_people(
     root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    set_up_logging(Logging(format="text"), "worker", "mac-1")
+    set_up_logging(LoggingSettings(format="text"), "worker", "mac-1")
     logging.getLogger("worker.x").info("hello")
     assert capsys.readouterr().err.rstrip().endswith("INFO    hello")
 
@@ -213,7 +213,7 @@ async def test_a_question_that_cannot_be_read_does_not_end_the_answers(
 async def test_new_records_are_published_once_each_under_kind_and_id(
     bus: Bus, store: LogStore
 ) -> None:
-    messages: asyncio.Queue[Message] = asyncio.Queue()
+    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
     await bus.subscribe(LOG_ALL, messages.put)
     store.emit(line("first"))
     await store.publish_new(bus)
@@ -234,7 +234,7 @@ def test_a_log_file_is_begun_anew_when_it_is_rotated(
     gone: str, tmp_path: Path, root_logger: logging.Logger
 ) -> None:
     path = tmp_path / "logs" / "worker.log"
-    set_up_logging(Logging(file=str(path), format="json"), "worker", "mac-1")
+    set_up_logging(LoggingSettings(file=str(path), format="json"), "worker", "mac-1")
     logging.info("one")
     before = path.read_bytes()
     match gone:
@@ -255,4 +255,6 @@ def test_a_log_file_is_begun_anew_when_it_is_rotated(
 def test_a_log_file_that_cannot_be_is_said_by_its_key(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"^logging.file: .*/file/worker.log: "):
-        set_up_logging(Logging(file=str(tmp_path / "file" / "worker.log")), "worker", "mac-1")
+        set_up_logging(
+            LoggingSettings(file=str(tmp_path / "file" / "worker.log")), "worker", "mac-1"
+        )

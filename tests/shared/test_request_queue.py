@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from shared.messages.request import PRIORITIES, Priority
-from shared.request_queue import RequestQueue
+from shared.request_queue import PriorityQueue
 
 _RANK: dict[Priority, int] = {"high": 0, "medium": 1, "low": 2}
 _MAX_DEPTH = 5
@@ -30,7 +30,7 @@ class QueueBesideAList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue: RequestQueue[Waiting, int] = RequestQueue(
+        self.queue: PriorityQueue[Waiting, int] = PriorityQueue(
             _MAX_DEPTH, kind=_kind, promote_after_s=10
         )
         self.expected: list[tuple[Waiting, int, float]] = []  # with its rank, and since when
@@ -109,15 +109,15 @@ class QueueBesideAList(RuleBasedStateMachine):
 test_the_queue_always_holds_what_a_sorted_list_holds = QueueBesideAList.TestCase
 
 
-def _queue(*levels: Priority, **how: Any) -> tuple[RequestQueue[Waiting, int], list[Waiting]]:
+def _queue(*levels: Priority, **how: Any) -> tuple[PriorityQueue[Waiting, int], list[Waiting]]:
     """A full queue, and who is in it, in order of arrival."""
-    queue: RequestQueue[Waiting, int] = RequestQueue(len(levels), kind=_kind, **how)
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(len(levels), kind=_kind, **how)
     requests = [Waiting(number, level) for number, level in enumerate(levels)]
     assert all(queue.push(request, 0.0) is None for request in requests)
     return queue, requests
 
 
-def _popped(queue: RequestQueue[Waiting, int]) -> list[int]:
+def _popped(queue: PriorityQueue[Waiting, int]) -> list[int]:
     return [request.number for _ in range(len(queue)) if (request := queue.pop())]
 
 
@@ -175,7 +175,7 @@ def test_who_waits_long_rises_a_level_at_a_time_behind_those_who_are_there() -> 
 
 
 def test_low_is_served_in_time_however_many_high_ones_come() -> None:
-    queue: RequestQueue[Waiting, int] = RequestQueue(100, kind=_kind, promote_after_s=10)
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind, promote_after_s=10)
     queue.push(Waiting(0, "low"), 0.0)
     served: list[int] = []
     for second in range(1, 60):
@@ -220,7 +220,7 @@ def test_who_shares_with_what_runs_goes_before_its_equals_but_not_before_its_bet
 
 
 def test_nobody_is_passed_more_than_a_few_times() -> None:
-    queue: RequestQueue[Waiting, int] = RequestQueue(100, kind=_kind)
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
     queue.push(Waiting(0, "medium"), 0.0)
     served: list[int] = []
     for number in range(1, 20):
@@ -239,7 +239,7 @@ def test_of_many_only_the_first_few_may_be_preferred() -> None:
 
 
 def test_the_last_places_are_kept_for_higher_priorities() -> None:
-    queue: RequestQueue[Waiting, int] = RequestQueue(100, kind=_kind)
+    queue: PriorityQueue[Waiting, int] = PriorityQueue(100, kind=_kind)
     rooms = {"low": 90, "medium": 95, "high": 100}
     for level in ("low", "medium", "high"):
         taken = 0

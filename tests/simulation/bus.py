@@ -8,15 +8,15 @@ from typing import Any, cast
 
 from nats.js import JetStreamContext
 
-from shared.bus import Bus, Handler, Message, Service, Subscription
+from shared.bus import Bus, BusMessage, Handler, MicroService, Subscription
 from shared.bus.service import Endpoint
 from shared.errors import BusError, NoResponders, RequestTimedOut
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import Network
 
 _MAX_PAYLOAD_BYTES = 8 * 2**20
-_NATS = Nats()
+_NATS = NatsSettings()
 
 
 class SimulatedSubscription(Subscription):
@@ -28,7 +28,7 @@ class SimulatedSubscription(Subscription):
         self.subject, self.queue = subject, queue
         self.listens = True
         self._call = handler
-        self._pending: deque[Message] = deque()
+        self._pending: deque[BusMessage] = deque()
         self._busy = False
 
     @property
@@ -42,7 +42,7 @@ class SimulatedSubscription(Subscription):
     async def unsubscribe(self) -> None:
         self._forget(self)
 
-    def take(self, message: Message) -> None:
+    def take(self, message: BusMessage) -> None:
         self._pending.append(message)
         if not self._busy:
             self._busy = True
@@ -67,7 +67,7 @@ class _Answers:
         self._prefix = f"_INBOX.{bus.name}.answers"
         self.subject = f"{self._prefix}.*"
         self._numbers = itertools.count(1)
-        self._awaited: dict[str, asyncio.Future[Message]] = {}
+        self._awaited: dict[str, asyncio.Future[BusMessage]] = {}
 
     @property
     def connection(self) -> str:
@@ -77,15 +77,15 @@ class _Answers:
     def reachable(self) -> bool:
         return self._bus.connected
 
-    def take(self, message: Message) -> None:
+    def take(self, message: BusMessage) -> None:
         answer = self._awaited.get(message.subject)
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    async def ask(self, subject: str, payload: bytes, timeout_s: float) -> Message:
+    async def ask(self, subject: str, payload: bytes, timeout_s: float) -> BusMessage:
         """Raises TimeoutError."""
         reply = f"{self._prefix}.{next(self._numbers)}"
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[BusMessage] = asyncio.get_running_loop().create_future()
         self._awaited[reply] = answer
         try:
             await self._bus.publish(subject, payload, reply=reply)
@@ -160,7 +160,7 @@ class SimulatedBus(Bus):
         *,
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
-    ) -> Message:
+    ) -> BusMessage:
         try:
             answer = await self._answers.ask(subject, payload, timeout_s)
         except TimeoutError:
@@ -195,12 +195,12 @@ class SimulatedBus(Bus):
         self._network.add(subscription)
         return subscription
 
-    async def serve(self, service: Service) -> None:
+    async def serve(self, service: MicroService) -> None:
         for endpoint in service.endpoints:
             await self.subscribe(endpoint.subject, self._answering(endpoint), queue=endpoint.queue)
 
     def _answering(self, endpoint: Endpoint) -> Handler:
-        async def answer(message: Message) -> None:
+        async def answer(message: BusMessage) -> None:
             if message.reply:
                 await self.publish(message.reply, endpoint.answer())
 

@@ -14,9 +14,9 @@ from typing import Any, assert_never
 from controller.service import Controller
 from shared import subjects
 from shared.client import Cluster
+from shared.codec import decode
 from shared.ids import ControllerId, SkillName
 from shared.logs import LogStore
-from shared.messages.codec import decode
 from shared.messages.events import LeaseRecord
 from shared.messages.request import InferenceRequest
 from shared.service import StopRequest

@@ -12,12 +12,12 @@ from worker.link.messages import (
     Cancel,
     Order,
     Output,
-    SequenceRefused,
+    SequenceRejected,
     SequenceStarted,
     StepCompleted,
     Submit,
 )
-from worker.scheduler import Scheduler
+from worker.scheduling.scheduler import Scheduler
 
 Word = Literal["token", "end", "refusal"]
 EnginePace = Literal["usual", "at once", "idle"]
@@ -109,7 +109,7 @@ class SimulatedEngine(RecordingEngine):
             return
         if word == "refusal":
             del self._sequences[number]
-            refused = SequenceRefused(number, "request_failed", "the engine does not like it")
+            refused = SequenceRejected(number, "request_failed", "the engine does not like it")
             self._scheduler.on_fact(self, refused)
             return
         if sequence.cancelled:

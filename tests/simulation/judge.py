@@ -13,8 +13,8 @@ from unittest import mock
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.script import Step, random_script
-from worker.memory_guard import MemoryGuard
-from worker.memory_limits import MemoryReading
+from worker.memory.guard import MemoryGuard
+from worker.memory.limits import MemoryReading
 
 _MEMORY = MemoryReading(own_bytes=0, available_bytes=2**40, total_bytes=2**40, device_bytes=2**40)
 _CHUNK = 50

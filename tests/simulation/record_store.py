@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from shared.bus import Subscription
-from shared.bus.lease_store import Kept
-from shared.errors import BusError, NoJetStream, Overtaken
+from shared.bus.lease_store import LeaseValue
+from shared.errors import BusError, NoJetStream, WriteConflict
 from tests.simulation.bus import SimulatedBus
 
 _ANSWER_S = 0.002
@@ -55,9 +55,9 @@ class RecordStore:
         self._jetstream = jetstream
         self._bus = bus
 
-    async def look(self, *, timeout_s: float) -> Kept:
+    async def look(self, *, timeout_s: float) -> LeaseValue:
         await self._reach(timeout_s)
-        kept = Kept(self._jetstream.sequence, self._jetstream.value)
+        kept = LeaseValue(self._jetstream.sequence, self._jetstream.value)
         await self._answer(timeout_s)
         return kept
 
@@ -71,7 +71,7 @@ class RecordStore:
         sequence = self._jetstream.write(value, after)
         await self._answer(timeout_s)
         if sequence is None:
-            raise Overtaken("another one has written since")
+            raise WriteConflict("another one has written since")
         return sequence
 
     async def on_written(self, handler: Callable[[bytes], Awaitable[None]]) -> Subscription:

@@ -1,4 +1,4 @@
-"""A worker whose engine is simulated; all else is as in `worker.agent`."""
+"""A worker whose engine is simulated; all else is as in `worker.agent.agent`."""
 
 import asyncio
 import contextlib
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from shared import subjects
+from shared.codec import encode
 from shared.errors import BusError
 from shared.ids import BootId, WorkerId
-from shared.messages.codec import encode
 from shared.messages.control import ControlReply
 from shared.messages.events import EventType, MemoryStatus, WorkerEvent, WorkerReport, WorkerState
 from shared.messages.stream import StreamError
@@ -17,14 +17,14 @@ from tests.simulation.bus import SimulatedBus
 from tests.simulation.engine import SimulatedEngine
 from tests.simulation.network import Network
 from tests.worker.sessions.books import new_book
-from worker.active_request import ActiveRequest
-from worker.claim import Claim
-from worker.entrance import DISPATCHES_PER_MESSAGE, Entrance
-from worker.kept_prefixes import KeptLinks
-from worker.lease import Lease
-from worker.publisher import Publisher
-from worker.scheduler import Scheduler
-from worker.stream_ownership import find_reassigned
+from worker.agent.leader_claim import LeaderClaim
+from worker.agent.request_handler import DISPATCHES_PER_MESSAGE, RequestHandler
+from worker.requests.active_request import ActiveRequest
+from worker.scheduling.cached_prefixes import CachedPrefixTracker
+from worker.scheduling.scheduler import Scheduler
+from worker.streams.ownership import find_reassigned
+from worker.streams.publisher import StreamPublisher
+from worker.streams.stream_lease import StreamLease
 
 Mood = Literal["willing", "short of memory", "without its model", "without an engine"]
 
@@ -47,8 +47,8 @@ class SimulatedWorker:
         self._settings = settings
         failover = settings.controller.failover
         self._interval_s = failover.heartbeat_interval_ms / 1000
-        self._lease = Lease(self._interval_s * failover.missed_heartbeats)
-        self._publisher = Publisher(
+        self._lease = StreamLease(self._interval_s * failover.missed_heartbeats)
+        self._publisher = StreamPublisher(
             self.bus,
             self.id,
             self.boot_id,
@@ -58,7 +58,7 @@ class SimulatedWorker:
         )
         self.engine = SimulatedEngine(self.bus.process.context)
         book = new_book()
-        kept = KeptLinks(self.id, self.boot_id, book)
+        kept = CachedPrefixTracker(self.id, self.boot_id, book)
         self.scheduler = Scheduler(
             self.id, settings, [self.engine], self._publisher.put, book, kept
         )
@@ -67,8 +67,8 @@ class SimulatedWorker:
             model.state, model.used_at = "warm", 0.0
             model.placed.add(self.engine.index)
             model.engines.add(self.engine.index)
-        self.claim = Claim()
-        self._entrance = Entrance(
+        self.claim = LeaderClaim()
+        self._request_handler = RequestHandler(
             self.bus,
             self.id,
             self.boot_id,
@@ -89,7 +89,7 @@ class SimulatedWorker:
 
     async def start(self) -> None:
         """Listen; nobody is told."""
-        await self._entrance.open()
+        await self._request_handler.open()
         self._lease.restore(self.bus.connections)
         for life in (self._publisher.run(), self._heartbeat(), self._tick()):
             self.bus.process.start(life)
@@ -111,7 +111,7 @@ class SimulatedWorker:
         """Another one is there at once."""
         self.engine.lose_all()
         error = StreamError.of("engine_crashed", f"the engine process of {self.id} ended")
-        self.scheduler.give_back_all(error, engine=self.engine.index)
+        self.scheduler.requeue_all(error, engine=self.engine.index)
 
     def drain(self) -> None:
         """Leave in good order."""
@@ -125,7 +125,12 @@ class SimulatedWorker:
         unsaid = [one for one in self._publisher._waiting if not one.events]
         self.engine.lose_all()
         self.bus.die()
-        return {inbox for one in unsaid for letter in one.letters for inbox in letter.inboxes}
+        return {
+            inbox
+            for one in unsaid
+            for client_message in one.client_messages
+            for inbox in client_message.inboxes
+        }
 
     async def _leave(self) -> None:
         await self._change_state("draining")
@@ -133,7 +138,7 @@ class SimulatedWorker:
             async with asyncio.timeout(_DRAIN_S):
                 await self.scheduler.changes.wait_until(lambda: self.scheduler.idle)
         error = StreamError.of("draining", f"worker {self.id} shut down")
-        self.scheduler.give_back_all(error)
+        self.scheduler.requeue_all(error)
         await self._publisher.drain(5)
         await self._change_state("stopped")
         await self._say("left")

@@ -12,9 +12,14 @@ from typing import Any, TypeVar
 
 from shared.changes import Changes
 from shared.ids import ModelId
-from shared.settings.tree import AdaptiveBatching, ContinuousBatching, Engines, Worker
+from shared.settings.worker import (
+    AdaptiveBatchingSettings,
+    ContinuousBatchingSettings,
+    EnginesSettings,
+    WorkerSettings,
+)
 from tests.worker.engine.samplings import GREEDY
-from worker.engine_process import EngineProcess
+from worker.engine_process.process import EngineProcess
 from worker.link.messages import (
     EngineStarted,
     Fact,
@@ -48,17 +53,17 @@ class EngineOwner:
         self.changes = Changes()
         self.reading = asyncio.Event()
         self.reading.set()
-        batching = ContinuousBatching(
+        batching = ContinuousBatchingSettings(
             max_batch_size=8, max_decode_stall_ms=max_stall_ms, prefill_chunk_tokens=chunk_tokens
         )
-        worker = Worker(
-            engines=Engines(step_timeout_ms=max(60_000, 2 * max_stall_ms)),
+        worker = WorkerSettings(
+            engines=EnginesSettings(step_timeout_ms=max(60_000, 2 * max_stall_ms)),
             continuous_batching=batching,
-            adaptive_batching=AdaptiveBatching(enabled=False),
+            adaptive_batching=AdaptiveBatchingSettings(enabled=False),
         )
         self.process = EngineProcess(
             0,
-            Engines(**engines),
+            EnginesSettings(**engines),
             ["--settings", worker.model_dump_json(), "--engines", "1"],
             2,
             retry_after_failure_s=retry_after_failure_s,

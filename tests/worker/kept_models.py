@@ -7,9 +7,9 @@ from shared.errors import ClusterError
 from shared.ids import ModelId
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
-from worker.memory_guard import MemoryGuard
+from worker.memory.guard import MemoryGuard
 from worker.models.catalogue import Model
-from worker.models.keeper import ModelKeeper
+from worker.models.lifecycle import ModelLifecycle
 
 SMALL_BYTES, TOO_LARGE_BYTES = 1000, 10**15
 
@@ -31,7 +31,7 @@ class KeptModels:
         self.changes = Changes()
         self.in_use: set[ModelId] = set()
         engines = [RecordingEngine()]
-        self.keeper = ModelKeeper(
+        self.keeper = ModelLifecycle(
             self.settings,
             engines,
             MemoryGuard(self.settings.worker.resource_limits, engines),

@@ -7,11 +7,11 @@ from typing import Self
 import orjson
 
 from shared import subjects
-from shared.bus import Bus, Message, Subscription
+from shared.bus import Bus, BusMessage, Subscription
 from shared.changes import Changes
+from shared.codec import decode
 from shared.errors import DecodeError
 from shared.ids import ClientName, WorkerId
-from shared.messages.codec import decode
 from shared.messages.control import ResendState
 from shared.messages.stream import Done, Failed, StreamMessage
 from shared.messages.stream import decode as decode_stream
@@ -73,7 +73,7 @@ class Listener(Heard):
         await self.until(lambda: bool(self.ends))
         return self.ends[0]
 
-    async def _take(self, message: Message) -> None:
+    async def _take(self, message: BusMessage) -> None:
         try:
             self.states.append(decode(ResendState, message.payload))
         except DecodeError:

@@ -1,8 +1,8 @@
 """An engine without a process: what it measured is set by hand, and its orders are kept."""
 
 from shared.ids import ModelId
-from shared.settings.tree import Engines
-from worker.engine_process import EngineProcess
+from shared.settings.worker import EnginesSettings
+from worker.engine_process.process import EngineProcess
 from worker.link.messages import BatchMeasured, EngineMeasured, EngineStarted, Fact, Order
 
 _NO_PID = 2**22  # above what Linux and macOS give
@@ -23,7 +23,7 @@ class RecordingEngine(EngineProcess):
     def __init__(self, index: int = 0) -> None:
         super().__init__(
             index,
-            Engines(),
+            EnginesSettings(),
             [],
             1,
             retry_after_failure_s=1,

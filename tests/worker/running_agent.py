@@ -14,11 +14,11 @@ import psutil
 from pydantic import BaseModel
 
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.changes import Changes
+from shared.codec import decode, encode
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.logs import LogStore
-from shared.messages.codec import decode, encode
 from shared.messages.control import CancelRequest, ClaimWorker, ControlReply
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply
 from shared.messages.events import (
@@ -38,7 +38,7 @@ from tests.access.members import NAMES
 from tests.access.roles import as_role, as_tester, connect_as, is_secured
 from tests.processes import wait_until
 from tests.worker.heard import Heard
-from worker.agent import Agent
+from worker.agent.agent import Agent
 
 CLIENT = ClientName("local")
 OWNER = ControllerId("by-hand")
@@ -58,7 +58,7 @@ class Wire:
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
-        self.log: list[Message] = []
+        self.log: list[BusMessage] = []
         self._by_subject: defaultdict[str, list[bytes]] = defaultdict(list)
         self._bodies: defaultdict[ControllerId, list[RequestEvents]] = defaultdict(list)
         self._changes = Changes()
@@ -84,7 +84,7 @@ class Wire:
         bodies += [decode(RequestEvents, payload) for payload in payloads[len(bodies) :]]
         return [event for body in bodies for event in body.events]
 
-    async def _record(self, message: Message) -> None:
+    async def _record(self, message: BusMessage) -> None:
         self.log.append(message)
         self._by_subject[message.subject].append(message.payload)
         self._changes.notify()
@@ -132,7 +132,7 @@ class ClientStream(Heard):
         mine = self.dispatch.request_id
         return [event for event in self._wire.events(owner) if event.request_id == mine]
 
-    async def given_back(self) -> RequestFailed:
+    async def requeued(self) -> RequestFailed:
         """What the owner is told of a request that another worker may serve; the client hears
         nothing of it."""
 

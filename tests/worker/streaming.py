@@ -10,7 +10,7 @@ import psutil
 from shared.messages.control import AttachStream, CancelRequest, ControlReply
 from tests.worker.listener import Listener
 from tests.worker.running_agent import CLIENT, RunningAgent
-from worker.active_request import ActiveRequest
+from worker.requests.active_request import ActiveRequest
 
 _LONG = 1000
 _WORK_S = 0.01

@@ -66,7 +66,7 @@ async def test_what_is_no_model_folder_fails_its_requests_with_its_path(
     agent: RunningAgent, sources: dict[str, Path], name: str
 ) -> None:
     beside = await agent.start(max_tokens=100)
-    failed = await (await agent.start(model=ModelId(name))).given_back()
+    failed = await (await agent.start(model=ModelId(name))).requeued()
     assert failed.code == "model_unavailable"
     assert f"model {name}: {sources[name]} {_NO_FOLDERS[name]}" in failed.message
     assert await agent.refusal_code(model=ModelId(name)) == "model_unavailable"
@@ -86,7 +86,7 @@ async def test_a_model_whose_loading_kills_the_engine_is_given_up_and_the_other_
     """Its end token lies far outside its
     vocabulary, and on a CPU looking that up ends the process."""
     far_end = ModelId("far-end")
-    await (await agent.start(model=far_end)).given_back()
+    await (await agent.start(model=far_end)).requeued()
     await (await agent.start()).done()
     assert await agent.refusal_code(model=far_end) == "model_unavailable"
     status = {model.id: model for model in (await agent.health()).worker.models}[far_end]

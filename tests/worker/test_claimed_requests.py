@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from shared.codec import encode
 from shared.ids import ControllerId
-from shared.messages.codec import encode
 from shared.messages.control import ClaimedRequest, RequestRef
 from shared.messages.dispatch import Continuation, Dispatch
 from shared.messages.events import RequestFailed, TokensEmitted
 from tests.worker.test_giving_back import Scheduled
 from tests.worker.values import CLIENT, OWNER, dispatched
 from tests.worker.virtual_time import Clock
-from worker.active_request import ActiveRequest
+from worker.requests.active_request import ActiveRequest
 
 HEIR = ControllerId("heir")
 NO_LIMIT = 10**9

@@ -14,13 +14,13 @@ from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
-from worker.engine_end import EngineEnd
-from worker.kept_prefixes import KeptLinks
-from worker.link.activity import Phase, Work
+from worker.engine_process.exit import EngineExit
+from worker.link.activity import EngineActivity, Phase
 from worker.link.messages import Output, SequenceStarted, StepCompleted
 from worker.models.catalogue import Model
-from worker.publisher import Outgoing
-from worker.scheduler import Scheduler
+from worker.scheduling.cached_prefixes import CachedPrefixTracker
+from worker.scheduling.scheduler import Scheduler
+from worker.streams.publisher import PublishBatch
 
 _CRASH = StreamError.of("engine_crashed", "the engine ended")
 
@@ -39,12 +39,12 @@ class Scheduled:
                 },
             }
         )
-        self.outgoing: list[Outgoing] = []
+        self.outgoing: list[PublishBatch] = []
         self.engine = EngineOwner(chunk_tokens=512, retry_after_failure_s=1).process
         self.engine.state = "running"
         self.engines = [self.engine]
         book = new_book()
-        kept = KeptLinks(MAC, BootId("b"), book)
+        kept = CachedPrefixTracker(MAC, BootId("b"), book)
         self.scheduler = Scheduler(MAC, settings, self.engines, self.outgoing.append, book, kept)
         model = self.scheduler.models.catalogue[TINY]
         model.state, model.folder = "warm", folder
@@ -79,12 +79,12 @@ class Scheduled:
     def crash(self, *request_ids: str, phase: Phase = "step") -> bool:
         """The engine dies over these requests; whether anybody is to blame."""
         numbers = [number for each in request_ids for number in self._sequences(each)]
-        return self._die_over(Work(phase, TINY, tuple(numbers)))
+        return self._die_over(EngineActivity(phase, TINY, tuple(numbers)))
 
-    def _die_over(self, work: Work) -> bool:
+    def _die_over(self, work: EngineActivity) -> bool:
         self.engine.state = "restarting"
         self.outgoing.clear()
-        end = EngineEnd("crash", "signal 6", work)
+        end = EngineExit("crash", "signal 6", work)
         explained = self.scheduler.explain_end(self.engine, end)
         self.scheduler.on_engine_lost(self.engine, _CRASH)
         return explained
@@ -116,7 +116,9 @@ class Scheduled:
         assert len(failed) == len(events) == len({event.request_id for event in failed})
         assert all((event.code, event.client) == ("engine_crashed", CLIENT) for event in failed)
         assert not any(event.terminal_sent for event in failed)
-        assert [letter for one in self.outgoing for letter in one.letters] == []
+        assert [
+            client_message for one in self.outgoing for client_message in one.client_messages
+        ] == []
         return {event.request_id: event.suspect for event in failed}
 
     def _sequences(self, request_id: str) -> list[int]:
@@ -217,7 +219,7 @@ def test_shutting_down_gives_back_what_waits_and_what_runs(tiny_model: Path) -> 
     worker.accept("started", "not started", "waiting")
     worker.generate("started")
     worker.outgoing.clear()
-    worker.scheduler.give_back_all(_CRASH)
+    worker.scheduler.requeue_all(_CRASH)
     assert worker.requeued == {"started": False, "not started": False, "waiting": False}
 
 
@@ -258,7 +260,7 @@ def test_a_death_at_the_first_token_of_a_model_makes_no_request_a_suspect(
 ) -> None:
     worker = Scheduled(tiny_model)
     worker.accept("beside it")
-    assert worker._die_over(Work("step", TINY, (-1,)))
+    assert worker._die_over(EngineActivity("step", TINY, (-1,)))
     assert worker.requeued == {"beside it": False}
 
 
@@ -316,14 +318,14 @@ def test_a_request_that_ended_an_engine_while_it_waited_goes_back_as_a_suspect(
     worker.accept("admitted", "waiting")
     request = worker.scheduler.find((CLIENT, dispatched("waiting").request_id))
     assert request is not None and request.engine is None
-    worker._die_over(Work("prompt", TINY, (request.choices[0].sequence,)))
+    worker._die_over(EngineActivity("prompt", TINY, (request.choices[0].sequence,)))
     assert worker.requeued == {"admitted": False, "waiting": True}
 
 
 def test_a_death_over_no_model_is_nobodys_fault(tiny_model: Path) -> None:
     worker = Scheduled(tiny_model)
     worker.accept("not started")
-    end = EngineEnd("crash", "exit status 1: a fault of our own")
+    end = EngineExit("crash", "exit status 1: a fault of our own")
     assert not worker.scheduler.explain_end(worker.engine, end)
     worker.die()
     assert worker.requeued == {"not started": True}

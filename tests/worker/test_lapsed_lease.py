@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable
 import orjson
 import pytest
 
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.clock import awake_or_asleep
+from shared.codec import encode
 from shared.ids import RequestId
-from shared.messages.codec import encode
 from shared.messages.control import RequestState
 from tests.worker.running_agent import CLIENT, LIMIT_S, RunningAgent
 from tests.worker.streaming import Streaming, streaming
@@ -27,7 +27,7 @@ class Leader:
         self.answer: Answer | None = None
         self._bus = bus
 
-    async def on_question(self, message: Message) -> None:
+    async def on_question(self, message: BusMessage) -> None:
         request_id = RequestId(orjson.loads(message.payload)["request_id"])
         self.asked.append(request_id)
         if self.answer is not None:

@@ -11,8 +11,8 @@ import pytest
 
 from shared import subjects
 from shared.bus import Bus
+from shared.codec import decode
 from shared.ids import WorkerId
-from shared.messages.codec import decode
 from shared.messages.health import WorkerHealth
 from tests.access.roles import environment
 from tests.processes import RunningNats

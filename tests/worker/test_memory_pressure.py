@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.messages.stream import Status
-from shared.settings.tree import ResourceLimits
+from shared.settings.worker import ResourceLimitsSettings
 from tests.processes import RunningNats
 from tests.worker.running_agent import RunningAgent, running_agent
 
@@ -33,9 +33,9 @@ async def _press(agent: RunningAgent, pressure: str) -> None:
     own_mb = (await agent.health()).worker.memory.own_bytes // 1_000_000
     far = 10 * own_mb
     limits = {
-        "none": ResourceLimits(max_memory_mb=far, critical_memory_mb=far),
-        "soft": ResourceLimits(max_memory_mb=own_mb // 2, critical_memory_mb=far),
-        "hard": ResourceLimits(max_memory_mb=own_mb // 2, critical_memory_mb=own_mb // 2),
+        "none": ResourceLimitsSettings(max_memory_mb=far, critical_memory_mb=far),
+        "soft": ResourceLimitsSettings(max_memory_mb=own_mb // 2, critical_memory_mb=far),
+        "hard": ResourceLimitsSettings(max_memory_mb=own_mb // 2, critical_memory_mb=own_mb // 2),
     }
     agent.agent._scheduler.guard._settings = limits[pressure]
     await agent.until_reported(lambda report: report.memory.pressure == pressure)

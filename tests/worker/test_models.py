@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shared import subjects
+from shared.codec import decode
 from shared.ids import ModelId
-from shared.messages.codec import decode
 from shared.messages.control import ControlReply, LoadModel, UnloadModel
 from shared.messages.events import ModelStatus, WorkerEvent
 from shared.messages.stream import Status
@@ -18,7 +18,7 @@ from tests.hub import HubStandIn
 from tests.models import make_tiny_model
 from tests.processes import RunningNats
 from tests.worker.running_agent import ClientStream, RunningAgent, running_agent
-from worker.footprint import footprint_bytes
+from worker.host.footprint import footprint_bytes
 
 pytestmark = pytest.mark.anyio
 
@@ -330,7 +330,7 @@ async def test_what_cannot_be_fetched_fails_its_requests_and_nothing_else(
         async with running_agent(
             nats_server.url, models, model_loading={"downloads": fault != "off"}
         ) as agent:
-            failed = await (await agent.start(model=ModelId("hub"))).given_back()
+            failed = await (await agent.start(model=ModelId("hub"))).requeued()
             assert failed.code == "model_unavailable"
             assert expected in failed.message
             _, status = (await agent.health()).worker.models

@@ -140,7 +140,7 @@ async def test_a_broken_question_is_told_what_is_wrong(
 async def test_only_an_inbox_that_the_client_may_name_is_answered(
     slow: RunningAgent, monkeypatch: pytest.MonkeyPatch, inbox: str, strict: bool, answered: bool
 ) -> None:
-    monkeypatch.setattr(slow.agent._entrance, "_strict", strict)
+    monkeypatch.setattr(slow.agent._request_handler, "_strict", strict)
     async with streaming(slow, max_tokens=3) as stream:
         await stream.listener.ended()
         asking = await Listener.open(slow.wire.bus, inbox)

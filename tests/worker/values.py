@@ -5,7 +5,7 @@ from typing import Any
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
 from shared.messages.dispatch import Continuation, Dispatch
 from shared.messages.request import InferenceRequest
-from worker.active_request import ActiveRequest
+from worker.requests.active_request import ActiveRequest
 
 CLIENT = ClientName("local")
 OWNER = ControllerId("by-hand")

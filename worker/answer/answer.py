@@ -6,10 +6,10 @@ from worker.answer.constraint import Constraint
 from worker.answer.control import without_noncharacters
 from worker.answer.delta import Delta
 from worker.answer.parser import AnswerParser, Channel
-from worker.answer.sent import Sent, SentFilter
+from worker.answer.sent import DeliveredFilter, DeliveredText
 from worker.answer.text import CONTEXT_TOKENS, Decode, Detokenizer, StopScanner
 
-_NOTHING_SENT = Sent()
+_NOTHING_SENT = DeliveredText()
 
 
 class Answer:
@@ -36,7 +36,7 @@ class Answer:
         control: Mapping[int, str],
         stop_strings: Sequence[str],
         *,
-        sent: Sent = _NOTHING_SENT,
+        sent: DeliveredText = _NOTHING_SENT,
         constraint: Constraint | None = None,
     ) -> None:
         self.constraint = constraint
@@ -44,7 +44,7 @@ class Answer:
         self._parser = parser
         self._control = control
         self._scanner = StopScanner(stop_strings)
-        self._filter = SentFilter(sent)
+        self._filter = DeliveredFilter(sent)
         self._pending = Delta()
         self._context = list(prompt_ids[-CONTEXT_TOKENS:])
         self._detokenizer = Detokenizer(decode, self._context)

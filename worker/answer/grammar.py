@@ -20,7 +20,7 @@ _LINES = r"/\n{1,2}/?"
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class AnswerConstraint:
     """What an answer is bound to.
 
     Attributes:
@@ -40,7 +40,7 @@ class Bound:
     thinks: bool
 
 
-def answer_grammar(answers: AnswerFormat, bound: Bound) -> str:
+def answer_grammar(answers: AnswerFormat, bound: AnswerConstraint) -> str:
     """From the first token of an answer on; there must be something that it is bound to.
 
     Raises:

@@ -7,7 +7,7 @@ from worker.answer.delta import CallDelta, Delta
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class DeliveredText:
     """Characters of each channel; `tool_calls` has those of each call's arguments."""
 
     text: int = 0
@@ -15,10 +15,10 @@ class Sent:
     tool_calls: Sequence[int] = ()
 
 
-class SentFilter:
+class DeliveredFilter:
     """Leaves out what a client has already; what is new passes."""
 
-    def __init__(self, sent: Sent) -> None:
+    def __init__(self, sent: DeliveredText) -> None:
         self._text = sent.text
         self._reasoning = sent.reasoning
         self._calls = list(sent.tool_calls)

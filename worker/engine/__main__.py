@@ -8,7 +8,7 @@ import socket
 from importlib.metadata import version
 from pathlib import Path
 
-from shared.settings.tree import Worker
+from shared.settings.worker import WorkerSettings
 from worker.engine.blas import load_fast_blas
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--engines", type=int, required=True, help="of this worker")
     parser.add_argument("--kv-folder", type=Path, help="for the KV cache on disk")
     arguments = parser.parse_args()
-    settings = Worker.model_validate_json(arguments.settings)
+    settings = WorkerSettings.model_validate_json(arguments.settings)
     batching = settings.continuous_batching
     adapts = batching.enabled and settings.adaptive_batching.enabled
 
@@ -39,9 +39,9 @@ def main() -> None:
         memory_limit_bytes,
         raise_wired_limit,
     )
+    from worker.engine.heartbeat import start_heartbeat
     from worker.engine.kv_memory import kv_memory_settings
     from worker.engine.loop import Engine
-    from worker.engine.pulse import start_pulse
     from worker.link.activity import ActivityRecord
     from worker.link.messages import EngineStarted, Order
 
@@ -78,7 +78,7 @@ def main() -> None:
         )
     )
     channel.start()
-    start_pulse(channel.send, lambda: engine.stuck_s)
+    start_heartbeat(channel.send, lambda: engine.stuck_s)
     engine.run()
     channel.close()
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.messages.events import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT
-from shared.settings.tree import AdaptiveBatching
-from worker.engine.step_cost import Line, StepCost
+from shared.settings.worker import AdaptiveBatchingSettings
+from worker.engine.step_cost import LinearFit, StepCost
 
 Reason = Literal["room", "slow"]
 
@@ -40,7 +40,7 @@ _KEPT_JUDGEMENTS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BatchSizeChange:
     """One move of the limit; `latency_s` is the average that caused it."""
 
     at: float
@@ -60,7 +60,7 @@ class Change:
         }
 
 
-class UsualRequest:
+class TypicalRequest:
     """Moving averages over the requests of a model.
 
     Attributes:
@@ -101,16 +101,16 @@ class AdaptiveBatchSize:
     """
 
     def __init__(
-        self, settings: AdaptiveBatching, least: int, most: int, start: int = _START
+        self, settings: AdaptiveBatchingSettings, least: int, most: int, start: int = _START
     ) -> None:
         self._settings = settings
         self._least = least
         self._most = most
         self.limit = min(max(start, least), most)
         self.latency_s = 0.0
-        self.changes: deque[Change] = deque(maxlen=_KEPT_CHANGES)
+        self.changes: deque[BatchSizeChange] = deque(maxlen=_KEPT_CHANGES)
         self.cost = StepCost()
-        self.usual = UsualRequest()
+        self.usual = TypicalRequest()
         self._steps = 0
         self._full_steps = 0
         self._in_band: deque[bool] = deque(maxlen=_KEPT_JUDGEMENTS)
@@ -182,18 +182,18 @@ class AdaptiveBatchSize:
     def _keeps_target(self) -> bool:
         return self._settings.objective == "latency"
 
-    def _gap(self, step: Line) -> Line:
+    def _gap(self, step: LinearFit) -> LinearFit:
         """Between two tokens of a stream, where a step takes this."""
         if self._keeps_target:
             return step
         prefill_s = self.usual.prompt_s / self.usual.answer_tokens
-        return Line(step.fixed_s, step.each_s + prefill_s)
+        return LinearFit(step.fixed_s, step.each_s + prefill_s)
 
     @property
     def _target_s(self) -> float:
         return self._settings.target_step_latency_ms / 1000
 
-    def _longest_s(self, gap: Line) -> float:
+    def _longest_s(self, gap: LinearFit) -> float:
         """How long a gap may be."""
         match self._settings.objective:
             case "latency":
@@ -210,6 +210,6 @@ class AdaptiveBatchSize:
 
     def _move(self, limit: int, reason: Reason, now: float) -> None:
         if limit != self.limit:
-            self.changes.append(Change(now, self.limit, limit, self.latency_s, reason))
+            self.changes.append(BatchSizeChange(now, self.limit, limit, self.latency_s, reason))
             self.limit = limit
             self._full_steps = 0

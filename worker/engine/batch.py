@@ -9,19 +9,19 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from shared.ids import ModelId
-from worker.engine.adaptive_batch_size import AdaptiveBatchSize, UsualRequest
+from worker.engine.adaptive_batch_size import AdaptiveBatchSize, TypicalRequest
 from worker.engine.decode_groups import DecodeGroups
 from worker.engine.decoding import DecodeGroup, DecodingRow
-from worker.engine.ledger import Claim, KVLedger
+from worker.engine.fair_share import FairShare
+from worker.engine.memory_accounting import KVAccounting, PreemptionCandidate
 from worker.engine.model import LoadedModel
-from worker.engine.places import Placed, Waiting, gives_way
-from worker.engine.prefill import PrefillJob, PrefillRow, Progress
+from worker.engine.prefill import PrefillJob, PrefillProgress, PrefillRow
 from worker.engine.prefilling import Prefilling
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
+from worker.engine.slot_preemption import DecodingSlot, WaitingSequence, row_to_preempt
 from worker.engine.step_cost import StepCost
 from worker.engine.tokens import Token
-from worker.engine.turns import Turns
 from worker.link.messages import BatchMeasured
 
 
@@ -40,7 +40,7 @@ class Batch:
     def __init__(
         self,
         model: LoadedModel,
-        ledger: KVLedger,
+        accounting: KVAccounting,
         *,
         max_size: int,
         max_chunk_tokens: int,
@@ -51,23 +51,23 @@ class Batch:
         """Without a `prefix_cache` nothing is kept."""
         self._model = model
         self.kept = prefix_cache
-        self._ledger = ledger
+        self._accounting = accounting
         self._max_size = max_size
         self.adaptive = adaptive
         self._clock = clock
         self._prompts = Prefilling(
-            model, ledger, prefix_cache, max_chunk_tokens=max_chunk_tokens, room=self._room,
+            model, accounting, prefix_cache, max_chunk_tokens=max_chunk_tokens, room=self._room,
             clock=clock,
         )  # fmt: skip
         self._cost = adaptive.cost if adaptive else StepCost()
-        self._usual = adaptive.usual if adaptive else UsualRequest()
-        self._decoding = DecodeGroups(model, ledger, max_size)
-        self.turns = Turns()
+        self._usual = adaptive.usual if adaptive else TypicalRequest()
+        self._decoding = DecodeGroups(model, accounting, max_size)
+        self.turns = FairShare()
         self.turn = 0.0
         self.preempted: list[int] = []
         self.first: list[Token] = []
         self._leaving: list[DecodingRow] = []
-        ledger.open(self)
+        accounting.open(self)
 
     @property
     def groups(self) -> list[DecodeGroup]:
@@ -75,7 +75,7 @@ class Batch:
         return self._decoding.groups
 
     def close(self) -> None:
-        self._ledger.close(self)
+        self._accounting.close(self)
         self._prompts.close()
         if self.kept is not None:
             self.kept.close()
@@ -105,7 +105,7 @@ class Batch:
                 self._leaving += leaving
         self._decoding.drop_empty()
         if self._leaving:
-            self._ledger.lend_rest()
+            self._accounting.lend_rest()
             self._leaving = [row for row in self._leaving if not row.settle()]
 
     def took(self, group: DecodeGroup, rows: int, seconds: float) -> None:
@@ -167,7 +167,7 @@ class Batch:
 
     def prefill(
         self, seconds: float, begins: Callable[[list[int]], None] = lambda _: None
-    ) -> list[Progress]:
+    ) -> list[PrefillProgress]:
         """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
         that are complete begin to decode, if there is a place. `begins` hears which sequences
         the pass is for, before the network does."""
@@ -219,9 +219,9 @@ class Batch:
         """Of a job that is complete; its first tokens are drawn where their logits are there."""
         rows, logits = [self._row(each) for each in job.rows], job.logits
         inputs = mx.array(job.inputs, dtype=mx.uint32)
-        group = DecodeGroup(self._model.network, rows, job.hand_over(), inputs)
+        group = DecodeGroup(self._model.network, rows, job.release_caches(), inputs)
         if logits is not None:
-            self.first += group.draw_from(logits).read()
+            self.first += group.sample_from(logits).read()
         return group
 
     def _next_to_join(self) -> tuple[PrefillJob | DecodeGroup, DecodingRow | None] | None:
@@ -233,25 +233,25 @@ class Batch:
             return None
         step_s = self._cost.line.seconds(max(1, len(self._decoding.rows)))
         parkable = self._decoding.parkable
-        placed = [Placed(row.priority, row.since, row.left * step_s) for row in parkable]
+        placed = [DecodingSlot(row.priority, row.since, row.left * step_s) for row in parkable]
         for each in sorted(ready, key=_due_at):
             waiting = self._waiting(each, step_s)
             if self._places(waiting.priority == 0) > len(self._decoding.rows):
                 return each, None
-            if (index := gives_way(waiting, placed, self._clock())) is not None:
+            if (index := row_to_preempt(waiting, placed, self._clock())) is not None:
                 return each, parkable[index]
         return None
 
-    def _waiting(self, ready: PrefillJob | DecodeGroup, step_s: float) -> Waiting:
+    def _waiting(self, ready: PrefillJob | DecodeGroup, step_s: float) -> WaitingSequence:
         """How it looks to those that decode. A row that was parked has had its turn: all that it
         may still generate counts."""
         if isinstance(ready, DecodeGroup):
             (row,) = ready.rows
-            return Waiting(row.pending.overdue_at, row.priority, row.left * step_s)
+            return WaitingSequence(row.pending.overdue_at, row.priority, row.left * step_s)
         pending = ready.pending
         order = pending[0].prepared.order
         left = pending[0].prepared.max_tokens - len(order.answer_ids)
-        return Waiting(
+        return WaitingSequence(
             min(each.overdue_at for each in pending),
             min(each.prepared.order.priority for each in pending),
             sum(each.prefill_s for each in pending) + min(left, self._usual.answer_tokens) * step_s,
@@ -260,7 +260,7 @@ class Batch:
     def _row(self, row: PrefillRow) -> DecodingRow:
         order = row.pending.prepared.order
         own_ends = frozenset() if order.ignore_eos else self._model.end_ids
-        return DecodingRow(row.pending, own_ends | set(order.stop_token_ids), row.trail)
+        return DecodingRow(row.pending, own_ends | set(order.stop_token_ids), row.recorder)
 
     # Memory.
 
@@ -273,24 +273,27 @@ class Batch:
         return sum(group.growth_bytes for group in self.groups)
 
     @property
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[PreemptionCandidate]:
         pending = [row.pending for row in self._decoding.all_rows]
         pending += [each for job in self._prompts.jobs for each in job.pending]
-        return [Claim(each.prepared.order.priority, each.arrived_at, each.id) for each in pending]
+        return [
+            PreemptionCandidate(each.prepared.order.priority, each.arrived_at, each.id)
+            for each in pending
+        ]
 
     def has_room(self, group: DecodeGroup) -> bool:
         """Whether the next step of a group takes nothing from anybody."""
-        return self._ledger.fits(_growth_needed(group))
+        return self._accounting.fits(_growth_needed(group))
 
     def make_room(self, group: DecodeGroup) -> bool:
         """Have room for the next step of a group; False where none of its rows is left."""
         if not group.has_room:
-            self._ledger.make_room(lambda: _growth_needed(group))
+            self._accounting.make_room(lambda: _growth_needed(group))
             if group.rows and not group.has_room:
                 group.grow()
         return bool(group.rows)
 
-    def give_back_slack(self) -> None:
+    def release_slack(self) -> None:
         for group in self._decoding.all:
             group.fit()
 
@@ -306,7 +309,7 @@ class Batch:
                 group.drop([row])
                 if group.rows:
                     group.fit()
-                self._ledger.lend_rest()
+                self._accounting.lend_rest()
                 row.settle()
                 self._prompts.add_again(row.pending, row.pending.prepared.resumed(row.answer_ids))
                 self.preempted.append(sequence)

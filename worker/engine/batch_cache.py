@@ -22,8 +22,8 @@ from worker.engine.caches import (
     map_leaves,
     whole_bytes,
 )
+from worker.engine.opaque_cache import is_whole
 from worker.engine.row_cache import GroupedRowKVCache, RowKVCache, Rows, SingleRowKVCache
-from worker.engine.whole_cache import is_whole
 
 
 class BatchCache:

@@ -24,9 +24,9 @@ from worker.engine.caches import (
     map_leaves,
 )
 from worker.engine.device import on_gpu
-from worker.engine.gathering import (
-    Gather,
+from worker.engine.gather import (
     Gatherer,
+    GatherPlan,
     Piece,
     as_mlx,
     as_piece,
@@ -35,10 +35,10 @@ from worker.engine.gathering import (
     numpy_dtype,
     piece,
 )
+from worker.engine.opaque_cache import content_of, fill, is_whole
 from worker.engine.row_cache import RowKVCache
-from worker.engine.whole_cache import content_of, fill, is_whole
 from worker.kv_memory.block import Kind
-from worker.kv_memory.block_file import Content, Tensor
+from worker.kv_memory.block_file import BlockContent, Tensor
 
 _DTYPES = {
     "F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16, "U32": mx.uint32, "I32": mx.int32,
@@ -135,13 +135,13 @@ class BlockCodec:
 
         return [map_leaves(new_leaf, layer) for layer in empty_cache(self._layout.network)]
 
-    def _gathers(self, starts: Sequence[RowStart], room: int) -> Iterator[Gather]:
+    def _gathers(self, starts: Sequence[RowStart], room: int) -> Iterator[GatherPlan]:
         shapes = [shape for pair in self._layout.shapes for shape in pair]
         for number, (heads, dim, dtype) in enumerate(shapes):
             rows = [
                 [self._kept(block, number, dtype) for block in start.blocks] for start in starts
             ]
-            yield Gather(rows, (len(rows), heads, room, dim), dtype)
+            yield GatherPlan(rows, (len(rows), heads, room, dim), dtype)
 
     def _kept(self, block: Arrays, number: int, dtype: mx.Dtype) -> Piece:
         place, group = self._places[number], self._groups[number]
@@ -165,10 +165,10 @@ class BlockCodec:
 
     # Files.
 
-    def content(self, kept: Arrays) -> Content:
+    def content(self, kept: Arrays) -> BlockContent:
         """As it goes into a file; shares the memory of the arrays."""
         mx.eval(kept.unevaluated)
-        return Content(
+        return BlockContent(
             [
                 Tensor(str(number), _NAMES[dtype_of(array)], tuple(array.shape), _view(array))
                 for number, array in enumerate(kept.arrays)
@@ -176,7 +176,7 @@ class BlockCodec:
             kept.notes,
         )
 
-    def arrays(self, content: Content, kind: Kind) -> Arrays:
+    def arrays(self, content: BlockContent, kind: Kind) -> Arrays:
         """From a file.
 
         Raises:

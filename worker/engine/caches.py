@@ -11,8 +11,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, make_prompt_cache
 
 from worker.engine.chunk_cache import ChunkCache
+from worker.engine.opaque_cache import arrays_of, can_be_copied, is_whole
 from worker.engine.row_cache import BLOCK_TOKENS
-from worker.engine.whole_cache import arrays_of, can_be_copied, is_whole
 
 _MEASURED_TOKENS = 127, 255
 """Not whole powers of two: what waits to be compressed by groups takes its most there."""

@@ -24,8 +24,8 @@ from worker.answer.call_ids import WriteId, written_ids
 from worker.answer.reasoning import ReasoningFormat
 from worker.engine.call_arguments import takes_text, with_text_arguments
 from worker.engine.message_order import find_order, ordered
+from worker.engine.native_tool_prompt import find_native_tool_prompt, with_native_tool_prompt
 from worker.engine.tool_prompt import with_tools_as_text
-from worker.engine.tool_words import find_tool_words, with_tool_words
 
 _ROLES = {"developer": "system"}
 """OpenAI's newer name for a role that chat templates know by the older one."""
@@ -99,7 +99,9 @@ class ChatTemplate:
         self._defaults = {key: defaults[key] for key in self.variables & defaults.keys()}
         added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
         self._guard = Guard(added)
-        self._tool_words = find_tool_words(text or getattr(tokenizer, "chat_template", None), added)
+        self._tool_words = find_native_tool_prompt(
+            text or getattr(tokenizer, "chat_template", None), added
+        )
         self._text_arguments = False
         self._text_arguments = takes_text(self._tried)
         self.order = find_order(self._tried)
@@ -139,7 +141,9 @@ class ChatTemplate:
         nonce = secrets.token_hex(8)
         turns, known = self._guard.split(turns, nonce), self._guard.split(known, nonce)
         if not self.knows_tools and self._tool_words is not None:
-            turns = with_tool_words(turns, self._guard.split(tools, nonce), self._tool_words)
+            turns = with_native_tool_prompt(
+                turns, self._guard.split(tools, nonce), self._tool_words
+            )
         if continues:
             text = self._continued(turns, known)
         else:

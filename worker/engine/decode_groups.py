@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from worker.engine.caches import blocks_for
 from worker.engine.decoding import DecodeGroup, DecodingRow
-from worker.engine.ledger import KVLedger
+from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cost
 
@@ -28,9 +28,9 @@ class DecodeGroups:
         _lately: the same, of the time before that: so many often come again.
     """
 
-    def __init__(self, model: LoadedModel, ledger: KVLedger, max_size: int) -> None:
+    def __init__(self, model: LoadedModel, accounting: KVAccounting, max_size: int) -> None:
         self._model = model
-        self._ledger = ledger
+        self._accounting = accounting
         self._max_size = max_size
         self.groups: list[DecodeGroup] = []
         self.parked: list[DecodeGroup] = []
@@ -75,7 +75,7 @@ class DecodeGroups:
         self.groups.append(group)
         self._regroup(coming)
         self._most = max(self._most, *((len(each), each.cache.width) for each in self.groups))
-        self._ledger.lend_rest()
+        self._accounting.lend_rest()
 
     @property
     def parkable(self) -> list[DecodingRow]:
@@ -84,7 +84,7 @@ class DecodeGroups:
             row
             for group in self.groups
             for row in group.rows
-            if len(group.rows) == 1 or self._ledger.fits(group.bytes_of([row]))
+            if len(group.rows) == 1 or self._accounting.fits(group.bytes_of([row]))
         ]
 
     def park(self, row: DecodingRow) -> None:
@@ -133,7 +133,7 @@ class DecodeGroups:
                 continue
             if len(moving) == len(group.rows):
                 leaving = group
-            elif self._ledger.fits(group.bytes_of(moving)):
+            elif self._accounting.fits(group.bytes_of(moving)):
                 leaving = group.take(moving)
                 self.groups.append(leaving)
             else:
@@ -157,7 +157,7 @@ class DecodeGroups:
         most = max(count, min(self._max_size, spare))
         for slots in (cache.slots,) if count <= cache.slots else (most, count):
             grown = cache.bytes_at(slots, width) - cache.nbytes
-            if grown <= 0 or self._ledger.fits(grown + cache.layer_bytes):
+            if grown <= 0 or self._accounting.fits(grown + cache.layer_bytes):
                 cache.resize(slots, width)
                 return True
         return False

@@ -10,8 +10,8 @@ from shared.messages.stream import FinishReason
 from worker.answer.constraint import Constraint
 from worker.engine.batch_cache import BatchCache
 from worker.engine.caches import blocks_for
-from worker.engine.prefill import Pending
-from worker.engine.prefix_cache import Trail
+from worker.engine.prefill import PendingPrefill
+from worker.engine.prefix_cache import PrefixRecorder
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.engine.sampling import BatchSampler, Logprobs, SampledRow
 from worker.engine.token_mask import mask_of
@@ -39,9 +39,9 @@ class DecodingRow:
         trail: how far its text is kept; None where nothing is.
     """
 
-    pending: Pending
+    pending: PendingPrefill
     ends: frozenset[int]
-    trail: Trail | None = None
+    recorder: PrefixRecorder | None = None
     end: list[int] = field(default_factory=list, init=False)
     answer_ids: list[int] = field(init=False)
     left: int = field(init=False)
@@ -80,15 +80,15 @@ class DecodingRow:
     def settle(self) -> bool:
         """File what is kept of a row that has left its group, and let that be all; False while
         its last tokens are not read."""
-        if self.trail is not None:
-            self.trail.file(self.text_ids)
-            if not (self.gone or self.trail.filed):
+        if self.recorder is not None:
+            self.recorder.file(self.text_ids)
+            if not (self.gone or self.recorder.filed):
                 return False
-            self.trail.close()
+            self.recorder.close()
         return True
 
 
-class Drawn:
+class SampledTokens:
     """Tokens that nobody has read: one for each row."""
 
     def __init__(
@@ -175,12 +175,12 @@ class DecodeGroup:
         """Whether what a row may get depends on what it got last."""
         return any(row.constraint is not None for row in self.rows)
 
-    def draw(self) -> Drawn:
+    def sample(self) -> SampledTokens:
         """The next token of every row, for which the device is to be asked."""
-        return self.draw_next(self.forward())
+        return self.sample_next(self.forward())
 
     def forward(self) -> mx.array:
-        """[B, V] the logits of the next step; `draw_next` comes then."""
+        """[B, V] the logits of the next step; `sample_next` comes then."""
         self._roomy_steps = self._roomy_steps + 1 if self._is_roomy else 0
         if self._roomy_steps > _PATIENT_STEPS:
             self.fit()
@@ -188,21 +188,21 @@ class DecodeGroup:
         self.cache.rows.advance()
         return cast(mx.array, logits)
 
-    def draw_next(self, logits: mx.array) -> Drawn:
+    def sample_next(self, logits: mx.array) -> SampledTokens:
         """The next token of every row, from `forward`."""
-        drawn = self.draw_from(logits)
+        sampled = self.sample_from(logits)
         self._keep()
         self.stepped = True
-        return drawn
+        return sampled
 
-    def draw_from(self, logits: mx.array) -> Drawn:
+    def sample_from(self, logits: mx.array) -> SampledTokens:
         """The next token of every row from what is known already: [B, V]."""
         mask = mask_of([None if row.gone else row.constraint for row in self.rows])
         tokens, logprobs = self._sampler.sample(logits, self._inputs, mask)
         self._inputs = tokens
         for row in self.rows:
             row.left -= 1
-        return Drawn(self.rows, tokens, logprobs)
+        return SampledTokens(self.rows, tokens, logprobs)
 
     def took(self, seconds: float) -> None:
         """A step took so long."""
@@ -215,14 +215,14 @@ class DecodeGroup:
     def _keep(self) -> None:
         """Have the blocks that became full filed."""
         for place, (row, length) in enumerate(zip(self.rows, self.lengths, strict=True)):
-            if row.trail is not None and length >= row.trail.next_cut:
-                row.trail.cut(self.cache.layers, place, length, row.text_ids)
+            if row.recorder is not None and length >= row.recorder.next_cut:
+                row.recorder.cut(self.cache.layers, place, length, row.text_ids)
 
     def keep_rest(self, rows: Collection[DecodingRow]) -> None:
         """Have all of rows that leave taken along for what is kept of them; they file it."""
         for place, (row, length) in enumerate(zip(self.rows, self.lengths, strict=True)):
-            if row.trail is not None and row in rows:
-                row.trail.cut_rest(self.cache.layers, place, length)
+            if row.recorder is not None and row in rows:
+                row.recorder.cut_rest(self.cache.layers, place, length)
 
     def drop(self, rows: Collection[DecodingRow]) -> None:
         """Rows leave between two steps; their room stays for a while."""
@@ -297,10 +297,10 @@ class DecodeGroup:
 
 def _read_logprobs(logprobs: Logprobs) -> dict[int, TokenLogprobs]:
     """By the row's place in the batch."""
-    drawn = cast(list[float], logprobs.drawn.tolist())
+    sampled = cast(list[float], logprobs.sampled.tolist())
     top_ids = cast(list[list[int]], logprobs.top_ids.tolist())
     top = cast(list[list[float]], logprobs.top.tolist())
     return {
-        row: TokenLogprobs(drawn[i], list(zip(top_ids[i], top[i], strict=True)))
+        row: TokenLogprobs(sampled[i], list(zip(top_ids[i], top[i], strict=True)))
         for i, row in enumerate(logprobs.rows)
     }

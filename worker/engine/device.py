@@ -66,7 +66,7 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES)
 
 
-def give_back_memory() -> None:
+def release_memory() -> None:
     """Return to the machine what is kept for later. Waits for the device: to take buffers from
     under a kernel has crashed Macs."""
     mx.synchronize()

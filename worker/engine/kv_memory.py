@@ -5,15 +5,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from shared.settings.tree import Worker
+from shared.settings.worker import WorkerSettings
 from worker.engine.cache_blocks import Arrays, BlockCodec
 from worker.kv_memory.block import Block, BlockKey, Kind
+from worker.kv_memory.block_tree import BlockTree
+from worker.kv_memory.cached_sequences import TrackedSequences, exclusive_blocks
 from worker.kv_memory.file_threads import Result
 from worker.kv_memory.file_tier import FileTier
 from worker.kv_memory.memory_tier import MemoryTier
-from worker.kv_memory.texts import FollowedTexts, own_blocks
-from worker.kv_memory.tree import TextTree
-from worker.link.messages import KVMemoryMeasured, TextKept, TextMeasured
+from worker.link.messages import KVMemoryMeasured, SequenceCached, SequenceMeasured
 
 _CLOSE_S = 2.0
 
@@ -46,7 +46,7 @@ _TEXTS_AT_ONCE = 64
 
 
 def kv_memory_settings(
-    worker: Worker, path: Path | None, memory_limit: int, *, engines: int
+    worker: WorkerSettings, path: Path | None, memory_limit: int, *, engines: int
 ) -> KVMemorySettings:
     """What the settings say for one of a worker's engines.
 
@@ -72,7 +72,7 @@ def kv_memory_settings(
 
 
 @dataclass(slots=True)
-class Figures:
+class KVMemoryStatistics:
     """Since the start.
 
     Attributes:
@@ -103,23 +103,23 @@ class KVMemory:
 
     settings: KVMemorySettings
     put: Callable[[Result], None]
-    tree: TextTree = field(init=False)
+    tree: BlockTree = field(init=False)
     memory: MemoryTier = field(init=False)
     files: FileTier | None = field(init=False, default=None)
-    figures: Figures = field(init=False, default_factory=Figures)
+    figures: KVMemoryStatistics = field(init=False, default_factory=KVMemoryStatistics)
     _to_write: "OrderedDict[tuple[BlockKey, Kind], tuple[Block, BlockCodec]]" = field(
         init=False, default_factory=OrderedDict
     )
     _codecs: "dict[tuple[BlockKey, Kind], BlockCodec]" = field(init=False, default_factory=dict)
     _limit_bytes: int = field(init=False)
-    texts: FollowedTexts = field(init=False)
-    _kept: list[TextKept] = field(init=False, default_factory=list)
+    texts: TrackedSequences = field(init=False)
+    _kept: list[SequenceCached] = field(init=False, default_factory=list)
     _to_drop: list[Block] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.tree = TextTree(settings.block_tokens)
-        self.texts = FollowedTexts(self.tree)
+        self.tree = BlockTree(settings.block_tokens)
+        self.texts = TrackedSequences(self.tree)
         self.memory = MemoryTier(self._evicted)
         self._limit_bytes = settings.memory_bytes
         if settings.enabled and settings.path is not None and settings.disk_bytes > 0:
@@ -188,9 +188,9 @@ class KVMemory:
         """What is kept of a sequence ends with this block: from now on its text is followed."""
         if last.parent is not None:
             self.texts.follow(last.key, pinned=self.texts.pins(last.key))
-            self._kept.append(TextKept(sequence, last.key.hex(), last.end))
+            self._kept.append(SequenceCached(sequence, last.key.hex(), last.end))
 
-    def take_kept(self) -> list[TextKept]:
+    def take_kept(self) -> list[SequenceCached]:
         """The texts that ended since this was asked last."""
         kept, self._kept = self._kept, []
         return kept
@@ -199,7 +199,7 @@ class KVMemory:
         """Follow a text no more, and let all go that no other text has."""
         self.texts.forget(end)
         if (block := self.tree.find(end)) is not None:
-            self._to_drop += own_blocks(block)
+            self._to_drop += exclusive_blocks(block)
             self.drop_forgotten()
 
     def drop_forgotten(self) -> None:
@@ -208,10 +208,10 @@ class KVMemory:
             self.drop(block)
         self._to_drop = [block for block in self._to_drop if block.users]
 
-    def measured_texts(self) -> list[TextMeasured]:
+    def measured_texts(self) -> list[SequenceMeasured]:
         """Followed texts of which something changed; of many a part at a time."""
         return [
-            TextMeasured(end.hex(), **asdict(figures))
+            SequenceMeasured(end.hex(), **asdict(figures))
             for end, figures in self.texts.changed(_TEXTS_AT_ONCE)
         ]
 

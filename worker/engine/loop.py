@@ -9,41 +9,47 @@ from collections.abc import Callable, Iterator
 import mlx.core as mx
 
 from shared.ids import ModelId
-from shared.settings.tree import AdaptiveBatching
+from shared.settings.worker import AdaptiveBatchingSettings
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
 from worker.engine.blas import use_threads
-from worker.engine.device import give_back_memory, on_gpu
-from worker.engine.foreseen import ForeseenPrompts
+from worker.engine.device import on_gpu, release_memory
 from worker.engine.kv_memory import NOTHING_KEPT, KVMemory, KVMemorySettings
-from worker.engine.ledger import KVLedger
+from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
+from worker.engine.prefetch import PrefetchedPrompts
 from worker.engine.prefix_cache import PrefixCache
-from worker.engine.preparation import Foreseen, NotPrepared, Preparation, Prepared, refused
+from worker.engine.preparation import (
+    PreparationFailed,
+    Prepared,
+    PromptPrefetched,
+    PromptPreparation,
+    refused,
+)
 from worker.engine.prompt import PreparedSequence
-from worker.engine.rounds import Rounds
 from worker.engine.served_models import ServedModels
+from worker.engine.step_scheduler import StepScheduler
 from worker.kv_memory.block import block_key_of
 from worker.kv_memory.file_threads import Result
 from worker.link.activity import ActivityRecord
 from worker.link.messages import (
     Cancel,
-    DropText,
+    CancelPrefetch,
+    DropSequence,
     EngineMeasured,
     Fact,
-    FollowText,
-    Foresee,
-    Forget,
     LimitMemory,
     LoadModel,
     Order,
     Output,
-    SequenceRefused,
+    Prefetch,
+    SequenceRejected,
+    SequencesMeasured,
     SequenceStarted,
     StepCompleted,
     Stop,
     Submit,
-    TextsMeasured,
+    TrackSequence,
     UnloadModel,
     UseThreads,
 )
@@ -77,7 +83,7 @@ class Engine:
         max_decode_stall_s: float,
         kv_budget_bytes: int | None = None,
         engines: int = 1,
-        adaptive: AdaptiveBatching | None = None,
+        adaptive: AdaptiveBatchingSettings | None = None,
         min_batch_size: int = 1,
         asks_first: bool | None = None,
         kv_memory: KVMemorySettings = NOTHING_KEPT,
@@ -110,11 +116,11 @@ class Engine:
             kv_budget_bytes=kv_budget_bytes,
             engines=engines,
         )
-        self._foreseen = ForeseenPrompts(self._kv_memory, self._kept_of)
-        self._preparation = Preparation(
-            self._models.find, self._foreseen.known, self._inbox.put, self._activity
+        self._prefetched = PrefetchedPrompts(self._kv_memory, self._kept_of)
+        self._preparation = PromptPreparation(
+            self._models.find, self._prefetched.known, self._inbox.put, self._activity
         )
-        self._rounds = Rounds(
+        self._step_scheduler = StepScheduler(
             self._models.batches,
             send,
             self._activity,
@@ -124,13 +130,13 @@ class Engine:
         self._measured_at = 0.0
         self._turned_at: float | None = None  # None while there is nothing to do
 
-    def _new_batch(self, model: LoadedModel, ledger: KVLedger) -> Batch:
+    def _new_batch(self, model: LoadedModel, accounting: KVAccounting) -> Batch:
         adaptive = None
         if self._adaptive is not None:
             adaptive = AdaptiveBatchSize(self._adaptive, self._min_batch_size, self._max_batch_size)
         return Batch(
             model,
-            ledger,
+            accounting,
             max_size=self._max_batch_size,
             max_chunk_tokens=self._max_chunk_tokens,
             adaptive=adaptive,
@@ -149,7 +155,7 @@ class Engine:
 
     def give(self, order: Order) -> None:
         """Hand the engine an order; prompts are tokenised on a thread of their own first."""
-        if isinstance(order, Submit | Foresee | Forget):
+        if isinstance(order, Submit | Prefetch | CancelPrefetch):
             self._preparation.give(order)
         else:
             self._inbox.put(order)
@@ -162,24 +168,24 @@ class Engine:
         running = True
         while running:
             running = self._take_orders()
-            self._foreseen.advance()
+            self._prefetched.advance()
             if self._models.is_loading:
                 self._load()
-            if self._rounds.can_step:
+            if self._step_scheduler.can_step:
                 self._turned_at = None
                 self._wait_for_room()
                 self._turned_at = time.monotonic()
-                self._rounds.step()
-                if not len(self._rounds):
+                self._step_scheduler.step()
+                if not len(self._step_scheduler):
                     self._measured_at = 0.0  # what the last ones showed is told at once
             for kept in self._kv_memory.take_kept():
                 self._send(kept)  # before a pass: the next turn may be on its way
-            self._rounds.prefill()
+            self._step_scheduler.prefill()
             if self._kv_memory.can_write:
                 self._kv_memory.write_one()
             self._measure()
             self._turned_at = None
-        self._foreseen.forget_all_of()
+        self._prefetched.forget_all_of()
         self._write_rest()
         self._kv_memory.close()
 
@@ -193,28 +199,28 @@ class Engine:
             match item:
                 case PreparedSequence():
                     self._start(item)
-                    self._foreseen.forget(item.order.sequence)
-                case SequenceRefused():
+                    self._prefetched.forget(item.order.sequence)
+                case SequenceRejected():
                     self._preparation.leave(item.sequence)
-                    self._foreseen.forget(item.sequence)
+                    self._prefetched.forget(item.sequence)
                     self._send(item)
-                case NotPrepared():
+                case PreparationFailed():
                     self._preparation.leave(item.order.sequence)
-                    self._foreseen.forget(item.order.sequence)
+                    self._prefetched.forget(item.order.sequence)
                     self._send(StepCompleted([_cancelled(item.order)]))
-                case Foreseen():
-                    self._foreseen.add(item.prepared)
-                case Forget():
-                    self._foreseen.forget(item.sequence)
+                case PromptPrefetched():
+                    self._prefetched.add(item.prepared)
+                case CancelPrefetch():
+                    self._prefetched.forget(item.sequence)
                 case Cancel():
                     self._cancel(item.sequence)
                 case LoadModel():
                     self._models.load(item)
                 case UnloadModel():
                     self._unload(item.model)
-                case FollowText():
+                case TrackSequence():
                     self._kv_memory.texts.follow(block_key_of(item.end), pinned=item.pinned)
-                case DropText():
+                case DropSequence():
                     self._kv_memory.drop_text(block_key_of(item.end))
                 case LimitMemory():
                     self._limit_memory(item)
@@ -222,12 +228,12 @@ class Engine:
                     use_threads(item.threads)
                 case Stop():
                     return False
-                case Submit() | Foresee():  # `give` sends these to their own thread
+                case Submit() | Prefetch():  # `give` sends these to their own thread
                     raise AssertionError("a prompt was not prepared")
         return True
 
     def _arrived(self) -> Iterator[Order | Prepared | Result]:
-        busy = self._rounds.can_step or self._models.is_loading or self._kv_memory.can_write
+        busy = self._step_scheduler.can_step or self._models.is_loading or self._kv_memory.can_write
         wait_s, until = 0.0 if busy else _MEASURE_INTERVAL_S, math.inf
         with contextlib.suppress(queue.Empty):
             while True:
@@ -240,7 +246,7 @@ class Engine:
     @property
     def _patience_s(self) -> float:
         """How long to wait for others who come at the same time as the first prompts do."""
-        return min(_LONGEST_PATIENCE_S, _PATIENCE * self._rounds.waiting_prefill_s)
+        return min(_LONGEST_PATIENCE_S, _PATIENCE * self._step_scheduler.waiting_prefill_s)
 
     def _write_rest(self) -> None:
         """Before the end: what is kept in memory only would be lost."""
@@ -272,35 +278,37 @@ class Engine:
         if cancelled:
             self._send(StepCompleted([sequence.cancel()]))
             return
-        self._rounds.add(sequence, prepared)
+        self._step_scheduler.add(sequence, prepared)
 
     def _cancel(self, sequence_id: int) -> None:
-        if (sequence := self._rounds.remove(sequence_id)) is not None:
+        if (sequence := self._step_scheduler.remove(sequence_id)) is not None:
             self._send(StepCompleted([sequence.cancel()]))
         else:
             self._preparation.cancel(sequence_id)
 
     def _load(self) -> None:
         """Load for a while: while others decode, for as long as a step of theirs takes."""
-        self._rounds.read_ahead()  # so that a death on the device is of the model that loads
+        self._step_scheduler.read_ahead()  # so that a crash on the device is of the model loaded
         reads = self._models.reads_weights  # a disk may take as long as it likes
         self._turned_at = None if reads else time.monotonic()
-        for fact in self._models.load_some(max(_LEAST_LOADING_S, sum(self._rounds.step_times))):
+        for fact in self._models.load_some(
+            max(_LEAST_LOADING_S, sum(self._step_scheduler.step_times))
+        ):
             self._send(fact)
-        self._rounds.paused()
+        self._step_scheduler.paused()
 
     def _unload(self, model: ModelId) -> None:
-        for sequence in self._rounds.remove_all_of(model):
+        for sequence in self._step_scheduler.remove_all_of(model):
             self._send(StepCompleted([sequence.cancel()]))
-        self._foreseen.forget_all_of(model)
+        self._prefetched.forget_all_of(model)
         self._models.unload(model)
 
     def _limit_memory(self, order: LimitMemory) -> None:
-        self._rounds.read_ahead()
+        self._step_scheduler.read_ahead()
         self._models.limit_kv(order.kv_bytes)
-        self._rounds.report_preempted()
-        if order.give_back:
-            give_back_memory()
+        self._step_scheduler.report_preempted()
+        if order.requeue:
+            release_memory()
         self._measured_at = 0.0
 
     def _measure(self) -> None:
@@ -309,17 +317,17 @@ class Engine:
             self._measured_at = now
             self._kv_memory.drop_forgotten()
             if texts := self._kv_memory.measured_texts():
-                self._send(TextsMeasured(texts))
-            ledger = self._models.ledger
+                self._send(SequencesMeasured(texts))
+            accounting = self._models.accounting
             self._send(
                 EngineMeasured(
-                    len(self._rounds),
+                    len(self._step_scheduler),
                     mx.get_active_memory(),
                     mx.get_cache_memory(),
-                    ledger.held_bytes,
-                    ledger.budget_bytes,
-                    ledger.preemptions,
-                    round(max(self._rounds.step_times, default=0) * 1000, 2),
+                    accounting.held_bytes,
+                    accounting.budget_bytes,
+                    accounting.preemptions,
+                    round(max(self._step_scheduler.step_times, default=0) * 1000, 2),
                     [batch.measured(model, now) for model, batch in self._models.batches.items()],
                     self._kv_memory.measured(),
                 )

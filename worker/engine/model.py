@@ -22,16 +22,16 @@ from worker.answer.format import MESSAGE_FORMATS, PLAIN_FORMAT, AnswerFormat, fi
 from worker.answer.formats.known import TOOL_FORMATS
 from worker.answer.text import Decode
 from worker.engine.adapter_layers import apply_adapter
+from worker.engine.batching_verdicts import TOGETHER, BatchingVerdict
 from worker.engine.caches import CacheLayout, evaluate
 from worker.engine.context_length import ContextLength, find_context_length
-from worker.engine.kept_verdicts import KeptVerdicts
 from worker.engine.load_errors import Stage, loading_error
 from worker.engine.model_tokenizer import ModelTokenizer, load_tokenizer
 from worker.engine.named_templates import NamedTemplates, template_text
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.probe import find_verdict
-from worker.engine.verdicts import TOGETHER, Verdict
+from worker.engine.verdict_store import VerdictStore
 from worker.grammar.compiler import GrammarCompiler
 from worker.link.messages import LoadModel
 from worker.models.adapters import find_unnamed, inspect_adapter
@@ -83,7 +83,7 @@ class LoadedModel:
     grammars: GrammarCompiler | None = None
     no_grammars: str = ""
     warnings: tuple[str, ...] = ()
-    verdict: Verdict = TOGETHER
+    verdict: BatchingVerdict = TOGETHER
 
     @property
     def abilities(self) -> list[str]:
@@ -205,7 +205,7 @@ def _assemble(
     speed = yield from _measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens))
     adapter = Path(order.adapter) if order.adapter is not None else None
     marked = fingerprint(Path(order.path), adapter)
-    kept = KeptVerdicts(Path(order.verdicts_file) if order.verdicts_file else None)
+    kept = VerdictStore(Path(order.verdicts_file) if order.verdicts_file else None)
     verdict = yield from find_verdict(
         network, layout, loaded.vocabulary_size, context_tokens, speed, kept, marked
     )

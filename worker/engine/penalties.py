@@ -8,7 +8,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from worker.engine.draws import column
+from worker.engine.token_sampling import column
 from worker.link.messages import Sampling
 
 
@@ -51,7 +51,7 @@ class Repetition:
         weakened = mx.where(mine < 0, mine * self._penalty, mine / self._penalty)
         return put(logits, self._indices, mx.where(self._seen, weakened, mine))
 
-    def give_back(self) -> None:
+    def requeue(self) -> None:
         """Leave with each row what was counted for it."""
         for place, row in enumerate(self._rows):
             row.seen = self._seen[place]
@@ -84,7 +84,7 @@ class PresenceAndFrequency:
         penalty = self._frequency * self._counts + self._presence * (self._counts > 0)
         return put(logits, self._indices, take(logits, self._indices) - penalty)
 
-    def give_back(self) -> None:
+    def requeue(self) -> None:
         """Leave with each row what was counted for it."""
         for place, row in enumerate(self._rows):
             row.counts = self._counts[place]

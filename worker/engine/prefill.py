@@ -11,13 +11,13 @@ import mlx.core as mx
 from worker.engine.batch_cache import BatchCache
 from worker.engine.caches import Cache, CacheLayout, evaluate, keep_rows
 from worker.engine.output_layer import OutputLayer
-from worker.engine.prefix_cache import Recall, Trail
+from worker.engine.prefix_cache import PrefixRecorder, PrefixRestore
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import TokenIds, token_array
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PrefillProgress:
     """`done` of `total` prompt tokens of a sequence are in the KV cache."""
 
     sequence: int
@@ -26,7 +26,7 @@ class Progress:
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingPrefill:
     """A sequence whose tokens are to be prefilled; again, if it was preempted.
 
     Attributes:
@@ -46,7 +46,7 @@ class Pending:
     overdue_at: float
     again: bool = False
     prefill_s: float = 0.0
-    recall: Recall | None = None
+    recall: PrefixRestore | None = None
     awaits: "tuple[PrefillJob, int, int] | None" = None
     ids_to_prefill: TokenIds = field(init=False)
 
@@ -85,8 +85,8 @@ class PrefillRow:
         logits: [V] of what comes after it; None as long as its last token is not in the cache.
     """
 
-    pending: Pending
-    trail: Trail | None = None
+    pending: PendingPrefill
+    recorder: PrefixRecorder | None = None
     logits: mx.array | None = field(default=None, init=False)
     ids: list[int] = field(init=False)
 
@@ -129,7 +129,7 @@ class PrefillJob:
         self._kept_rest = False
 
     @property
-    def pending(self) -> list[Pending]:
+    def pending(self) -> list[PendingPrefill]:
         return [row.pending for row in self.rows]
 
     @property
@@ -193,8 +193,8 @@ class PrefillJob:
         """File the blocks that became full."""
         for place, row in enumerate(self.rows):
             length = min(self.done, len(row.ids) - 1)
-            if row.trail is not None and length >= row.trail.next_cut:
-                row.trail.cut(self.cache, place, length, row.ids)
+            if row.recorder is not None and length >= row.recorder.next_cut:
+                row.recorder.cut(self.cache, place, length, row.ids)
 
     def keep_rest(self) -> None:
         """File all that is complete, once."""
@@ -202,31 +202,31 @@ class PrefillJob:
             return
         self._kept_rest = True
         for place, row in enumerate(self.rows):
-            if row.trail is not None:
+            if row.recorder is not None:
                 length = len(row.ids) - 1
-                row.trail.cut(self.cache, place, length, row.ids)
-                row.trail.cut_rest(self.cache, place, length)
-                row.trail.file(row.ids)
+                row.recorder.cut(self.cache, place, length, row.ids)
+                row.recorder.cut_rest(self.cache, place, length)
+                row.recorder.file(row.ids)
 
     def remove(self, sequence: int) -> None:
         """Drop a sequence; unknown ones are ignored."""
         stay = [place for place, row in enumerate(self.rows) if row.pending.id != sequence]
         if len(stay) < len(self.rows):
             for row in self.rows:
-                if row.pending.id == sequence and row.trail is not None:
-                    row.trail.close()
+                if row.pending.id == sequence and row.recorder is not None:
+                    row.recorder.close()
             self.rows = [self.rows[place] for place in stay]
             if stay:
                 self._room = max(self._longest, self.done)
                 keep_rows(self.cache, stay, self._room)
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[PrefillProgress]:
         return [
-            Progress(row.pending.id, min(self.done, len(row.ids) - 1), len(row.ids))
+            PrefillProgress(row.pending.id, min(self.done, len(row.ids) - 1), len(row.ids))
             for row in self.rows
         ]
 
-    def hand_over(self) -> BatchCache:
+    def release_caches(self) -> BatchCache:
         """The cache of what is complete, for decoding; without the last tokens where there are no
         `logits`."""
         without = self.logits is None

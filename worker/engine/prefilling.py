@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from worker.engine.ledger import KVLedger
+from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import Pending, PrefillJob, PrefillRow
+from worker.engine.prefill import PendingPrefill, PrefillJob, PrefillRow
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
-from worker.kv_memory.tree import Match
+from worker.kv_memory.block_tree import PrefixMatch
 
 _STRETCH = 40.0
 """A prompt is due after so many times the time it takes alone: short ones go before long ones,
@@ -43,7 +43,7 @@ class Prefilling:
     def __init__(
         self,
         model: LoadedModel,
-        ledger: KVLedger,
+        accounting: KVAccounting,
         kept: PrefixCache | None,
         *,
         max_chunk_tokens: int,
@@ -51,12 +51,12 @@ class Prefilling:
         clock: Callable[[], float],
     ) -> None:
         self._model = model
-        self._ledger = ledger
+        self._accounting = accounting
         self._kept = kept
         self._max_chunk_tokens = max_chunk_tokens
         self._room = room
         self._clock = clock
-        self.pending: list[Pending] = []
+        self.pending: list[PendingPrefill] = []
         self.jobs: list[PrefillJob] = []
         self.restored: list[tuple[int, int]] = []
 
@@ -90,17 +90,17 @@ class Prefilling:
     def add(self, prepared: PreparedSequence) -> None:
         """Queue a sequence."""
         now = self._clock()
-        pending = Pending(prepared, now, now, now)
+        pending = PendingPrefill(prepared, now, now, now)
         self._recall(pending)
         pending.overdue_at += _STRETCH * self.seconds(pending)
         pending.due_at = pending.overdue_at + _HEAD_START_S * prepared.order.priority
         self.pending.append(pending)
 
-    def seconds(self, pending: Pending) -> float:
+    def seconds(self, pending: PendingPrefill) -> float:
         """What the prefill of one that waits takes alone."""
         return self._model.prefill_speed.seconds(pending.left + 1)
 
-    def add_again(self, pending: Pending, prepared: PreparedSequence) -> None:
+    def add_again(self, pending: PendingPrefill, prepared: PreparedSequence) -> None:
         """Queue one that gave way, with what it has generated."""
         again = replace(pending, prepared=prepared, again=True, recall=None, awaits=None)
         self._recall(again)
@@ -112,7 +112,7 @@ class Prefilling:
             self._forget(each)
         self._leave_job(sequence)
 
-    def take_back(self, sequence: int) -> Pending | None:
+    def take_back(self, sequence: int) -> PendingPrefill | None:
         """Take a sequence that is on its way out, with its memory; None when it is not here."""
         for job in self.jobs:
             for row in job.rows:
@@ -140,7 +140,7 @@ class Prefilling:
         first, or as much as the fixed part of a pass."""
         first, speed = self._next(), self._model.prefill_speed
         assert first is not None
-        if isinstance(first, Pending):
+        if isinstance(first, PendingPrefill):
             context, left, rows = first.tokens - 1 - first.left, first.left, 1
         else:
             context, left, rows = first.done, first.left, len(first.rows)
@@ -158,7 +158,7 @@ class Prefilling:
         nobody decodes, it is `alone`. `begins` hears which sequences the pass is for."""
         first = self._next()
         assert first is not None
-        job = self._open(first, seconds, alone) if isinstance(first, Pending) else first
+        job = self._open(first, seconds, alone) if isinstance(first, PendingPrefill) else first
         rows, speed = len(job.rows), self._model.prefill_speed
         wanted = speed.tokens_in(seconds, job.done) // rows
         if (job.left - wanted) * rows <= _SMALL_REST * speed.floor_tokens:
@@ -181,7 +181,7 @@ class Prefilling:
             job.keep()
         return job
 
-    def _next(self) -> PrefillJob | Pending | None:
+    def _next(self) -> PrefillJob | PendingPrefill | None:
         """What is due first: a job that has begun, or a prompt that may begin."""
         unfinished = (job for job in self.jobs if not job.complete)
         job = min(unfinished, key=lambda job: job.due_at, default=None)
@@ -190,7 +190,7 @@ class Prefilling:
             return pending
         return job
 
-    def _admissible(self) -> Pending | None:
+    def _admissible(self) -> PendingPrefill | None:
         """The one that is due first of those that may begin, if there is room for it."""
         ready = [each for each in self.pending if self._may_begin(each)]
         first = min(ready, key=lambda each: each.due_at, default=None)
@@ -199,9 +199,9 @@ class Prefilling:
         may_take_a_place = first.overdue_at <= self._clock()
         if self._room(first.urgent) < 1 and not may_take_a_place:
             return None
-        return first if self._ledger.admits(self._bytes(1, first.tokens)) else None
+        return first if self._accounting.admits(self._bytes(1, first.tokens)) else None
 
-    def _may_begin(self, pending: Pending) -> bool:
+    def _may_begin(self, pending: PendingPrefill) -> bool:
         """Not while what it begins with is on its way: from disk, or in a job."""
         if pending.awaits is not None:
             job, sequence, common = pending.awaits
@@ -213,7 +213,7 @@ class Prefilling:
 
     # Jobs.
 
-    def _open(self, first: Pending, seconds: float, alone: bool) -> PrefillJob:
+    def _open(self, first: PendingPrefill, seconds: float, alone: bool) -> PrefillJob:
         """The first, and others as far as they share a pass with profit."""
         speed, layout = self._model.prefill_speed, self._model.layout
         padding = speed.floor_tokens if layout.allows_padding else 0
@@ -236,15 +236,15 @@ class Prefilling:
             rows = len(chosen) + 1
             room = self._room(each.urgent) - unfinished
             fits = rows <= room and rows * (longest_then - done_then) <= most_tokens
-            if fits and self._ledger.has_room(self._bytes(rows, longest_then)):
+            if fits and self._accounting.has_room(self._bytes(rows, longest_then)):
                 chosen[each] = found
                 longest, done = longest_then, done_then
         return self._begin(chosen)
 
-    def _begin(self, chosen: dict[Pending, Match]) -> PrefillJob:
+    def _begin(self, chosen: dict[PendingPrefill, PrefixMatch]) -> PrefillJob:
         done = min(match.tokens for match in chosen.values())
         tokens = max(each.tokens for each in chosen)
-        self._ledger.lend_rest(self._bytes(len(chosen), tokens))
+        self._accounting.lend_rest(self._bytes(len(chosen), tokens))
         cache = None
         rows = [PrefillRow(each) for each in chosen]
         if self._kept is not None:
@@ -252,7 +252,9 @@ class Prefilling:
                 cache = self._kept.restored(list(chosen.values()), done, tokens)
                 self.restored += [(each.id, done) for each in chosen if not each.again]
             for row, match in zip(rows, chosen.values(), strict=True):
-                row.trail = self._kept.trail(row.pending.id, match, on_disk=row.pending.in_session)
+                row.recorder = self._kept.recorder(
+                    row.pending.id, match, on_disk=row.pending.in_session
+                )
             self._kept.note(done, [each.tokens for each in chosen if not each.again])
         model = self._model
         job = PrefillJob(model.network, model.layout, rows, cache, done, model.output)
@@ -263,10 +265,10 @@ class Prefilling:
             self._await(each, [job])
         return job
 
-    def _found(self, pending: Pending) -> Match:
+    def _found(self, pending: PendingPrefill) -> PrefixMatch:
         """What of a prompt is in memory."""
         if self._kept is None:
-            return Match()
+            return PrefixMatch()
         return self._kept.find(pending.ids_to_prefill, in_memory=True)
 
     def _bytes(self, rows: int, tokens: int) -> int:
@@ -274,14 +276,14 @@ class Prefilling:
 
     # What prompts have in common.
 
-    def _recall(self, pending: Pending) -> None:
+    def _recall(self, pending: PendingPrefill) -> None:
         if self._kept is not None:
             if pending.recall is not None:
                 pending.recall.close()
             pending.recall = self._kept.recall(pending.ids_to_prefill)
             self._await(pending, self.jobs)
 
-    def _await(self, pending: Pending, jobs: Iterable[PrefillJob]) -> None:
+    def _await(self, pending: PendingPrefill, jobs: Iterable[PrefillJob]) -> None:
         """Have a prompt wait for one with which it has much in common."""
         if self._kept is None:
             return
@@ -293,10 +295,10 @@ class Prefilling:
                     job.wanted_at = min(job.wanted_at, pending.due_at)
                     return
 
-    def _shared(self, pending: Pending, others: Iterable[Pending]) -> bool:
+    def _shared(self, pending: PendingPrefill, others: Iterable[PendingPrefill]) -> bool:
         return any(self._gain(pending, other) > 0 for other in others)
 
-    def _gain(self, pending: Pending, other: Pending) -> int:
+    def _gain(self, pending: PendingPrefill, other: PendingPrefill) -> int:
         """How many tokens a prompt will find kept once another is prefilled, if that is worth
         the wait; else 0."""
         if self._kept is None:
@@ -306,7 +308,7 @@ class Prefilling:
         worth = max(_MIN_CHUNK_TOKENS, self._model.prefill_speed.floor_tokens)
         return common if common - found >= worth else 0
 
-    def _forget(self, pending: Pending) -> None:
+    def _forget(self, pending: PendingPrefill) -> None:
         self.pending.remove(pending)
         if pending.recall is not None:
             pending.recall.close()

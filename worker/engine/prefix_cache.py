@@ -14,7 +14,7 @@ from worker.engine.kv_memory import KVMemory
 from worker.engine.snapshots import SnapshotLengths
 from worker.kv_memory.block import Block, Kind, TokenIds, block_key, root_key, token_array
 from worker.kv_memory.block_file import FORMAT
-from worker.kv_memory.tree import Layout, Match, common_length
+from worker.kv_memory.block_tree import LayerLayout, PrefixMatch, common_length
 
 _MOST_SNAPSHOT_BLOCKS = 8
 """A state is kept at least every so many blocks, unless it grows."""
@@ -41,7 +41,7 @@ class PrefixCache:
         )  # fmt: skip
         self.root = memory.tree.root(root_key(" ".join(map(str, names))))
         self.codec = BlockCodec(layout, memory.settings.bits)
-        self.layout = Layout(grows=bool(layout.shapes), has_state=not layout.allows_padding)
+        self.layout = LayerLayout(grows=bool(layout.shapes), has_state=not layout.allows_padding)
         self.enabled = settings.enabled and layout.allows_keeping
         per_block = (layout.token_bytes - layout.whole_token_bytes) * self.block_tokens
         most = _MOST_SNAPSHOT_BLOCKS
@@ -55,15 +55,15 @@ class PrefixCache:
 
     # New prompts.
 
-    def find(self, ids: TokenIds, *, in_memory: bool = False) -> Match:
+    def find(self, ids: TokenIds, *, in_memory: bool = False) -> PrefixMatch:
         """The beginning of a text that is kept, anywhere or in memory."""
         if not self.enabled:
-            return Match()
+            return PrefixMatch()
         return self.memory.tree.match(
             self.root, ids, self.layout, Block.in_memory if in_memory else Block.has
         )
 
-    def parts(self, match: Match) -> list[tuple[Block, Kind]]:
+    def parts(self, match: PrefixMatch) -> list[tuple[Block, Kind]]:
         """What of the blocks that were found is needed to begin with them."""
         parts: list[tuple[Block, Kind]] = []
         if self.layout.grows:
@@ -72,9 +72,9 @@ class PrefixCache:
             parts.append((match.blocks[-1], "state"))
         return parts
 
-    def recall(self, ids: TokenIds) -> "Recall":
+    def recall(self, ids: TokenIds) -> "PrefixRestore":
         """Have the beginning of a prompt that is kept come into memory, and stay there."""
-        return Recall(self, self.find(ids))
+        return PrefixRestore(self, self.find(ids))
 
     def kept_of(self, other: TokenIds, ids: TokenIds) -> int:
         """How many first tokens of a text can be had once another one is kept."""
@@ -99,7 +99,7 @@ class PrefixCache:
         figures.misses += 0 if done else rows
         figures.saved_tokens += rows * done
 
-    def restored(self, matches: Sequence[Match], done: int, tokens: int) -> Cache:
+    def restored(self, matches: Sequence[PrefixMatch], done: int, tokens: int) -> Cache:
         """The cache of rows that begin with the first `done` tokens of what was found for each,
         with room for `tokens` of each."""
         began_at = time.perf_counter()
@@ -112,7 +112,7 @@ class PrefixCache:
         figures.restore_s += time.perf_counter() - began_at
         return cache
 
-    def _start(self, match: Match) -> RowStart:
+    def _start(self, match: PrefixMatch) -> RowStart:
         blocks = [_arrays(block, "kv") for block in match.blocks] if self.layout.grows else []
         state = None
         if self.layout.has_state and match.blocks:
@@ -121,7 +121,9 @@ class PrefixCache:
 
     # Texts that grow.
 
-    def trail(self, sequence: int, match: Match, *, on_disk: bool = False) -> "Trail | None":
+    def recorder(
+        self, sequence: int, match: PrefixMatch, *, on_disk: bool = False
+    ) -> "PrefixRecorder | None":
         """The trail of a sequence that begins with what was found; None where nothing is kept.
 
         Args:
@@ -130,17 +132,17 @@ class PrefixCache:
         if not self.enabled:
             return None
         whole = [b for b in match.blocks if b.count == self.block_tokens and b.end <= match.tokens]
-        return Trail(self, sequence, whole[-1] if whole else self.root, on_disk=on_disk)
+        return PrefixRecorder(self, sequence, whole[-1] if whole else self.root, on_disk=on_disk)
 
 
-class Recall:
+class PrefixRestore:
     """What is kept of a prompt, while the prompt waits for its turn.
 
     Attributes:
         tokens: how many of it are kept.
     """
 
-    def __init__(self, cache: PrefixCache, match: Match) -> None:
+    def __init__(self, cache: PrefixCache, match: PrefixMatch) -> None:
         self._cache = cache
         self.tokens = match.tokens
         self._held = list(match.blocks)
@@ -177,7 +179,7 @@ class _Cut:
     state: Arrays | None
 
 
-class Trail:
+class PrefixRecorder:
     """How far a text is kept, and what was cut from the cache of its row but is not filed yet."""
 
     def __init__(self, cache: PrefixCache, sequence: int, at: Block, *, on_disk: bool) -> None:

@@ -9,28 +9,30 @@ from shared.errors import ClusterError
 from shared.ids import ModelId
 from worker.engine.model import LoadedModel
 from worker.engine.prompt import PreparedSequence, prepare
-from worker.link.activity import ActivityRecord, Work
-from worker.link.messages import Foresee, Forget, SequenceRefused, Submit
+from worker.link.activity import ActivityRecord, EngineActivity
+from worker.link.messages import CancelPrefetch, Prefetch, SequenceRejected, Submit
 
 
 @dataclass(frozen=True, slots=True)
-class NotPrepared:
+class PreparationFailed:
     """A sequence that was cancelled before its prompt was looked at."""
 
     order: Submit
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class PromptPrefetched:
     """A prompt that will come."""
 
     prepared: PreparedSequence
 
 
-Prepared = PreparedSequence | SequenceRefused | NotPrepared | Foreseen | Forget
+Prepared = (
+    PreparedSequence | SequenceRejected | PreparationFailed | PromptPrefetched | CancelPrefetch
+)
 
 
-class Preparation:
+class PromptPreparation:
     """Prompts on their way to the engine thread. `give` may be called by any thread; the rest is
     the engine thread's.
 
@@ -52,14 +54,14 @@ class Preparation:
         self._known = known
         self._put = put
         self._activity = activity
-        self._orders: queue.SimpleQueue[Submit | Foresee | Forget] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Submit | Prefetch | CancelPrefetch] = queue.SimpleQueue()
         self._sequences: set[int] = set()
         self._cancelled: set[int] = set()  # always a part of _sequences
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="prepare", daemon=True).start()
 
-    def give(self, order: Submit | Foresee | Forget) -> None:
+    def give(self, order: Submit | Prefetch | CancelPrefetch) -> None:
         if isinstance(order, Submit):
             self._sequences.add(order.sequence)
         self._orders.put(order)
@@ -80,30 +82,30 @@ class Preparation:
         while True:
             self._carry_out(self._orders.get())
 
-    def _carry_out(self, order: Submit | Foresee | Forget) -> None:
+    def _carry_out(self, order: Submit | Prefetch | CancelPrefetch) -> None:
         match order:
             case Submit():
                 # To read it here may come too late, which is no harm.
                 cancelled = order.sequence in self._cancelled
-                self._put(NotPrepared(order) if cancelled else self._prepare(order))
-            case Foresee():
+                self._put(PreparationFailed(order) if cancelled else self._prepare(order))
+            case Prefetch():
                 prepared = self._prepare(order.order)
                 if isinstance(prepared, PreparedSequence):  # else told when it comes
-                    self._put(Foreseen(prepared))
-            case Forget():
+                    self._put(PromptPrefetched(prepared))
+            case CancelPrefetch():
                 self._put(order)
 
-    def _prepare(self, order: Submit) -> PreparedSequence | SequenceRefused:
+    def _prepare(self, order: Submit) -> PreparedSequence | SequenceRejected:
         if (known := self._known(order)) is not None:
             return known
         model = self._find(order.model)
         if model is None:
             return refused(order, "model_unavailable", f"{order.model} is not loaded")
-        self._activity.prepare(Work("prompt", order.model, (order.sequence,)))
+        self._activity.prepare(EngineActivity("prompt", order.model, (order.sequence,)))
         try:
             return prepare(order, model)
         except ClusterError as error:
-            return SequenceRefused(order.sequence, error.code, error.message, error.param)
+            return SequenceRejected(order.sequence, error.code, error.message, error.param)
         except BaseException as error:  # a broken tokenizer or template fails one request only
             message = f"the prompt could not be prepared: {type(error).__name__}: {error}"
             return refused(order, "request_failed", message)
@@ -111,5 +113,5 @@ class Preparation:
             self._activity.prepare(None)
 
 
-def refused(order: Submit, code: str, message: str) -> SequenceRefused:
-    return SequenceRefused(order.sequence, code, message)
+def refused(order: Submit, code: str, message: str) -> SequenceRejected:
+    return SequenceRejected(order.sequence, code, message)

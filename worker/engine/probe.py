@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten
 from shared.messages.events import Batching
 from worker.engine.agreement import allowed_gap
 from worker.engine.batch_cache import BatchCache
+from worker.engine.batching_verdicts import BatchingVerdict, known_verdict
 from worker.engine.caches import (
     CacheLayout,
     blocks_for,
@@ -25,9 +26,8 @@ from worker.engine.caches import (
     evaluate,
     leaves,
 )
-from worker.engine.kept_verdicts import KeptVerdicts
 from worker.engine.prefill_speed import PrefillSpeed
-from worker.engine.verdicts import Verdict, known_verdict
+from worker.engine.verdict_store import VerdictStore
 
 T = TypeVar("T")
 Passes: TypeAlias = Generator[float, None, T]
@@ -67,9 +67,9 @@ def find_verdict(
     vocabulary_size: int,
     context_tokens: int,
     speed: PrefillSpeed,
-    kept: KeptVerdicts,
+    kept: VerdictStore,
     fingerprint: str,
-) -> Passes[Verdict]:
+) -> Passes[BatchingVerdict]:
     """Whether rows of a network go together: what its caches allow, what comes with the project,
     what was found before, or else what a probe finds.
 
@@ -77,7 +77,7 @@ def find_verdict(
         Exception: whatever the network raises when a row is alone.
     """
     if not layout.allows_batching:
-        return Verdict("alone", "its caches hold one row each")
+        return BatchingVerdict("alone", "its caches hold one row each")
     if (known := known_verdict(network)) is not None:
         return known
     if (found := kept.find(fingerprint)) is not None:
@@ -90,7 +90,7 @@ def find_verdict(
 
 def probe(
     network: Any, layout: CacheLayout, vocabulary_size: int, most_tokens: int
-) -> Passes[Verdict]:
+) -> Passes[BatchingVerdict]:
     """Try it.
 
     Args:
@@ -111,7 +111,7 @@ def probe(
         reason = f"rows together: {type(error).__name__}: {error}".partition("\n")[0]
     mx.clear_cache()
     batching: Batching = "together" if reason is None else "alone"
-    return Verdict(batching, reason, time.perf_counter() - began_at)
+    return BatchingVerdict(batching, reason, time.perf_counter() - began_at)
 
 
 def _lengths(network: Any, most_tokens: int) -> list[int]:

@@ -9,8 +9,8 @@ from shared.messages.request import DEFAULT_MAX_TOKENS
 from worker.answer.answer import Answer
 from worker.answer.format import PlainAnswer
 from worker.answer.parser import AnswerParser
-from worker.answer.sent import Sent
-from worker.engine.binding import bind_answer, tools_of
+from worker.answer.sent import DeliveredText
+from worker.engine.answer_constraints import bind_answer, tools_of
 from worker.engine.chat_template import Rendered
 from worker.engine.model import LoadedModel
 from worker.engine.sequence import Sequence
@@ -95,7 +95,7 @@ def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int
     if is_chat:
         parser = model.format.parser(tools_of(order.calling), opened=opened, bind=bind)
         control = model.format.control.by_id
-    sent = Sent(order.sent.text, order.sent.reasoning, order.sent.tool_calls)
+    sent = DeliveredText(order.sent.text, order.sent.reasoning, order.sent.tool_calls)
     answer = Answer(
         model.replay_decode,
         prompt.token_ids,

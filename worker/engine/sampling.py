@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from worker.engine.draws import (
-    CANDIDATES,
-    DrawGroup,
-    draw_filtered,
-    draw_plain,
-    draw_wide,
-    likeliest,
-    limiting_top_k,
-)
 from worker.engine.penalties import Bias, PresenceAndFrequency, Repetition, put, take
 from worker.engine.token_mask import TokenMask
+from worker.engine.token_sampling import (
+    CANDIDATES,
+    SamplingGroup,
+    limiting_top_k,
+    sample_filtered,
+    sample_full_vocabulary,
+    sample_plain,
+    top_tokens,
+)
 from worker.link.messages import Sampling
 
 _GREEDY_BELOW = 1e-5
@@ -43,13 +43,13 @@ class Logprobs:
     """
 
     rows: list[int]
-    drawn: mx.array
+    sampled: mx.array
     top_ids: mx.array
     top: mx.array
 
     @property
     def arrays(self) -> list[mx.array]:
-        return [self.drawn, self.top_ids, self.top]
+        return [self.sampled, self.top_ids, self.top]
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class BatchSampler:
         if self._plan is None:
             self._plan = _Plan(self._rows, logits.shape[-1])
         processed = self._plan.process(logits, inputs)
-        tokens = self._plan.draw(processed if mask is None else mask.apply(processed))
+        tokens = self._plan.sample(processed if mask is None else mask.apply(processed))
         logprobs = self._plan.logprobs(processed, tokens)
         for row in self._rows:
             row.position += 1
@@ -124,7 +124,7 @@ class BatchSampler:
 
     def _dissolve_plan(self) -> None:
         if self._plan is not None:
-            self._plan.give_back()
+            self._plan.requeue()
             self._plan = None
 
 
@@ -140,21 +140,21 @@ class _Plan:
         for index, row in enumerate(rows):
             by_way[_way(row, vocabulary)].append(index)
         self._any_greedy = bool(by_way["greedy"])
-        self._draws = [
-            (draw, _group(by_way[way], rows, vocabulary))
-            for way, draw in (
-                ("plain", draw_plain),
-                ("filtered", draw_filtered),
-                ("wide", draw_wide),
+        self._samplers = [
+            (sample, _group(by_way[way], rows, vocabulary))
+            for way, sample in (
+                ("plain", sample_plain),
+                ("filtered", sample_filtered),
+                ("wide", sample_full_vocabulary),
             )
             if by_way[way]
         ]
         self._asking = [i for i, row in enumerate(rows) if row.sampling.logprobs is not None]
         self._top = max((rows[i].sampling.logprobs or 0 for i in self._asking), default=0)
 
-    def give_back(self) -> None:
-        self._repetition.give_back()
-        self._presence_and_frequency.give_back()
+    def requeue(self) -> None:
+        self._repetition.requeue()
+        self._presence_and_frequency.requeue()
 
     def process(self, logits: mx.array, inputs: mx.array) -> mx.array:
         """[B, V] logits after penalties and bias, in float32 if there are any: rounding must
@@ -165,17 +165,17 @@ class _Plan:
         logits = self._presence_and_frequency.apply(logits, inputs)
         return self._bias.apply(logits)
 
-    def draw(self, logits: mx.array) -> mx.array:
+    def sample(self, logits: mx.array) -> mx.array:
         tokens = (
             mx.argmax(logits, axis=-1).astype(mx.uint32)
             if self._any_greedy
             else mx.zeros(logits.shape[0], dtype=mx.uint32)
         )
         positions = [row.position for row in self._rows]
-        for draw, group in self._draws:
+        for sample, group in self._samplers:
             scores = take(logits, group.indices).astype(mx.float32) / group.temperature
-            drawn = draw(scores, group.keys(positions), group).astype(mx.uint32)
-            tokens = put(tokens, group.indices, drawn)
+            sampled = sample(scores, group.keys(positions), group).astype(mx.uint32)
+            tokens = put(tokens, group.indices, sampled)
         return tokens
 
     def logprobs(self, logits: mx.array, tokens: mx.array) -> Logprobs | None:
@@ -184,9 +184,9 @@ class _Plan:
         asked = take(logits, self._asking).astype(mx.float32)
         logprobs = asked - mx.logsumexp(asked, axis=-1, keepdims=True)
         ids = take(tokens, self._asking)[:, None]
-        drawn = mx.take_along_axis(logprobs, ids, axis=-1)[:, 0]
-        top_ids, top = likeliest(logprobs, min(self._top, logprobs.shape[-1]))
-        return Logprobs(self._asking, drawn, top_ids, top)
+        sampled = mx.take_along_axis(logprobs, ids, axis=-1)[:, 0]
+        top_ids, top = top_tokens(logprobs, min(self._top, logprobs.shape[-1]))
+        return Logprobs(self._asking, sampled, top_ids, top)
 
 
 def _way(row: SampledRow, vocabulary: int) -> str:
@@ -198,5 +198,5 @@ def _way(row: SampledRow, vocabulary: int) -> str:
     return "wide" if top_k > CANDIDATES else "filtered"
 
 
-def _group(indices: list[int], rows: Sequence[SampledRow], vocabulary: int) -> DrawGroup:
-    return DrawGroup(indices, [rows[index].sampling for index in indices], vocabulary)
+def _group(indices: list[int], rows: Sequence[SampledRow], vocabulary: int) -> SamplingGroup:
+    return SamplingGroup(indices, [rows[index].sampling for index in indices], vocabulary)

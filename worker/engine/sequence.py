@@ -131,7 +131,7 @@ class Sequence:
 
     def _logprob(self, token_id: int, logprobs: TokenLogprobs, top: int) -> dict[str, Any]:
         """The log-probability of a token and of the `top` likeliest, as the wire shows them."""
-        entry = self._entry(token_id, logprobs.drawn)
+        entry = self._entry(token_id, logprobs.sampled)
         if top:
             entry["top"] = [self._entry(other, value) for other, value in logprobs.top[:top]]
         return entry

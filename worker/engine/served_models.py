@@ -9,13 +9,13 @@ from dataclasses import replace
 from shared.errors import ModelError
 from shared.ids import ModelId
 from worker.engine.batch import Batch
-from worker.engine.device import free_for_kv_bytes, give_back_memory
+from worker.engine.device import free_for_kv_bytes, release_memory
 from worker.engine.kv_memory import KVMemory
-from worker.engine.ledger import KVLedger
 from worker.engine.load_errors import ended_by_code
+from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel, Loading
 from worker.engine.row_cache import BLOCK_TOKENS
-from worker.link.activity import ActivityRecord, Work
+from worker.link.activity import ActivityRecord, EngineActivity
 from worker.link.messages import Fact, LoadModel, ModelFailed, ModelLoaded, ModelLoading
 
 _TOLD_EVERY = 0.05
@@ -40,7 +40,7 @@ class ServedModels:
 
     def __init__(
         self,
-        new_batch: Callable[[LoadedModel, KVLedger], Batch],
+        new_batch: Callable[[LoadedModel, KVAccounting], Batch],
         kv_memory: KVMemory,
         activity: ActivityRecord,
         *,
@@ -61,7 +61,7 @@ class ServedModels:
         self._moved_at = 0.0  # when the progress was another one
         self._abandoned: list[Loading] = []
         self.batches: dict[ModelId, Batch] = {}
-        self.ledger = KVLedger(self._own_kv_bytes, kv_memory.limit)
+        self.accounting = KVAccounting(self._own_kv_bytes, kv_memory.limit)
 
     def find(self, model: ModelId) -> LoadedModel | None:
         return self._models.get(model)
@@ -93,13 +93,13 @@ class ServedModels:
             yield ModelLoading(order.model, 0.0)
         loading = self._loading
         model_id, before = loading.order.model, loading.progress
-        self._activity.begin(Work("load", model_id))
+        self._activity.begin(EngineActivity("load", model_id))
         try:
             model = _advance(loading, seconds)
             loaded = self._add(model, model_id) if model is not None else None
         except ModelError as error:
             self._loading = None
-            give_back_memory()
+            release_memory()
             yield ModelFailed(model_id, error.message)
         else:
             if loaded is not None:
@@ -130,15 +130,15 @@ class ServedModels:
             ModelError: that is nearly nothing.
         """
         self._renew_budget()
-        most_tokens = self.ledger.max_tokens(model.layout)
+        most_tokens = self.accounting.max_tokens(model.layout)
         if most_tokens < BLOCK_TOKENS:
             raise ModelError(
-                f"{model_id}: {self.ledger.budget_bytes / 1e6:.0f} MB for KV caches hold less "
+                f"{model_id}: {self.accounting.budget_bytes / 1e6:.0f} MB for KV caches hold less "
                 f"than {BLOCK_TOKENS} tokens of it"
             )
         model = replace(model, max_context_tokens=min(model.max_context_tokens, most_tokens))
         self._models[model_id] = model
-        self.batches[model_id] = self._new_batch(model, self.ledger)
+        self.batches[model_id] = self._new_batch(model, self.accounting)
         return _loaded(model_id, model)
 
     def unload(self, model_id: ModelId) -> None:
@@ -150,7 +150,7 @@ class ServedModels:
         self._models.pop(model_id, None)
         if (batch := self.batches.pop(model_id, None)) is not None:
             batch.close()
-        give_back_memory()
+        release_memory()
         self._renew_budget()
 
     # Memory.
@@ -160,20 +160,20 @@ class ServedModels:
         room then gives way."""
         self._allowed_kv_bytes = allowed_bytes
         self._set_budget()
-        self.ledger.make_room(lambda: 0)
+        self.accounting.make_room(lambda: 0)
 
     def _renew_budget(self) -> None:
         if self._kv_budget_bytes is None:
             self._own_kv_bytes = (
-                free_for_kv_bytes(self.ledger.held_bytes + self._kv_memory.memory.held_bytes)
+                free_for_kv_bytes(self.accounting.held_bytes + self._kv_memory.memory.held_bytes)
                 // self._engines
             )
         self._set_budget()
 
     def _set_budget(self) -> None:
         own, allowed = self._own_kv_bytes, self._allowed_kv_bytes
-        self.ledger.budget_bytes = own if allowed is None else min(own, allowed)
-        self.ledger.lend_rest()
+        self.accounting.budget_bytes = own if allowed is None else min(own, allowed)
+        self.accounting.lend_rest()
 
 
 def _advance(loading: Loading, seconds: float) -> LoadedModel | None:

@@ -28,7 +28,7 @@ _SHORTEST_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LinearFit:
     """Seconds of a step, `fixed_s + each_s * rows`."""
 
     fixed_s: float
@@ -57,22 +57,22 @@ class StepCost:
         return self._fixed_var > 0
 
     @property
-    def line(self) -> Line:
+    def line(self) -> LinearFit:
         """What is most likely."""
-        return Line(self._fixed_s, self._each_s)
+        return LinearFit(self._fixed_s, self._each_s)
 
-    def hopeful(self, rows: int) -> Line:
+    def hopeful(self, rows: int) -> LinearFit:
         """The line on which a step of so many rows takes what is most likely, and each row costs
         one standard deviation less than that."""
         return self._turned(rows, -1)
 
-    def doubtful(self, rows: int) -> Line:
+    def doubtful(self, rows: int) -> LinearFit:
         """Likewise, where each row costs one standard deviation more."""
         return self._turned(rows, 1)
 
-    def _turned(self, rows: int, deviations: float) -> Line:
+    def _turned(self, rows: int, deviations: float) -> LinearFit:
         dearer_s = deviations * math.sqrt(max(0.0, self._each_var))
-        return Line(self._fixed_s - dearer_s * rows, self._each_s + dearer_s)
+        return LinearFit(self._fixed_s - dearer_s * rows, self._each_s + dearer_s)
 
     def stepped(self, rows: int, seconds: float) -> None:
         """Take in a step of so many rows."""

@@ -9,7 +9,7 @@ from shared.messages.stream import FinishReason
 class TokenLogprobs:
     """Log-probabilities: of the drawn token, and (id, value) of the likeliest, best first."""
 
-    drawn: float
+    sampled: float
     top: list[tuple[int, float]]
 
 

@@ -23,7 +23,7 @@ else:
     TokenIds = array
 
 
-class Payload(Protocol):
+class BlockPayload(Protocol):
     """What is kept in memory; only the engine knows what is in it."""
 
     @property
@@ -54,7 +54,7 @@ def block_key_of(text: str) -> BlockKey:
 
 
 @dataclass(slots=True)
-class Part:
+class BlockPart:
     """One kind of what is kept of a block.
 
     Attributes:
@@ -62,7 +62,7 @@ class Part:
         file_bytes: what its file takes on disk; 0 where there is none.
     """
 
-    payload: Payload | None = None
+    payload: BlockPayload | None = None
     file_bytes: int = 0
 
     @property
@@ -99,7 +99,7 @@ class Block:
     count: int
     tokens: TokenIds | None = None
     children: "dict[BlockKey, Block]" = field(default_factory=dict)
-    parts: dict[Kind, Part] = field(default_factory=dict)
+    parts: dict[Kind, BlockPart] = field(default_factory=dict)
     holders: int = 0
     users: int = 0
     pins: int = 0
@@ -119,8 +119,8 @@ class Block:
             block = block.parent
         return path[::-1]
 
-    def part(self, kind: Kind) -> Part:
-        return self.parts.setdefault(kind, Part())
+    def part(self, kind: Kind) -> BlockPart:
+        return self.parts.setdefault(kind, BlockPart())
 
     def has(self, kind: Kind) -> bool:
         part = self.parts.get(kind)

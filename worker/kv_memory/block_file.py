@@ -65,19 +65,19 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class BlockContent:
     """What is in the file of a block; `notes` are for whoever wrote them."""
 
     tensors: Sequence[Tensor]
     notes: str = ""
 
 
-def size_of(content: Content) -> int:
+def size_of(content: BlockContent) -> int:
     """The length of the file, to within a little."""
     return sum(tensor.data.nbytes for tensor in content.tensors) + 128 * len(content.tensors) + 1024
 
 
-def encode(name: FileName, content: Content) -> list[bytes | memoryview]:
+def encode(name: FileName, content: BlockContent) -> list[bytes | memoryview]:
     """The buffers that make the file."""
     entries: dict[str, Any] = {}
     at = 0
@@ -92,7 +92,7 @@ def encode(name: FileName, content: Content) -> list[bytes | memoryview]:
     return [_header(name, content.notes, entries, _checksum([header, *data])), *data]
 
 
-def decode(name: FileName, raw: memoryview) -> Content:
+def decode(name: FileName, raw: memoryview) -> BlockContent:
     """What was written under that name.
 
     Raises:
@@ -116,7 +116,7 @@ def decode(name: FileName, raw: memoryview) -> Content:
         raise BrokenBlockError("its checksum is wrong")
     if not known:
         raise BrokenBlockError("it is of another block or format")
-    return Content([_tensor(key, entry, raw[begin:]) for key, entry in entries.items()], notes)
+    return BlockContent([_tensor(key, entry, raw[begin:]) for key, entry in entries.items()], notes)
 
 
 def _tensor(name: str, entry: dict[str, Any], data: memoryview) -> Tensor:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.kv_memory.block_file import BrokenBlockError, Content, FileName
-from worker.kv_memory.folder import BlockFolder, FolderError, FolderInUseError, Found
+from worker.kv_memory.block_file import BlockContent, BrokenBlockError, FileName
+from worker.kv_memory.folder import BlockFolder, FolderError, FolderInUseError, FoundFile
 
 _LOCK_WAIT_S = 10.0
 _LOCK_TRIES_S = 0.2
@@ -17,7 +17,7 @@ _LOCK_TRIES_S = 0.2
 @dataclass(frozen=True, slots=True)
 class Write:
     name: FileName
-    content: Content
+    content: BlockContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +27,22 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class FolderScanned:
     """What was in the folder at the start."""
 
-    found: list[Found]
+    found: list[FoundFile]
     written_today: int
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class BlockUnusable:
     """The folder cannot be used, until another process starts."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BlockWritten:
     """Has the content, so that whoever gave it sees it go on a thread of its own."""
 
     write: Write
@@ -63,9 +63,9 @@ class DeleteFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class WasRead:
+class BlockRead:
     name: FileName
-    content: Content
+    content: BlockContent
     seconds: float
 
 
@@ -78,7 +78,15 @@ class ReadFailed:
     broken: bool
 
 
-Result = Scanned | Unusable | Written | WriteFailed | DeleteFailed | WasRead | ReadFailed
+Result = (
+    FolderScanned
+    | BlockUnusable
+    | BlockWritten
+    | WriteFailed
+    | DeleteFailed
+    | BlockRead
+    | ReadFailed
+)
 
 
 class FileThreads:
@@ -120,9 +128,9 @@ class FileThreads:
         try:
             self._open()
             found = list(self._folder.scan())
-            self._put(Scanned(found, self._folder.written_today()))
+            self._put(FolderScanned(found, self._folder.written_today()))
         except (FolderError, OSError) as error:
-            self._put(Unusable(str(error)))
+            self._put(BlockUnusable(str(error)))
             return
         while (order := self._changes.get()) is not None:
             match order:
@@ -149,7 +157,7 @@ class FileThreads:
     def _write(self, order: Write) -> Result:
         try:
             file_bytes = self._folder.write(order.name, order.content)
-            return Written(order, file_bytes, self._folder.count_written(file_bytes))
+            return BlockWritten(order, file_bytes, self._folder.count_written(file_bytes))
         except OSError as error:
             return WriteFailed(order, _reason(error))
 
@@ -158,7 +166,7 @@ class FileThreads:
             began_at = time.perf_counter()
             try:
                 content = self._folder.read(name)
-                self._put(WasRead(name, content, time.perf_counter() - began_at))
+                self._put(BlockRead(name, content, time.perf_counter() - began_at))
             except FileNotFoundError:
                 self._put(ReadFailed(name, "it is gone", broken=False))
             except OSError as error:

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker.kv_memory.block import Block, BlockKey, Kind
-from worker.kv_memory.block_file import Content, FileName, size_of
+from worker.kv_memory.block_file import BlockContent, FileName, size_of
+from worker.kv_memory.block_tree import BlockTree
 from worker.kv_memory.file_threads import (
+    BlockRead,
+    BlockUnusable,
+    BlockWritten,
     Delete,
     DeleteFailed,
     FileThreads,
+    FolderScanned,
     ReadFailed,
     Result,
-    Scanned,
-    Unusable,
-    WasRead,
     Write,
     WriteFailed,
-    Written,
 )
-from worker.kv_memory.tree import TextTree
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _PAUSE_S = 30.0
 
 
 @dataclass(slots=True)
-class FileFigures:
+class FileStatistics:
     """Since the start; `broken` files were found damaged, `failed` could not be written or read."""
 
     written: int = 0
@@ -65,7 +65,7 @@ class FileTier:
     def __init__(
         self,
         path: Path,
-        tree: TextTree,
+        tree: BlockTree,
         *,
         cap_bytes: int,
         daily_bytes: int | None,
@@ -85,7 +85,7 @@ class FileTier:
         self.problem: str | None = None
         self.held_bytes = 0
         self.written_today = 0
-        self.figures = FileFigures()
+        self.figures = FileStatistics()
 
     def start(self) -> None:
         self._threads.start()
@@ -104,7 +104,7 @@ class FileTier:
             self.problem = None
         return self.problem is None
 
-    def write(self, block: Block, kind: Kind, content: Content) -> bool:
+    def write(self, block: Block, kind: Kind, content: BlockContent) -> bool:
         """Have a part written, if it may be and is not on its way; others have to go for it. The
         block stays in use until then."""
         if (block.key, kind) in self._writing:
@@ -166,19 +166,19 @@ class FileTier:
 
     # Results.
 
-    def take(self, result: Result) -> tuple[Block, Kind, Content | None] | None:
+    def take(self, result: Result) -> tuple[Block, Kind, BlockContent | None] | None:
         """Take in what became of an order.
 
         Returns:
             Of a file that was to be read its block, and its content; None where that is lost.
         """
         match result:
-            case Scanned():
+            case FolderScanned():
                 self._take_found(result)
-            case Unusable():
+            case BlockUnusable():
                 self.problem = result.reason
                 logger.warning("the KV cache is kept in memory only: %s", result.reason)
-            case Written():
+            case BlockWritten():
                 self._finish(result.write, result.file_bytes)
                 self.written_today = result.written_today
                 self.figures.written += 1
@@ -191,7 +191,7 @@ class FileTier:
                 self.held_bytes += result.delete.file_bytes  # it takes its room as before
                 self.figures.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
-            case WasRead():
+            case BlockRead():
                 self.figures.read += 1
                 self.figures.read_bytes += sum(t.data.nbytes for t in result.content.tensors)
                 self.figures.read_s += result.seconds
@@ -205,7 +205,7 @@ class FileTier:
                 return self._was_read(result.name, None)
         return None
 
-    def _take_found(self, scanned: Scanned) -> None:
+    def _take_found(self, scanned: FolderScanned) -> None:
         """The tree grows by what the files are of; what has lost its beginning stays unreachable
         until that is computed again, or it is evicted as the longest unused."""
         self.ready = True
@@ -232,8 +232,8 @@ class FileTier:
         self._tree.prune(block)
 
     def _was_read(
-        self, name: FileName, content: Content | None
-    ) -> tuple[Block, Kind, Content | None]:
+        self, name: FileName, content: BlockContent | None
+    ) -> tuple[Block, Kind, BlockContent | None]:
         block = self._reading.pop((name.key, name.kind))
         block.users -= 1
         if content is None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.kv_memory.block_file import BrokenBlockError, Content, FileName, decode, encode
+from worker.kv_memory.block_file import BlockContent, BrokenBlockError, FileName, decode, encode
 
 _LOCK = "lock"
 _WRITES = "writes-today"
@@ -34,7 +34,7 @@ class FolderInUseError(FolderError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A file of an earlier run; `used_at` in seconds since 1970."""
 
     name: FileName
@@ -80,16 +80,16 @@ class BlockFolder:
                 os.close(descriptor)
         self._lock = self._writes = None
 
-    def scan(self) -> Iterator[Found]:
+    def scan(self) -> Iterator[FoundFile]:
         """All files of blocks, of which only the names are looked at."""
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if (name := FileName.parse(entry.name)) is not None:
                     with suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
-                        yield Found(name, status.st_blocks * _STAT_BLOCK, status.st_mtime)
+                        yield FoundFile(name, status.st_blocks * _STAT_BLOCK, status.st_mtime)
 
-    def write(self, name: FileName, content: Content) -> int:
+    def write(self, name: FileName, content: BlockContent) -> int:
         """Returns the bytes that the file takes on the disk.
 
         Raises:
@@ -116,7 +116,7 @@ class BlockFolder:
             raise
         return max(taken, length)
 
-    def read(self, name: FileName) -> Content:
+    def read(self, name: FileName) -> BlockContent:
         """
         Raises:
             OSError: there is no such file, or it cannot be read.

@@ -28,7 +28,7 @@ _REGIONS = 2
 _PLACE_BYTES = 1 + _REGIONS * _REGION_BYTES
 
 
-class Work(NamedTuple):
+class EngineActivity(NamedTuple):
     """What an engine does for one model.
 
     Attributes:
@@ -41,7 +41,7 @@ class Work(NamedTuple):
     sequences: tuple[int, ...] = ()
 
 
-class Activity(NamedTuple):
+class ActivityKind(NamedTuple):
     """What an engine is at.
 
     Attributes:
@@ -50,12 +50,12 @@ class Activity(NamedTuple):
         prompt: the prompt that is prepared, on a thread of its own.
     """
 
-    now: Work | None = None
-    ahead: Work | None = None
-    prompt: Work | None = None
+    now: EngineActivity | None = None
+    ahead: EngineActivity | None = None
+    prompt: EngineActivity | None = None
 
 
-_BYTES = len(Activity._fields) * _PLACE_BYTES
+_BYTES = len(ActivityKind._fields) * _PLACE_BYTES
 
 
 class ActivityRecord:
@@ -66,7 +66,7 @@ class ActivityRecord:
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
         self._now, self._ahead, self._prompt = (
-            _Place(memory, number * _PLACE_BYTES) for number in range(len(Activity._fields))
+            _Place(memory, number * _PLACE_BYTES) for number in range(len(ActivityKind._fields))
         )
 
     @classmethod
@@ -79,7 +79,7 @@ class ActivityRecord:
         """One that nobody reads but this process."""
         return cls(mmap.mmap(-1, _BYTES))
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: EngineActivity) -> None:
         """The engine's thread turns to a model."""
         self._now.set(work)
 
@@ -88,17 +88,17 @@ class ActivityRecord:
         record must outlive that."""
         self._now.set(None)
 
-    def ask_ahead(self, work: Work | None) -> None:
+    def ask_ahead(self, work: EngineActivity | None) -> None:
         """The device was asked for this step, whose tokens are read later; None: they were."""
         self._ahead.set(work)
 
-    def prepare(self, work: Work | None) -> None:
+    def prepare(self, work: EngineActivity | None) -> None:
         """A prompt is prepared; None: it was."""
         self._prompt.set(work)
 
-    def read(self) -> Activity:
+    def read(self) -> ActivityKind:
         """What was written last."""
-        return Activity(self._now.get(), self._ahead.get(), self._prompt.get())
+        return ActivityKind(self._now.get(), self._ahead.get(), self._prompt.get())
 
     def close(self) -> None:
         self._memory.close()
@@ -122,10 +122,10 @@ class _Place:
     def __init__(self, memory: mmap.mmap, at: int) -> None:
         self._memory = memory
         self._at = at
-        self._written: list[Work | None] = [None] * _REGIONS
+        self._written: list[EngineActivity | None] = [None] * _REGIONS
         self._counts = 0  # the region written last, from 1
 
-    def set(self, work: Work | None) -> None:
+    def set(self, work: EngineActivity | None) -> None:
         if work is None:
             self._memory[self._at] = 0
             return
@@ -136,7 +136,7 @@ class _Place:
             self._counts = self._written.index(work) + 1
         self._memory[self._at] = self._counts
 
-    def _write(self, work: Work) -> None:
+    def _write(self, work: EngineActivity) -> None:
         """Into the region that does not count."""
         name = work.model.encode()[:_NAME_BYTES]
         sequences = work.sequences[:MOST_SEQUENCES]
@@ -148,7 +148,7 @@ class _Place:
         self._memory[start : start + len(body)] = body
         self._written[self._counts - 1] = work
 
-    def get(self) -> Work | None:
+    def get(self) -> EngineActivity | None:
         """None also where a dying engine wrote over it."""
         counts = self._memory[self._at]
         if not 1 <= counts <= _REGIONS:
@@ -160,7 +160,7 @@ class _Place:
         start += _HEAD.size
         name = self._memory[start : start + name_bytes].decode(errors="replace")
         sequences = struct.unpack_from(f"<{count}q", self._memory, start + name_bytes)
-        return Work(cast(Phase, _PHASES[phase]), ModelId(name), sequences)
+        return EngineActivity(cast(Phase, _PHASES[phase]), ModelId(name), sequences)
 
     def _start(self, counts: int) -> int:
         return self._at + 1 + (counts - 1) * _REGION_BYTES

@@ -14,16 +14,16 @@ from worker.link.messages import (
     CallPiece,
     EngineMeasured,
     Fact,
-    Foresee,
     KVMemoryMeasured,
     Order,
     Output,
+    Prefetch,
     Sampling,
     SentCharacters,
+    SequenceMeasured,
+    SequencesMeasured,
     StepCompleted,
     Submit,
-    TextMeasured,
-    TextsMeasured,
 )
 
 HEADER = struct.Struct(">I")
@@ -54,13 +54,13 @@ def decode_body(body: bytes) -> Order | Fact:
             return StepCompleted([_output(output) for output in fields["outputs"]])
         if kind is Submit:
             return _submit(fields)
-        if kind is Foresee:
-            return Foresee(_submit(fields["order"]))
+        if kind is Prefetch:
+            return Prefetch(_submit(fields["order"]))
         if kind is EngineMeasured:
             fields["batches"] = [BatchMeasured(**batch) for batch in fields["batches"]]
             fields["kv_memory"] = KVMemoryMeasured(**fields["kv_memory"])
-        if kind is TextsMeasured:
-            fields["texts"] = [TextMeasured(**text) for text in fields["texts"]]
+        if kind is SequencesMeasured:
+            fields["texts"] = [SequenceMeasured(**text) for text in fields["texts"]]
         message = kind(**fields)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise DecodeError(f"no message of the engine link: {error!r}", body) from None

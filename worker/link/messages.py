@@ -130,7 +130,7 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class Foresee:
+class Prefetch:
     """A sequence will come: what is kept of its prompt is to come into memory. Nothing is
     reported of it; one of a model that is not loaded is ignored."""
 
@@ -138,7 +138,7 @@ class Foresee:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class CancelPrefetch:
     """A sequence that was foreseen will not come."""
 
     sequence: int
@@ -150,7 +150,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowText:
+class TrackSequence:
     """Tell how much is kept of the text that ends with this block, and keep it before others
     where it is `pinned`."""
 
@@ -159,7 +159,7 @@ class FollowText:
 
 
 @dataclass(frozen=True, slots=True)
-class DropText:
+class DropSequence:
     """Tell of a text no more, and let go what is kept of it and of no other."""
 
     end: str
@@ -168,10 +168,10 @@ class DropText:
 @dataclass(frozen=True, slots=True)
 class LimitMemory:
     """KV caches may take so much at most, however much the engine would allow itself; with
-    `give_back` the memory that MLX keeps for later is given back now."""
+    `requeue` the memory that MLX keeps for later is given back now."""
 
     kv_bytes: int | None
-    give_back: bool = False
+    requeue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class PrefixRestored:
 
 
 @dataclass(frozen=True, slots=True)
-class TextKept:
+class SequenceCached:
     """What is kept of a sequence that left its batch ends with this block, the `tokens`-th of
     the text; it is followed."""
 
@@ -253,7 +253,7 @@ class TextKept:
 
 
 @dataclass(frozen=True, slots=True)
-class TextMeasured:
+class SequenceMeasured:
     """What is kept of the text that ends with a block; the others are those of `TextFigures`."""
 
     end: str
@@ -265,10 +265,10 @@ class TextMeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class TextsMeasured:
+class SequencesMeasured:
     """Followed texts of which something changed."""
 
-    texts: list[TextMeasured]
+    texts: list[SequenceMeasured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ class SequencePreempted:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceRefused:
+class SequenceRejected:
     """The sequence cannot be generated; `code` is a key of `errors.ERROR_CODES`."""
 
     sequence: int
@@ -410,11 +410,11 @@ Order = (
     LoadModel
     | UnloadModel
     | Submit
-    | Foresee
-    | Forget
+    | Prefetch
+    | CancelPrefetch
     | Cancel
-    | FollowText
-    | DropText
+    | TrackSequence
+    | DropSequence
     | LimitMemory
     | UseThreads
     | Stop
@@ -426,11 +426,11 @@ Fact = (
     | ModelFailed
     | SequenceStarted
     | PrefixRestored
-    | TextKept
-    | TextsMeasured
+    | SequenceCached
+    | SequencesMeasured
     | PrefillAdvanced
     | SequencePreempted
-    | SequenceRefused
+    | SequenceRejected
     | StepCompleted
     | EngineMeasured
     | EngineAlive

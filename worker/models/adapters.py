@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shared.errors import ModelError
-from worker.models.reading import read_object
+from worker.models.file_reading import read_object
 from worker.models.safetensors import tensor_bytes
 
 CONFIG = "adapter_config.json"

@@ -15,7 +15,8 @@ from shared.messages.events import (
     ModelState,
     ModelStatus,
 )
-from shared.settings.tree import ClusterSettings, ModelSource
+from shared.settings.models import ModelSource
+from shared.settings.tree import ClusterSettings
 from worker.link.messages import LoadModel
 
 _PART_OF_LOADING = 0.1

@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from shared.errors import ModelError
+from shared.ids import is_hub_id
 from shared.messages.files import FilesOffer
 
 logger = logging.getLogger(__name__)
@@ -20,21 +20,6 @@ logger = logging.getLogger(__name__)
 AskPeers = Callable[[str, str | None], Awaitable[list[FilesOffer]]]
 
 _MAX_LINE_BYTES = 1024 * 1024
-_MAX_PART_LENGTH = 96
-_ID_PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
-
-
-def is_hub_id(text: str) -> bool:
-    """Whether this could be a repository of the hub: owner/name, as huggingface_hub allows
-    them."""
-    parts = text.split("/")
-    return (
-        len(parts) == 2
-        and all(_ID_PART.fullmatch(part) and len(part) <= _MAX_PART_LENGTH for part in parts)
-        and ".." not in text
-        and "--" not in text
-        and not text.endswith(".git")
-    )
 
 
 async def download(
@@ -69,7 +54,7 @@ async def download(
     """
     if not is_hub_id(repo):
         raise ModelError(f"{repo} is no id of the hub (owner/name)")
-    command = [sys.executable, "-m", "worker.models.fetch", f"--repo={repo}"]
+    command = [sys.executable, "-m", "worker.models.fetch_process", f"--repo={repo}"]
     if revision is not None:
         command.append(f"--revision={revision}")
     if trust_remote_code:

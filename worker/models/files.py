@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from shared.errors import ModelError
-from worker.models.reading import read_object
+from worker.models.file_reading import read_object
 from worker.models.safetensors import tensor_bytes
 
 WEIGHTS = "model*.safetensors"

@@ -12,25 +12,25 @@ from shared.changes import Changes
 from shared.errors import ClusterError, ModelError, Unavailable
 from shared.ids import ModelId
 from shared.messages.events import ModelState
-from shared.settings.tree import ModelLoading
-from worker.engine_process import EngineProcess
+from shared.settings.worker import ModelLoadingSettings
+from worker.engine_process.process import EngineProcess
 from worker.link.messages import (
     Fact,
     ModelFailed,
     ModelLoaded,
-    SequenceRefused,
+    SequenceRejected,
     StepCompleted,
     UnloadModel,
 )
 from worker.link.messages import ModelLoading as ModelIsLoading
 from worker.models.catalogue import Model, ModelCatalogue
-from worker.models.deaths import ModelDeaths
+from worker.models.crash_history import CrashHistory
+from worker.models.deferred_loads import DeferredLoads
 from worker.models.download import AskPeers, download
 from worker.models.files import inspect
-from worker.models.held_back import HeldBack
-from worker.models.room import ModelRoom
+from worker.models.memory_capacity import ModelMemory
+from worker.models.smoke_tests import SmokeTests
 from worker.models.sources import find_files, local_folder, with_base
-from worker.models.trials import Trials
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +53,10 @@ class ModelLoader:
 
     def __init__(
         self,
-        settings: ModelLoading,
+        settings: ModelLoadingSettings,
         models: ModelCatalogue,
         engines: Sequence[EngineProcess],
-        room: ModelRoom,
+        room: ModelMemory,
         changes: Changes,
         *,
         stall_limit_s: float,
@@ -74,9 +74,9 @@ class ModelLoader:
         self._told_at: dict[tuple[int, ModelId], float] = {}  # when an engine was to load a model
         self._loaded: defaultdict[ModelId, set[int]] = defaultdict(set)  # by which engines
         self._read: dict[tuple[int, ModelId], float] = {}  # how far an engine is with a model
-        self._trials = Trials()
-        self._held_back = HeldBack()
-        self.deaths = ModelDeaths()
+        self._trials = SmokeTests()
+        self._held_back = DeferredLoads()
+        self.deaths = CrashHistory()
 
     async def run(self) -> None:
         """Find files and give orders, for each model in a task of its own, until cancelled."""
@@ -240,7 +240,7 @@ class ModelLoader:
                 for output in fact.outputs:
                     if output.finish_reason and (trial := self._trials.take(output.sequence)):
                         self._on_first_token(*trial)
-            case SequenceRefused():
+            case SequenceRejected():
                 trial = self._trials.take(fact.sequence)
                 if trial is not None and engine.index in trial.model.placed:
                     self._fail(trial.model, f"it generates nothing: {fact.message}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ModelError
-from worker.models.reading import opened, parse_object
+from worker.models.file_reading import opened, parse_object
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit

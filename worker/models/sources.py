@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import ModelError
-from shared.ids import ModelId
-from shared.settings.tree import DEMO_MODEL, ModelSource
-from worker import demo_model
+from shared.ids import ModelId, is_hub_id
+from shared.settings.base import DEMO_MODEL
+from shared.settings.models import ModelSource
+from worker.models import demo_model
 from worker.models.adapters import base_of, inspect_adapter, is_adapter
-from worker.models.download import is_hub_id
 
 Fetch = Callable[[str, str | None], Awaitable[Path]]
 """Fetches a repository of the hub in a revision; returns its folder, or raises ModelError."""

@@ -19,7 +19,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFiles:
+class CachedFiles:
     """
     Attributes:
         contents: the paths of those that are whole, by their ids.
@@ -39,7 +39,7 @@ def hub_cache() -> Path:
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
-def kept_files(cache: Path, repo: str, revision: str | None) -> KeptFiles:
+def kept_files(cache: Path, repo: str, revision: str | None) -> CachedFiles:
     """
     Args:
         repo: an id of the hub, owner/name.
@@ -54,7 +54,7 @@ def kept_files(cache: Path, repo: str, revision: str | None) -> KeptFiles:
                 contents[path.name], sizes_bytes[path.name] = path, about.st_size
     commit = _commit(folder / "refs", revision)
     files = _files(folder / "snapshots" / commit) if commit else {}
-    return KeptFiles(contents, sizes_bytes, commit, files)
+    return CachedFiles(contents, sizes_bytes, commit, files)
 
 
 def _paths(folder: Path) -> list[Path]:

@@ -9,14 +9,13 @@ from pathlib import Path
 import psutil
 
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
+from shared.codec import decode, encode
 from shared.errors import BusError, ClusterError, DecodeError
-from shared.ids import WorkerId
-from shared.messages.codec import decode, encode
+from shared.ids import WorkerId, is_hub_id
 from shared.messages.files import FilesOffer, FindFiles
-from shared.settings.tree import PeerFiles
-from worker.models.download import is_hub_id
-from worker.peer_files.kept_files import KeptFiles, hub_cache, kept_files
+from shared.settings.worker import PeerFilesSettings
+from worker.peer_files.kept_files import CachedFiles, hub_cache, kept_files
 from worker.peer_files.server import FileServer
 
 logger = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ class Sharing:
     """Nothing listens for connections before somebody asks for what is here."""
 
     def __init__(
-        self, settings: PeerFiles, bus: Bus, worker: WorkerId, cache: Path | None = None
+        self, settings: PeerFilesSettings, bus: Bus, worker: WorkerId, cache: Path | None = None
     ) -> None:
         """
         Args:
@@ -66,7 +65,7 @@ class Sharing:
             return []
         return [offer for answer in answers if (offer := _read(answer)) is not None]
 
-    async def _on_find(self, message: Message) -> None:
+    async def _on_find(self, message: BusMessage) -> None:
         try:
             asked = decode(FindFiles, message.payload)
         except DecodeError as error:
@@ -84,7 +83,7 @@ class Sharing:
         except ClusterError as error:
             logger.warning("%s asks for files of %s: %s", asked.worker, asked.repo, error.message)
 
-    def _offer(self, kept: KeptFiles) -> FilesOffer:
+    def _offer(self, kept: CachedFiles) -> FilesOffer:
         if self._server is None:
             limit = self._settings.max_mb_per_s
             self._server = FileServer(
@@ -104,7 +103,7 @@ class Sharing:
         )
 
 
-def _read(answer: Message) -> FilesOffer | None:
+def _read(answer: BusMessage) -> FilesOffer | None:
     try:
         return decode(FilesOffer, answer.payload)
     except DecodeError as error:

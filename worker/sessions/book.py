@@ -9,9 +9,15 @@ from shared.errors import RequestError
 from shared.ids import ClientName, SessionKey
 from shared.messages.control import SessionStatus
 from shared.messages.request import Turn
-from shared.settings.tree import Sessions
-from worker.active_request import ActiveRequest
-from worker.link.messages import DropText, FollowText, Order, TextKept, TextMeasured
+from shared.settings.kv_cache import SessionsSettings
+from worker.link.messages import (
+    DropSequence,
+    Order,
+    SequenceCached,
+    SequenceMeasured,
+    TrackSequence,
+)
+from worker.requests.active_request import ActiveRequest
 from worker.sessions.files import SessionFiles
 from worker.sessions.session import Session
 
@@ -21,7 +27,7 @@ _PINNED_SHARE = 0.5
 Send = Callable[[int, Order], None]
 
 
-class SessionBook:
+class SessionStore:
     """Belongs to the agent.
 
     Args:
@@ -32,7 +38,7 @@ class SessionBook:
 
     def __init__(
         self,
-        settings: Sessions,
+        settings: SessionsSettings,
         files: SessionFiles,
         send: Send,
         *,
@@ -53,7 +59,7 @@ class SessionBook:
             self._add(session)
         self.tick()
 
-    def configure(self, settings: Sessions) -> None:
+    def configure(self, settings: SessionsSettings) -> None:
         """Hold other limits from the next `tick` on."""
         self._settings = settings
 
@@ -107,7 +113,7 @@ class SessionBook:
 
     # What engines keep.
 
-    def on_text_kept(self, engine: int, kept: TextKept, request: ActiveRequest) -> None:
+    def on_text_kept(self, engine: int, kept: SequenceCached, request: ActiveRequest) -> None:
         """What is kept of a turn: of its session it replaces what was kept before."""
         session = self._sessions.get(request.session) if request.session is not None else None
         if session is None or request.counts_only:
@@ -124,7 +130,7 @@ class SessionBook:
         if session.turns:
             self._files.write(session)
 
-    def on_measured(self, engine: int, texts: Iterable[TextMeasured]) -> None:
+    def on_measured(self, engine: int, texts: Iterable[SequenceMeasured]) -> None:
         """How much is kept of some texts."""
         clients = set()
         for text in texts:
@@ -217,7 +223,7 @@ class SessionBook:
         if session.end is not None:
             self._by_end[session.engine, session.end].append(session)
 
-    def _measure(self, session: Session, measured: TextMeasured | None) -> None:
+    def _measure(self, session: Session, measured: SequenceMeasured | None) -> None:
         self._own_bytes[session.client] -= session.own_bytes
         session.measured = measured
         self._own_bytes[session.client] += session.own_bytes
@@ -227,7 +233,7 @@ class SessionBook:
         if session.end is not None:
             others = self._by_end[session.engine, session.end]
             pinned = any(other.pinned for other in others)
-            self._send(session.engine, FollowText(session.end, pinned=pinned))
+            self._send(session.engine, TrackSequence(session.end, pinned=pinned))
 
     def _leave(self, session: Session, engine: int, end: str | None, *, drop: bool) -> None:
         """A text is that of a session no more; whoever else has it keeps it."""
@@ -238,10 +244,10 @@ class SessionBook:
         if not others:
             del self._by_end[engine, end]
         if drop and not others:
-            self._send(engine, DropText(end))
+            self._send(engine, DropSequence(end))
         elif session.pinned:
             pinned = any(other.pinned for other in others)
-            self._send(engine, FollowText(end, pinned=pinned))
+            self._send(engine, TrackSequence(end, pinned=pinned))
 
     def _remove(self, session: Session, *, drop: bool) -> None:
         self._leave(session, session.engine, session.end, drop=drop)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from shared.ids import ClientName, ModelId, SessionKey
 from shared.messages.control import SessionStatus
 from shared.messages.request import Message, Turn, turn_bytes
-from worker.link.messages import TextMeasured
+from worker.link.messages import SequenceMeasured
 
 _KEPT = ("client", "id", "model", "turns", "tokens", "engine", "end", "created_at", "used_at")
 
@@ -40,7 +40,7 @@ class Session:
     end: str | None = None
     pinned: bool = False
     active: int = 0
-    measured: TextMeasured | None = None
+    measured: SequenceMeasured | None = None
 
     @property
     def key(self) -> SessionKey:

@@ -18,7 +18,7 @@ _EMPTY = {"type": "text", "text": ""}
 """What stands where a model said nothing: clients look for a block."""
 
 
-class MessageForm:
+class MessageFormat:
     """`message`, and `message_start` ... `message_stop`."""
 
     def __init__(self, request_id: RequestId, model: str) -> None:
@@ -69,7 +69,7 @@ class MessageForm:
         }
 
 
-class CountForm:
+class TokenCountFormat:
     """`message_tokens_count`."""
 
     async def whole(self, completion: Completion) -> dict[str, Any]:

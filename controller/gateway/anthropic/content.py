@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import ConfigDict, Field
 
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 from shared.messages.request import MAX_CALLS
 
 CacheControl = dict[str, Any]
@@ -20,14 +20,14 @@ _OtherKind = Literal[
 ]  # fmt: skip
 
 
-class TextBlock(Edge):
+class TextBlock(ExternalModel):
     type: Literal["text"]
     text: str
     cache_control: CacheControl | None = None
     citations: Annotated[list[Any], Field(fail_fast=True)] | None = None
 
 
-class OtherBlock(Edge):
+class OtherBlock(ExternalModel):
     """Kinds that are known and not served."""
 
     model_config = ConfigDict(extra="allow")
@@ -35,7 +35,7 @@ class OtherBlock(Edge):
     type: _OtherKind
 
 
-class ThinkingBlock(Edge):
+class ThinkingBlock(ExternalModel):
     """What a model thought, as it was answered; the signature is not looked at."""
 
     type: Literal["thinking"]
@@ -44,7 +44,7 @@ class ThinkingBlock(Edge):
     cache_control: CacheControl | None = None
 
 
-class RedactedThinkingBlock(Edge):
+class RedactedThinkingBlock(ExternalModel):
     """What another service kept to itself: nothing can be made of it."""
 
     type: Literal["redacted_thinking"]
@@ -52,7 +52,7 @@ class RedactedThinkingBlock(Edge):
     cache_control: CacheControl | None = None
 
 
-class ToolUseBlock(Edge):
+class ToolUseBlock(ExternalModel):
     type: Literal["tool_use"]
     id: _CallId
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -66,7 +66,7 @@ class ToolUseBlock(Edge):
         return {"id": self.id, "type": "function", "function": function}
 
 
-class ToolResultBlock(Edge):
+class ToolResultBlock(ExternalModel):
     type: Literal["tool_result"]
     tool_use_id: _CallId
     content: str | Annotated[list[TextBlock | OtherBlock], Field(fail_fast=True)] | None = None
@@ -95,7 +95,7 @@ _Blocks = Annotated[
 ]
 
 
-class Turn(Edge):
+class Turn(ExternalModel):
     """One message."""
 
     role: Literal["user", "assistant", "system"]
@@ -154,11 +154,11 @@ class Turn(Edge):
         return answer
 
     @property
-    def _blocks(self) -> Sequence[Edge]:
+    def _blocks(self) -> Sequence[ExternalModel]:
         return self.content if isinstance(self.content, list) else ()
 
 
-def text_of(content: str | Sequence[Edge]) -> str:
+def text_of(content: str | Sequence[ExternalModel]) -> str:
     """The text of a turn, a system prompt, or a result."""
     if isinstance(content, str):
         return content

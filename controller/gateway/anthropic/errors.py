@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from controller.gateway.dialect import Refusal, prompt_is_too_long, retry_headers, status_of
+from controller.gateway.dialect import HttpError, prompt_is_too_long, retry_headers, status_of
 from shared.errors import ClusterError
 
 _OVERLOADED = 529
@@ -23,8 +23,8 @@ _NO_THREADS = {"error_code": "thread_unsupported_request"}
 
 
 class AnthropicDialect:
-    def refusal(self, error: ClusterError, request_id: str) -> Refusal:
-        return Refusal(_status(error), error_body(error, request_id), retry_headers(error))
+    def refusal(self, error: ClusterError, request_id: str) -> HttpError:
+        return HttpError(_status(error), error_body(error, request_id), retry_headers(error))
 
 
 def _status(error: ClusterError) -> int:

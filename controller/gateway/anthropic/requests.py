@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 from controller.gateway.affinity import derived_affinity
 from controller.gateway.anthropic.content import TextBlock, Turn, text_of
 from controller.gateway.anthropic.tools import ClientTool, ServerTool, ToolChoice, Tools
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 from shared.messages.request import (
     MaxTokens,
     ModelName,
@@ -28,18 +28,18 @@ _BILLING = "x-anthropic-billing-header:"
 never be found in the cache."""
 
 
-class Metadata(Edge):
+class Metadata(ExternalModel):
     user_id: Annotated[str, Field(max_length=1024)] | None = None
 
 
-class Thinking(Edge):
+class Thinking(ExternalModel):
     model_config = ConfigDict(extra="allow")
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: ThinkingBudget | None = None
 
 
-class OutputFormat(Edge):
+class OutputFormat(ExternalModel):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
@@ -49,12 +49,12 @@ class OutputFormat(Edge):
         return self
 
 
-class OutputConfig(Edge):
+class OutputConfig(ExternalModel):
     effort: ReasoningEffort | None = None
     format: OutputFormat | None = None
 
 
-class _Conversation(Edge):
+class _Conversation(ExternalModel):
     """What is read, whether it is answered or only counted."""
 
     model: ModelName = Field(description="A model, a skill or an alias.", examples=["chat"])

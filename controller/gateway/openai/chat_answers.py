@@ -18,7 +18,7 @@ from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage, plain_calls
 
 
-class ChatForm:
+class ChatFormat:
     """`chat.completion` and its chunks."""
 
     def __init__(

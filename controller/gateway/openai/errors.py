@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from controller.gateway.dialect import Refusal, prompt_is_too_long, retry_headers, status_of
+from controller.gateway.dialect import HttpError, prompt_is_too_long, retry_headers, status_of
 from shared.errors import ClusterError
 
 _CODES: Mapping[str, str] = {
@@ -21,8 +21,8 @@ _TYPES: Mapping[int, str] = {
 
 
 class OpenAiDialect:
-    def refusal(self, error: ClusterError, request_id: str) -> Refusal:
-        return Refusal(_status(error), error_body(error), retry_headers(error))
+    def refusal(self, error: ClusterError, request_id: str) -> HttpError:
+        return HttpError(_status(error), error_body(error), retry_headers(error))
 
 
 def error_body(error: ClusterError) -> dict[str, Any]:

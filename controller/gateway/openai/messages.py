@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 from shared.messages.request import MAX_CALLS
 from shared.messages.tools import CalledFunction, ToolCall
 
@@ -18,7 +18,7 @@ _SAME = {"role", "name", "tool_calls", "tool_call_id"}
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 
 
-class Part(Edge):
+class Part(ExternalModel):
     """One part of a message: text, or what was thought, as some clients keep it; other kinds are
     not served yet."""
 
@@ -47,7 +47,7 @@ class Part(Edge):
         return self.thinking or self.text or "" if self.type in _THOUGHTS else ""
 
 
-class ReasoningDetail(Edge):
+class ReasoningDetail(ExternalModel):
     """A part of what was thought, as routers before several services have it."""
 
     model_config = ConfigDict(extra="allow")
@@ -72,7 +72,7 @@ class ReturnedCall(ToolCall):
 _Calls = Annotated[list[ReturnedCall], Field(max_length=MAX_CALLS, fail_fast=True)]
 
 
-class ChatMessage(Edge):
+class ChatMessage(ExternalModel):
     """One turn, as clients send it, and as they send back what they were given: what the model
     thought as `reasoning_content`, `reasoning`, `reasoning_details` or parts of the content, what
     OpenAI's client made of the content as `parsed`."""

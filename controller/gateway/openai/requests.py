@@ -9,9 +9,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from controller.gateway.affinity import derived_affinity
-from controller.gateway.none_values import MeansNone
+from controller.gateway.none_values import NoneSentinel
 from controller.gateway.openai.messages import ChatMessage, Objects, Short
-from shared.messages.edge import Edge, TemplateValues
+from shared.external_model import ExternalModel, TemplateValues
 from shared.messages.request import (
     MAX_SEED,
     REST_OF_CONTEXT,
@@ -54,32 +54,32 @@ _SAME_OF_CHATS = {
 _Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-class StreamOptions(Edge):
+class StreamOptions(ExternalModel):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class _Common(Edge):
+class _Common(ExternalModel):
     """What both kinds of completions take."""
 
     model: ModelName | None = Field(
         None, description="A model, a skill or an alias.", examples=["chat"]
     )
-    max_tokens: Annotated[MaxTokens | None, MeansNone(-1)] = None
+    max_tokens: Annotated[MaxTokens | None, NoneSentinel(-1)] = None
     temperature: Temperature | None = None
     top_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
-    stop: Annotated[StopString | StopStrings | None, MeansNone("")] = None
-    seed: Annotated[_Seed | None, MeansNone(-1)] = None
+    stop: Annotated[StopString | StopStrings | None, NoneSentinel("")] = None
+    seed: Annotated[_Seed | None, NoneSentinel(-1)] = None
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Short | None = None
 
     # The cluster's own.
-    top_k: Annotated[TopK | None, MeansNone(-1)] = None
+    top_k: Annotated[TopK | None, NoneSentinel(-1)] = None
     min_p: Share | None = None
     repetition_penalty: RepetitionPenalty | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = None
@@ -117,7 +117,7 @@ class ChatRequest(_Common, Tools):
         list[ChatMessage],
         Field(min_length=1, fail_fast=True, examples=[[{"role": "user", "content": "Hello!"}]]),
     ]
-    max_completion_tokens: Annotated[MaxTokens | None, MeansNone(-1)] = None
+    max_completion_tokens: Annotated[MaxTokens | None, NoneSentinel(-1)] = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     parallel_tool_calls: bool | None = None  # type: ignore[assignment]  # it may be null here

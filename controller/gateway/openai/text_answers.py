@@ -33,7 +33,7 @@ class _Written:
         return offset
 
 
-class TextForm:
+class TextFormat:
     """`text_completion`, whole and in chunks of the same shape."""
 
     def __init__(self, request_id: RequestId, model: str, *, include_usage: bool) -> None:

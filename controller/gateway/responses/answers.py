@@ -21,7 +21,7 @@ Keep = Callable[[dict[str, Any]], Awaitable[bool]]
 """Stores a response that has ended; returns whether it is stored."""
 
 
-class ResponseForm:
+class ResponseObjectFormat:
     """`response`, and `response.created` ... `response.completed`.
 
     Args:

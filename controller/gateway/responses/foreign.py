@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 import orjson
 from pydantic import AfterValidator, Field, model_validator
 
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 
 
 def _plain(value: Any) -> Any:
@@ -21,7 +21,7 @@ PlainObject = Annotated[dict[str, Any], AfterValidator(_plain)]
 PlainList = Annotated[list[Any], Field(fail_fast=True), AfterValidator(_plain)]
 
 
-class Foreign(Edge, extra="allow"):
+class PassthroughItem(ExternalModel, extra="allow"):
     """Of a type that is not served, with whatever belongs to it."""
 
     type: Annotated[str, Field(min_length=1, max_length=256)]

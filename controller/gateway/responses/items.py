@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from controller.gateway.responses.foreign import Foreign, PlainList
-from shared.messages.edge import Edge
+from controller.gateway.responses.foreign import PassthroughItem, PlainList
+from shared.external_model import ExternalModel
 from shared.messages.request import MAX_CALLS
 
 _BETWEEN_PARTS = "\n\n"
@@ -27,7 +27,7 @@ _KINDS: dict[str, str] = {
 }
 
 
-class Part(Edge):
+class Part(ExternalModel):
     """One part of a message or a result; text is the only kind that is served."""
 
     type: Literal["input_text", "output_text", "text", "refusal", "input_image", "input_file",
@@ -45,7 +45,7 @@ class Part(Edge):
 _Parts = Annotated[list[Part], Field(fail_fast=True)]
 
 
-class MessageItem(Edge):
+class MessageItem(ExternalModel):
     role: Literal["user", "assistant", "system", "developer"]
     content: str | _Parts
     type: Literal["message"] = "message"
@@ -54,7 +54,7 @@ class MessageItem(Edge):
     phase: str | None = None
 
 
-class FunctionCallItem(Edge):
+class FunctionCallItem(ExternalModel):
     type: Literal["function_call"]
     call_id: _CallId
     name: _Name
@@ -64,7 +64,7 @@ class FunctionCallItem(Edge):
     status: _Status | None = None
 
 
-class CustomCallItem(Edge):
+class CustomCallItem(ExternalModel):
     type: Literal["custom_tool_call"]
     call_id: _CallId
     name: _Name
@@ -74,7 +74,7 @@ class CustomCallItem(Edge):
     status: _Status | None = None
 
 
-class CallOutputItem(Edge):
+class CallOutputItem(ExternalModel):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: _CallId
     output: str | _Parts
@@ -82,7 +82,7 @@ class CallOutputItem(Edge):
     status: _Status | None = None
 
 
-class ReasoningItem(Edge):
+class ReasoningItem(ExternalModel):
     type: Literal["reasoning"]
     id: _Id | None = None
     summary: _Parts | None = None
@@ -91,14 +91,14 @@ class ReasoningItem(Edge):
     status: _Status | None = None
 
 
-class ReferenceItem(Edge):
+class ReferenceItem(ExternalModel):
     """An item of a stored response, by its id."""
 
     type: Literal["item_reference"]
     id: _Id
 
 
-class OtherItem(Foreign):
+class OtherItem(PassthroughItem):
     """What tools of OpenAI's own service said and did."""
 
     type: Annotated[
@@ -131,7 +131,7 @@ def joined(content: str | Sequence[Part]) -> str:
     return _BETWEEN_PARTS.join(part.text or part.refusal or "" for part in content if part.is_text)
 
 
-def unsupported(items: Sequence[Edge]) -> Iterator[str]:
+def unsupported(items: Sequence[ExternalModel]) -> Iterator[str]:
     """The paths, from an item on, of parts that are not served."""
     for index, item in enumerate(items):
         name = "content" if isinstance(item, MessageItem) else "output"

@@ -11,7 +11,7 @@ from controller.gateway.responses.items import (
     Part,
     ReasoningItem,
 )
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 
 _PREFIXES = {
     "message": "msg",
@@ -23,7 +23,9 @@ _PREFIXES = {
 }
 
 
-def listed(items: Sequence[Edge], unique: str, taken: Iterable[str]) -> list[dict[str, Any]]:
+def listed(
+    items: Sequence[ExternalModel], unique: str, taken: Iterable[str]
+) -> list[dict[str, Any]]:
     """Those of a request; each has an id that no other one of the conversation has.
 
     Args:
@@ -52,7 +54,7 @@ def without_extras(item: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _shown(item: Edge) -> dict[str, Any]:
+def _shown(item: ExternalModel) -> dict[str, Any]:
     shown = item.model_dump(exclude_none=True)
     match item:
         case MessageItem():

@@ -14,13 +14,13 @@ from controller.gateway.responses.items import (
 )
 from controller.gateway.responses.names import flat_name, wrapped_input
 from controller.gateway.responses.sealing import unseal
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 
 MAX_REASONING_BYTES = 2_000_000
 """Of all that was packed in a conversation."""
 
 
-def messages_of(items: Sequence[Edge]) -> list[dict[str, Any]]:
+def messages_of(items: Sequence[ExternalModel]) -> list[dict[str, Any]]:
     """Reasoning, text and calls that follow one another are one answer of the assistant's.
 
     Raises:
@@ -53,7 +53,7 @@ class _Conversation:
         self._answer = _Answer()
         self._left_bytes = MAX_REASONING_BYTES
 
-    def add(self, item: Edge) -> None:
+    def add(self, item: ExternalModel) -> None:
         """A model thinks first and calls last: what it could not have said in the same answer
         begins another."""
         match item:

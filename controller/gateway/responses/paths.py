@@ -12,7 +12,7 @@ from controller.gateway.endpoint import json_response, key_of
 from controller.gateway.responses.answers import Keep, unique_of
 from controller.gateway.responses.listed import listed, without_extras
 from controller.gateway.responses.requests import ResponsesRequest
-from controller.gateway.responses.stored import Conversation, StoredResponses, Turn
+from controller.gateway.responses.stored import ResponseStore, StoredConversation, StoredTurn
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import ClientName, RequestId
 
@@ -23,7 +23,7 @@ _MAX_LIMIT = 100
 class ResponsePaths:
     """Their handlers."""
 
-    def __init__(self, stored: StoredResponses) -> None:
+    def __init__(self, stored: ResponseStore) -> None:
         self._stored = stored
 
     async def one(self, request: Request) -> ASGIApp:
@@ -47,11 +47,11 @@ class ResponsePaths:
 
 
 def keeping(
-    stored: StoredResponses,
+    stored: ResponseStore,
     client: ClientName,
     request_id: RequestId,
     asked: ResponsesRequest,
-    conversation: Conversation,
+    conversation: StoredConversation,
 ) -> Keep | None:
     """Stores the response to a request; None where it is not to be, or cannot be."""
     if asked.store is False or not stored.available:
@@ -60,7 +60,7 @@ def keeping(
 
     async def keep(response: dict[str, Any]) -> bool:
         output = [without_extras(item) for item in response["output"]]
-        turn = Turn(conversation.before, items, output)
+        turn = StoredTurn(conversation.before, items, output)
         return await stored.keep(client, {**response, "store": True}, turn)
 
     return keep

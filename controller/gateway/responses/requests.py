@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from controller.gateway.affinity import derived_affinity
-from controller.gateway.none_values import MeansNone
-from controller.gateway.responses.foreign import Foreign
+from controller.gateway.none_values import NoneSentinel
+from controller.gateway.responses.foreign import PassthroughItem
 from controller.gateway.responses.items import Items, MessageItem, joined, unsupported
 from controller.gateway.responses.messages import messages_of
 from controller.gateway.responses.names import ToolNames, flat_name
 from controller.gateway.responses.tools import Tools, left_out, served
-from shared.messages.edge import Edge, TemplateValues
+from shared.external_model import ExternalModel, TemplateValues
 from shared.messages.request import (
     REST_OF_CONTEXT,
     MaxTokens,
@@ -36,18 +36,18 @@ _ENCRYPTED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class ChosenTool(Edge):
+class ChosenTool(ExternalModel):
     type: Literal["function", "custom"]
     name: ToolName
 
 
-class Reasoning(Edge):
+class Reasoning(ExternalModel):
     effort: ReasoningEffort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class TextFormat(Edge):
+class TextFormat(ExternalModel):
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(max_length=256)] | None = None
     description: str | None = None
@@ -68,16 +68,16 @@ class TextFormat(Edge):
         return {"type": "json_schema", "json_schema": schema}
 
 
-class TextConfig(Edge):
+class TextConfig(ExternalModel):
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
-class StreamOptions(Edge):
+class StreamOptions(ExternalModel):
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(Edge):
+class ResponsesRequest(ExternalModel):
     """`POST /v1/responses`."""
 
     model: ModelName | None = Field(
@@ -85,12 +85,12 @@ class ResponsesRequest(Edge):
     )
     input: str | Items = Field(examples=["Hello!"])
     instructions: str | None = None
-    max_output_tokens: Annotated[MaxTokens | None, MeansNone(-1)] = None
+    max_output_tokens: Annotated[MaxTokens | None, NoneSentinel(-1)] = None
     temperature: Temperature | None = None
     top_p: Share | None = None
     top_logprobs: TopLogprobs | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | Foreign | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | PassthroughItem | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
@@ -120,7 +120,7 @@ class ResponsesRequest(Edge):
     user: _Short | None = None
 
     # The cluster's own.
-    top_k: Annotated[TopK | None, MeansNone(-1)] = None
+    top_k: Annotated[TopK | None, NoneSentinel(-1)] = None
     min_p: Share | None = None
     repetition_penalty: RepetitionPenalty | None = None
     thinking_budget: ThinkingBudget | None = None
@@ -160,7 +160,7 @@ class ResponsesRequest(Edge):
             return [MessageItem(role="user", content=self.input)]
         return list(self.input)
 
-    def continued(self, items: Sequence[Edge]) -> "ResponsesRequest":
+    def continued(self, items: Sequence[ExternalModel]) -> "ResponsesRequest":
         """The same with these items as its input."""
         return self.model_copy(update={"input": list(items)})
 
@@ -170,7 +170,7 @@ class ResponsesRequest(Edge):
             "background": bool(self.background),
             "conversation": self.conversation is not None,
             "prompt": self.prompt is not None,
-            "tool_choice": isinstance(self.tool_choice, Foreign),
+            "tool_choice": isinstance(self.tool_choice, PassthroughItem),
         }
         if isinstance(self.input, list):
             asked |= {f"input.{path}": True for path in unsupported(self.input)}

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import orjson
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
-from controller.gateway.metrics import Metrics
+from controller.gateway.metrics import GatewayMetrics
 from controller.gateway.responses.items import Item, ReferenceItem
 from shared.bus import ObjectStore
+from shared.codec import decode_object
 from shared.errors import (
     BusError,
     ClusterError,
@@ -24,9 +25,8 @@ from shared.errors import (
     StoreFull,
     Unavailable,
 )
+from shared.external_model import ExternalModel
 from shared.ids import ClientName
-from shared.messages.codec import decode_object
-from shared.messages.edge import Edge
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _StoredItem = Annotated[dict[str, Any], AfterValidator(_with_id)]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StoredTurn:
     """What a response adds to a conversation.
 
     Attributes:
@@ -67,11 +67,11 @@ class Turn:
         return [*self.input, *self.output]
 
 
-_TURN = TypeAdapter(Turn)
+_TURN = TypeAdapter(StoredTurn)
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class StoredConversation:
     """What a request means.
 
     Attributes:
@@ -87,7 +87,7 @@ class Conversation:
     own: list[Item] = field(default_factory=list)
 
 
-class StoredResponses:
+class ResponseStore:
     """Those of all clients; each sees its own.
 
     Args:
@@ -95,7 +95,7 @@ class StoredResponses:
         max_bytes: of a conversation's items, as of a body that had them all.
     """
 
-    def __init__(self, store: ObjectStore | None, max_bytes: int, metrics: Metrics) -> None:
+    def __init__(self, store: ObjectStore | None, max_bytes: int, metrics: GatewayMetrics) -> None:
         self._store = store
         self._max_bytes = max_bytes
         self._metrics = metrics
@@ -109,7 +109,7 @@ class StoredResponses:
         has_failed = failed_at is not None and time.monotonic() - failed_at < _AFTER_FAILURE_S
         return self._store is not None and not has_failed
 
-    async def keep(self, client: ClientName, response: dict[str, Any], turn: Turn) -> bool:
+    async def keep(self, client: ClientName, response: dict[str, Any], turn: StoredTurn) -> bool:
         """Store a response; returns whether it is. What has begun goes on when its caller is
         cancelled or does not wait any more: half of it would stay for long."""
         if self._store is None or not self.available:
@@ -153,7 +153,7 @@ class StoredResponses:
 
     async def conversation(
         self, client: ClientName, last: str | None, items: Sequence[Item]
-    ) -> Conversation:
+    ) -> StoredConversation:
         """What a request's items mean behind those of the response that it goes on from. What it
         refers to and is there already is not there twice.
 
@@ -171,7 +171,7 @@ class StoredResponses:
                 raise _at("previous_response_id", error) from None
         known = frozenset(item["id"] for item in earlier)
         referred: dict[str, dict[str, Any]] = {}
-        own: list[Edge | dict[str, Any]] = []
+        own: list[ExternalModel | dict[str, Any]] = []
         for place, item in enumerate(items):
             if not isinstance(item, ReferenceItem):
                 own.append(item)
@@ -180,7 +180,7 @@ class StoredResponses:
                     own.append(await self._referred(client, item.id, referred))
                 except RequestError as error:
                     raise _at(f"input.{place}.id", error) from None
-        return Conversation(before, known, _parsed(earlier), _parsed(own))
+        return StoredConversation(before, known, _parsed(earlier), _parsed(own))
 
     async def _referred(
         self, client: ClientName, item_id: str, found: dict[str, dict[str, Any]]
@@ -212,7 +212,7 @@ class StoredResponses:
                 )
         return items
 
-    async def _turn(self, client: ClientName, response_id: str) -> Turn:
+    async def _turn(self, client: ClientName, response_id: str) -> StoredTurn:
         found = await self._read(client, response_id, _ADDED)
         try:
             return _TURN.validate_python(found, extra="ignore")
@@ -235,7 +235,7 @@ class StoredResponses:
         )
 
     async def _keep(
-        self, store: ObjectStore, client: ClientName, response: dict[str, Any], turn: Turn
+        self, store: ObjectStore, client: ClientName, response: dict[str, Any], turn: StoredTurn
     ) -> bool:
         try:
             await asyncio.gather(

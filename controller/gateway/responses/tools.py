@@ -5,16 +5,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from controller.gateway.responses.foreign import Foreign, PlainObject
+from controller.gateway.responses.foreign import PassthroughItem, PlainObject
 from controller.gateway.responses.names import INPUT, KnownTool, flat_name
-from shared.messages.edge import Edge
+from shared.external_model import ExternalModel
 from shared.messages.tools import MAX_TOOLS, ToolName
 
 _Schema = dict[str, Any] | None
 _SERVED = ("function", "custom", "namespace")
 
 
-class FunctionTool(Edge):
+class FunctionTool(ExternalModel):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
@@ -22,7 +22,7 @@ class FunctionTool(Edge):
     strict: bool | None = None
 
 
-class CustomTool(Edge):
+class CustomTool(ExternalModel):
     """One that takes free text. A `format` that is a grammar is told the model in words alone."""
 
     type: Literal["custom"]
@@ -31,7 +31,7 @@ class CustomTool(Edge):
     format: PlainObject | None = None
 
 
-class NamespaceTool(Edge):
+class NamespaceTool(ExternalModel):
     """Tools under one name."""
 
     type: Literal["namespace"]
@@ -40,7 +40,7 @@ class NamespaceTool(Edge):
     tools: Annotated[list["Tool"], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
 
-class OtherTool(Foreign):
+class OtherTool(PassthroughItem):
     """One that OpenAI's service runs."""
 
     type: Annotated[
@@ -84,7 +84,7 @@ def served(
                 yield from served(tool.tools, tool.name)
 
 
-def shown_tool(tool: Edge) -> dict[str, Any]:
+def shown_tool(tool: ExternalModel) -> dict[str, Any]:
     """As it was asked for."""
     shown = tool.model_dump(exclude_none=True)
     return {"parameters": None, "strict": None, **shown} if shown["type"] == "function" else shown

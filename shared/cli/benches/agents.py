@@ -9,10 +9,10 @@ import click
 from rich.console import Console
 
 from shared.cli.benches import plot
-from shared.cli.benches.comparison import Comparison, Load
+from shared.cli.benches.comparison import BenchLoad, Comparison
 from shared.cli.benches.files import as_json_text, save
 from shared.cli.benches.report import report
-from shared.cli.benches.trial import Trial
+from shared.cli.benches.trial import BenchTrial
 from shared.cli.local.model import fetch_demo_model, model_flags
 from shared.cli.local.serving import unless_asked
 from shared.cli.options import (
@@ -125,7 +125,7 @@ def command(
     # A gateway would take its port from a cluster that is up.
     flags: dict[str, Any] = {**model_flags(model), "gateway": {"enabled": False}}
     settings = read_settings(config, None, None, flags)
-    load = Load(**sizes, restart=not no_restart)
+    load = BenchLoad(**sizes, restart=not no_restart)
     folder = Path(output).expanduser()
     _prepare(folder)
     if (hint := plot.missing()) is not None:
@@ -134,7 +134,7 @@ def command(
 
     async def work(stop: StopRequest) -> int:
         with LoadDisplay(quiet=as_json) as display:
-            trial = Trial(load, config, model, settings, display, _say)
+            trial = BenchTrial(load, config, model, settings, display, _say)
             comparison = await unless_asked(stop, trial.run())
         if comparison is None:
             return _INTERRUPTED

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shared.cli.benches.conversation import Answer
+from shared.cli.benches.conversation import TurnResult
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BenchLoad:
     """What is asked of both sides. Sizes are wished for: the model's tokenizer decides.
 
     Attributes:
@@ -52,7 +52,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RunStatistics:
     """Of the answers of all agents in one turn, or in all turns."""
 
     prompt_tokens: int
@@ -61,7 +61,7 @@ class Figures:
     answer_s: Spread
 
     @classmethod
-    def of(cls, answers: Sequence[Answer]) -> "Figures":
+    def of(cls, answers: Sequence[TurnResult]) -> "RunStatistics":
         """Of at least one answer."""
         return cls(
             sum(answer.prompt_tokens for answer in answers),
@@ -81,17 +81,17 @@ class Side:
         problems: what makes the figures less than they could be.
     """
 
-    answers: Sequence[Answer]
+    answers: Sequence[TurnResult]
     seconds: float
     restart_s: float | None = None
     problems: Sequence[str] = ()
 
     @property
-    def total(self) -> Figures:
-        return Figures.of(self.answers)
+    def total(self) -> RunStatistics:
+        return RunStatistics.of(self.answers)
 
-    def turn(self, number: int) -> Figures:
-        return Figures.of([answer for answer in self.answers if answer.turn == number])
+    def turn(self, number: int) -> RunStatistics:
+        return RunStatistics.of([answer for answer in self.answers if answer.turn == number])
 
     def as_dict(self, turns: int) -> dict[str, Any]:
         return {
@@ -118,7 +118,7 @@ class Difference:
 class Comparison:
     """Both sides of one run; the prompts of both are the same."""
 
-    load: Load
+    load: BenchLoad
     model: str
     chip: str
     with_memory: Side

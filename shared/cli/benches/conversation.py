@@ -12,7 +12,7 @@ _TOO_LONG = "context_length_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TurnResult:
     """What an agent got in one turn, and what it took; agents and turns are counted from 1.
 
     Attributes:
@@ -35,7 +35,7 @@ class Answer:
         return self.prompt_tokens - self.cached_tokens
 
 
-class Conversation:
+class AgentConversation:
     """What an agent and the model have said so far.
 
     Args:
@@ -49,7 +49,7 @@ class Conversation:
         self._recorded = recorded
         self._messages = [{"role": "system", "content": system}]
 
-    async def ask(self, cluster: Cluster, turn: int, told: str, max_tokens: int) -> Answer:
+    async def ask(self, cluster: Cluster, turn: int, told: str, max_tokens: int) -> TurnResult:
         """One turn.
 
         Raises:
@@ -64,7 +64,7 @@ class Conversation:
         self._messages.append({"role": "assistant", "content": heard})
         return answer
 
-    async def _answer(self, cluster: Cluster, turn: int, max_tokens: int) -> Answer:
+    async def _answer(self, cluster: Cluster, turn: int, max_tokens: int) -> TurnResult:
         asked_at = time.perf_counter()
         stream = cluster.stream(
             list(self._messages),
@@ -75,7 +75,7 @@ class Conversation:
         )
         text, first_token_s = await _read(stream, asked_at)
         assert stream.usage is not None
-        return Answer(
+        return TurnResult(
             agent=self.number,
             turn=turn,
             prompt_tokens=stream.usage.prompt_tokens,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from shared.cli.benches import texts
-from shared.cli.benches.comparison import Load
+from shared.cli.benches.comparison import BenchLoad
 from shared.client import Cluster
 
 _CHARACTERS_PER_TOKEN = 3  # of the text that is counted first
@@ -13,7 +13,7 @@ _CHARACTERS_PER_TOKEN = 3  # of the text that is counted first
 class Prompts:
     """The same for both sides. Use it after `measure`."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: BenchLoad) -> None:
         self._load = load
         self._system_characters = 0
         self._turn_characters = 0

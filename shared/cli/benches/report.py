@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from shared.cli.benches.comparison import Comparison, Difference, Figures, Spread
+from shared.cli.benches.comparison import Comparison, Difference, RunStatistics, Spread
 from shared.cli.views.figures import NOTHING, count, words
 from shared.cli.views.fitted_table import Column, table, wrapped
 
@@ -16,8 +16,8 @@ _ALL = "all"
 @dataclass(frozen=True, slots=True)
 class _Row:
     turn: str
-    kept: Figures
-    without: Figures
+    kept: RunStatistics
+    without: RunStatistics
 
 
 def report(comparison: Comparison, width: int) -> list[Text]:

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from shared.cli.benches.comparison import Load, Side
-from shared.cli.benches.conversation import Answer, Conversation
+from shared.cli.benches.comparison import BenchLoad, Side
+from shared.cli.benches.conversation import AgentConversation, TurnResult
 from shared.cli.benches.prompts import Prompts
-from shared.cli.local.cluster import Plan
+from shared.cli.local.cluster import LocalPlan
 from shared.cli.local.temporary import in_cluster
 from shared.cli.progress import LoadDisplay, warming
 from shared.client import Cluster
@@ -30,7 +30,7 @@ class SideRun:
     """
 
     def __init__(
-        self, name: str, load: Load, prompts: Prompts, recorded: Recorded, display: LoadDisplay
+        self, name: str, load: BenchLoad, prompts: Prompts, recorded: Recorded, display: LoadDisplay
     ) -> None:
         self.model = ""
         self.chip = ""
@@ -40,14 +40,16 @@ class SideRun:
         self._prompts = prompts
         self._recorded = recorded
         self._display = display
-        self._conversations: list[Conversation] = []
-        self._answers: list[Answer] = []
+        self._conversations: list[AgentConversation] = []
+        self._answers: list[TurnResult] = []
         self._seconds = 0.0
         self._ended_at: float | None = None
         self._restart_s: float | None = None
         self._problems: list[str] = []
 
-    async def run(self, plan: Plan, settings: ClusterSettings, say: Callable[[str], None]) -> Side:
+    async def run(
+        self, plan: LocalPlan, settings: ClusterSettings, say: Callable[[str], None]
+    ) -> Side:
         """All turns. The clusters have the folder of the plan in common.
 
         Raises:
@@ -85,11 +87,11 @@ class SideRun:
         self.chip = _chip(health)
         await self._prompts.measure(cluster)
         self._conversations = [
-            Conversation(agent, self._prompts.system, self._recorded.get(agent, {}))
+            AgentConversation(agent, self._prompts.system, self._recorded.get(agent, {}))
             for agent in range(1, self._load.agents + 1)
         ]
 
-    async def _talk(self, agent: Conversation, turns: range, cluster: Cluster) -> None:
+    async def _talk(self, agent: AgentConversation, turns: range, cluster: Cluster) -> None:
         for turn in turns:
             told = self._prompts.told(agent.number, turn)
             self._answers.append(await agent.ask(cluster, turn, told, self._load.max_tokens))

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.cli.benches.comparison import Comparison, Load, Side
+from shared.cli.benches.comparison import BenchLoad, Comparison, Side
 from shared.cli.benches.prompts import Prompts
 from shared.cli.benches.side import Recorded, SideRun
 from shared.cli.local.access import SharedToken
-from shared.cli.local.cluster import Plan
+from shared.cli.local.cluster import LocalPlan
 from shared.cli.progress import LoadDisplay
 from shared.settings import ClusterSettings
 
@@ -18,7 +18,7 @@ _DISK_PATH = "CLUSTER__WORKER__KV_CACHE__DISK_PATH"
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class BenchTrial:
     """What is asked, and of what.
 
     Attributes:
@@ -26,7 +26,7 @@ class Trial:
         say: told of processes that are started again.
     """
 
-    load: Load
+    load: BenchLoad
     config: Path | None
     model: str | None
     settings: ClusterSettings
@@ -53,7 +53,7 @@ class Trial:
     async def _run(self, side: SideRun, environment: dict[str, str]) -> Side:
         # An engine that is killed may write to the end.
         with tempfile.TemporaryDirectory(prefix="mlx-bench-", ignore_cleanup_errors=True) as name:
-            plan = Plan(
+            plan = LocalPlan(
                 workers=1,
                 host="127.0.0.1",
                 port=0,

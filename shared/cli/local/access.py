@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from pydantic import SecretStr
 
 from shared.access.roles import Role
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 
 class LocalAccess(Protocol):
@@ -17,7 +17,7 @@ class LocalAccess(Protocol):
     def server_settings(self) -> Mapping[str, Any]:
         """Of the NATS server, beside its sizes."""
 
-    def nats(self, server: str, role: Role, name: str) -> Nats:
+    def nats(self, server: str, role: Role, name: str) -> NatsSettings:
         """How the one of that role and name connects to the server at that URL."""
 
 
@@ -31,12 +31,12 @@ class SharedToken:
     def server_settings(self) -> Mapping[str, Any]:
         return {"authorization": {"token": self.token}} if self.token is not None else {}
 
-    def nats(self, server: str, role: Role, name: str) -> Nats:
+    def nats(self, server: str, role: Role, name: str) -> NatsSettings:
         token = SecretStr(self.token) if self.token is not None else None
-        return Nats(servers=[server], token=token)
+        return NatsSettings(servers=[server], token=token)
 
 
-def variables(nats: Nats) -> dict[str, str]:
+def variables(nats: NatsSettings) -> dict[str, str]:
     """How to prove who one is, as settings in the environment of a process; not where to."""
     found = {}
     if nats.token is not None:

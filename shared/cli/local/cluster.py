@@ -20,7 +20,7 @@ from shared.cli.local.programs import our_program
 from shared.errors import ClusterError
 from shared.ids import LOCAL_CLIENT, ModelId
 from shared.settings import ClusterSettings
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 
 _MAX_RESTARTS = 5
 _RESTART_WINDOW_S = 60.0
@@ -29,7 +29,7 @@ _STOP_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LocalPlan:
     """What to start.
 
     Attributes:
@@ -51,7 +51,9 @@ class Plan:
 class LocalCluster:
     """All processes of a cluster on this machine."""
 
-    def __init__(self, plan: Plan, settings: ClusterSettings, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: LocalPlan, settings: ClusterSettings, say: Callable[[str], None]
+    ) -> None:
         self._plan = plan
         self._settings = settings
         self._say = say
@@ -67,7 +69,7 @@ class LocalCluster:
         self._stopping = False
 
     @property
-    def client(self) -> Nats:
+    def client(self) -> NatsSettings:
         """How a client on this machine connects."""
         return self._plan.access.nats(self.nats.url, "client", LOCAL_CLIENT)
 

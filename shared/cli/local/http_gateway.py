@@ -10,7 +10,7 @@ import orjson
 from shared.cli.local.child import Child
 from shared.cli.local.kept import local_address
 from shared.errors import ClusterError, SettingsError
-from shared.settings.tree import Gateway
+from shared.settings.gateway import GatewaySettings
 
 _START_LIMIT_S = 15.0
 _POLL_S = 0.05
@@ -26,7 +26,9 @@ class HttpGateway:
         make_child: the process, with these arguments besides those of every child.
     """
 
-    def __init__(self, settings: Gateway, make_child: Callable[[Sequence[str]], Child]) -> None:
+    def __init__(
+        self, settings: GatewaySettings, make_child: Callable[[Sequence[str]], Child]
+    ) -> None:
         self._host = settings.host
         self._port = settings.port or _free_port(settings.host)
         self._scheme = "https" if settings.tls is not None else "http"

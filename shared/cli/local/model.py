@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.errors import ModelError
 from shared.settings import ClusterSettings
-from shared.settings.tree import DEMO_MODEL
+from shared.settings.base import DEMO_MODEL
 
 
 def model_flags(model: str | None) -> dict[str, Any]:

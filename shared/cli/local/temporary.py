@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from shared.cli.local.cluster import LocalCluster, Plan
+from shared.cli.local.cluster import LocalCluster, LocalPlan
 from shared.cli.local.serving import wait_until_ready, while_watched
 from shared.client import Cluster, connect
 from shared.messages.health import ClusterHealth
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def in_cluster(
-    plan: Plan,
+    plan: LocalPlan,
     settings: ClusterSettings,
     work: Callable[[Cluster, ClusterHealth], Awaitable[T]],
     *,

@@ -13,7 +13,7 @@ from shared.cli.services.catalogue import (
     our_service,
     wired_limit_service,
 )
-from shared.cli.services.service import Account, Level, Service
+from shared.cli.services.service import Account, Level, SystemService
 from shared.cli.services.supervisor import SupervisorName
 from shared.errors import SettingsError
 from shared.folders import cache_folder, data_folder
@@ -36,7 +36,7 @@ def asked_service(
     folder: Path | None,
     supervisor: SupervisorName,
     environment: Mapping[str, str],
-) -> Service:
+) -> SystemService:
     """
     Args:
         config: the settings file, as `settings_file` has it.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.access.server_folder import CONFIG_NAME
-from shared.cli.services.service import Account, Service
+from shared.cli.services.service import Account, SystemService
 from shared.errors import SettingsError
 from shared.settings import ClusterSettings
 
@@ -23,7 +23,7 @@ class Place:
         program: the path of a program by its name.
         folder: where it is started; settings name files from there.
         config: the settings file, if any.
-        environment: as `Service.environment`.
+        environment: as `SystemService.environment`.
         logs: where logs go that nobody else keeps; None where the system keeps them.
         data, caches: folders of this user's for this project, and for models.
     """
@@ -50,14 +50,14 @@ SERVICES: Mapping[str, str] = {
 }
 
 
-def nats_service(place: Place, server_folder: Path) -> Service:
+def nats_service(place: Place, server_folder: Path) -> SystemService:
     """
     Args:
         server_folder: with the configuration, and where it keeps what it has to keep.
     """
     own_log = place.logs / "nats.log" if place.logs is not None else None
     log = ["--log", str(own_log), "--log_size_limit", str(_NATS_LOG_BYTES)] if own_log else []
-    return Service(
+    return SystemService(
         name="nats",
         description="NATS server of an MLX inference cluster",
         command=(place.program("nats-server"), "--config", CONFIG_NAME, *log),
@@ -71,7 +71,7 @@ def nats_service(place: Place, server_folder: Path) -> Service:
 
 def our_service(
     name: str, place: Place, settings: ClusterSettings, arguments: Sequence[str]
-) -> Service:
+) -> SystemService:
     """A service of `OURS`.
 
     Raises:
@@ -85,7 +85,7 @@ def our_service(
         environment[_LOG_FILE] = str(log)
     disk = settings.worker.kv_cache.disk_path
     writes = (place.data, *place.caches, *([Path(disk).expanduser()] if disk else []))
-    return Service(
+    return SystemService(
         name=name,
         description=f"{name.capitalize()} of an MLX inference cluster",
         command=(place.program(name), *config, *arguments),
@@ -99,8 +99,8 @@ def our_service(
     )
 
 
-def awake_service(place: Place) -> Service:
-    return Service(
+def awake_service(place: Place) -> SystemService:
+    return SystemService(
         name="awake",
         description="Keeps this Mac from sleeping while it serves",
         command=("/usr/bin/caffeinate", "-is"),
@@ -110,9 +110,9 @@ def awake_service(place: Place) -> Service:
     )
 
 
-def wired_limit_service(place: Place, megabytes: int) -> Service:
+def wired_limit_service(place: Place, megabytes: int) -> SystemService:
     root = Account("root", 0, "wheel", Path("/var/root"))
-    return Service(
+    return SystemService(
         name="wired-limit",
         description="What the GPU of this Mac may wire",
         command=("/usr/sbin/sysctl", f"iogpu.wired_limit_mb={megabytes}"),

@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.cli.services.service import Account, Level, Service, label_of
-from shared.cli.services.supervisor import Order, Supervisor
+from shared.cli.services.service import Account, Level, SystemService, label_of
+from shared.cli.services.supervisor import ServiceCommand, Supervisor
 from shared.errors import SettingsError
 
 _POLL_S = 0.5
 
 
-def install(service: Service, level: Level, supervisor: Supervisor) -> Path:
+def install(service: SystemService, level: Level, supervisor: Supervisor) -> Path:
     """Write its file, and have it started; returns the file.
 
     Raises:
@@ -77,7 +77,7 @@ def _remove_logs(folder: Path, name: str) -> None:
         folder.rmdir()
 
 
-def _needed_folders(service: Service) -> Sequence[Path]:
+def _needed_folders(service: SystemService) -> Sequence[Path]:
     kept = [path.parent for path in (service.log, service.own_log, service.errors) if path]
     return [*kept, *service.writes]
 
@@ -91,7 +91,7 @@ def _make_folder(folder: Path, account: Account) -> None:
             shutil.chown(each, account.number)
 
 
-def _carry_out(orders: Sequence[Order], supervisor: Supervisor) -> None:
+def _carry_out(orders: Sequence[ServiceCommand], supervisor: Supervisor) -> None:
     if shutil.which(supervisor.tool) is None:
         todo = [shlex.join(order.command) for order in orders if not order.until_it_fails]
         raise SettingsError(
@@ -105,7 +105,7 @@ def _carry_out(orders: Sequence[Order], supervisor: Supervisor) -> None:
             raise SettingsError(f"{shlex.join(order.command)}: it has not ended yet")
 
 
-def _run(order: Order) -> bool:
+def _run(order: ServiceCommand) -> bool:
     """Whether that is done.
 
     Raises:

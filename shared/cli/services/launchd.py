@@ -7,7 +7,7 @@ import plistlib
 from pathlib import Path
 from typing import Any
 
-from shared.cli.services.service import Level, Service
+from shared.cli.services.service import Level, SystemService
 
 _PAUSE_S = 30
 """Between two starts, at least. It cannot tell wrong settings, with which no start helps, from
@@ -18,7 +18,7 @@ _KEPT_LOGS = 5
 _LOG_KB = 10_240
 
 
-def property_list(service: Service, level: Level) -> bytes:
+def property_list(service: SystemService, level: Level) -> bytes:
     """What launchd is given."""
     values: dict[str, Any] = {
         "Label": service.label,
@@ -49,7 +49,7 @@ def property_list(service: Service, level: Level) -> bytes:
     return plistlib.dumps(values, sort_keys=False)
 
 
-def log_rotation(service: Service) -> str | None:
+def log_rotation(service: SystemService) -> str | None:
     """The line for newsyslog; None for a service whose log needs none."""
     if service.log is None:
         return None

@@ -41,7 +41,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class SystemService:
     """
     Attributes:
         folder: where it is started.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shared.cli.services.service import Level, Service
+from shared.cli.services.service import Level, SystemService
 from shared.errors import SettingsError
 
 _PAUSE_S = 5
@@ -35,7 +35,7 @@ _HARDENED_BY_ROOT = (
 """PrivateDevices is not among it: a worker needs the GPU's."""
 
 
-def unit(service: Service, level: Level) -> str:
+def unit(service: SystemService, level: Level) -> str:
     """The unit file.
 
     Raises:

@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from shared.cli.views import figures
-from shared.cli.views.history import refusals_of
+from shared.cli.views.history import rejection_counts
 from shared.cli.views.workers import own_bytes
 from shared.messages.events import EngineStatus, WorkerReport
 
@@ -51,7 +51,7 @@ def _memory(worker: WorkerReport) -> Text:
 
 
 def _queue(worker: WorkerReport) -> Text:
-    counts = refusals_of([worker])
+    counts = rejection_counts([worker])
     if not counts.rejected and not counts.dropped:
         return Text()
     queued = f"queue {worker.queued_requests}/{worker.max_queue_depth}"

@@ -10,7 +10,7 @@ from rich.text import Text
 from shared.cli.views import figures
 from shared.cli.views.engines import engine_rows, engine_table
 from shared.cli.views.fitted_table import flowed, shortened, wrapped
-from shared.cli.views.history import NO_REFUSALS, Refusals, refusals_of
+from shared.cli.views.history import NO_REFUSALS, RejectionCounts, rejection_counts
 from shared.cli.views.models import model_rows, model_table
 from shared.cli.views.workers import Sort, Speeds, in_order, worker_table
 from shared.messages.events import WorkerReport
@@ -34,7 +34,7 @@ class Look:
 
     health: ClusterHealth
     speeds: Speeds
-    news: Refusals = NO_REFUSALS
+    news: RejectionCounts = NO_REFUSALS
     sort: Sort = "name"
     paused: bool = False
     problem: str | None = None
@@ -157,7 +157,7 @@ def _missing(sections: Sequence[_Section], hidden: Sequence[int], width: int) ->
 
 def _refusals(look: Look, width: int) -> list[Text]:
     """Counts since the workers started, with what the last interval added."""
-    total, news = refusals_of(look.health.workers), look.news
+    total, news = rejection_counts(look.health.workers), look.news
 
     def figure(name: str, number: int, new: int) -> Text:
         text = Text(f"{name} {number}", "" if number else "dim")

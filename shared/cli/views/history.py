@@ -17,7 +17,7 @@ _SLACK = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Refusals:
+class RejectionCounts:
     """What workers did not take, took back or moved since they started."""
 
     rejected: int = 0
@@ -26,8 +26,8 @@ class Refusals:
     evicted: int = 0
     refused: int = 0
 
-    def __add__(self, other: "Refusals") -> "Refusals":
-        return Refusals(
+    def __add__(self, other: "RejectionCounts") -> "RejectionCounts":
+        return RejectionCounts(
             self.rejected + other.rejected,
             self.dropped + other.dropped,
             self.promoted + other.promoted,
@@ -35,9 +35,9 @@ class Refusals:
             self.refused + other.refused,
         )
 
-    def since(self, before: "Refusals") -> "Refusals":
+    def since(self, before: "RejectionCounts") -> "RejectionCounts":
         """What came on top of `before`."""
-        return Refusals(
+        return RejectionCounts(
             max(0, self.rejected - before.rejected),
             max(0, self.dropped - before.dropped),
             max(0, self.promoted - before.promoted),
@@ -46,10 +46,10 @@ class Refusals:
         )
 
 
-NO_REFUSALS = Refusals()
+NO_REFUSALS = RejectionCounts()
 
 
-def refusals_of(workers: Iterable[WorkerReport]) -> Refusals:
+def rejection_counts(workers: Iterable[WorkerReport]) -> RejectionCounts:
     """Of all of them together."""
     return sum((_refusals(worker) for worker in workers), NO_REFUSALS)
 
@@ -64,7 +64,7 @@ class History:
     def __init__(self, interval_s: float) -> None:
         self._valid_s = max(1.0, interval_s * _SLACK)
         self._speeds: dict[WorkerId, deque[tuple[float, float]]] = {}
-        self._before: dict[BootId, Refusals] = {}
+        self._before: dict[BootId, RejectionCounts] = {}
         self.news = NO_REFUSALS
         """What came between the last two looks at the workers that were there at both."""
 
@@ -100,9 +100,9 @@ class History:
                 del self._speeds[worker]
 
 
-def _refusals(worker: WorkerReport) -> Refusals:
+def _refusals(worker: WorkerReport) -> RejectionCounts:
     levels = worker.queue.levels.values()
-    return Refusals(
+    return RejectionCounts(
         rejected=sum(level.rejected for level in levels),
         dropped=sum(level.dropped for level in levels),
         promoted=sum(level.promoted for level in levels),

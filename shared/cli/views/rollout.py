@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from rich.text import Text
 
-from shared.cli.rollout_orders import Plan
+from shared.cli.rollout_orders import RolloutPlan
 from shared.cli.views import figures
 from shared.cli.views.figures import printable
 from shared.cli.views.fitted_table import Column, table
@@ -30,7 +30,7 @@ _PHASES = {
 _LONGEST_VALUE = 60
 
 
-def plan_lines(plan: Plan, ignored: Sequence[str]) -> list[Text]:
+def plan_lines(plan: RolloutPlan, ignored: Sequence[str]) -> list[Text]:
     """The differences, each once with the workers that have it; then what each has to do."""
     lines: list[Text] = []
     everywhere: dict[str, list[str]] = {}

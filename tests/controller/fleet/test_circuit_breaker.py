@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from controller.fleet.circuit_breaker import BreakerState, CircuitBreaker
-from shared.settings.tree import CircuitBreaker as Limits
+from shared.settings.controller import CircuitBreakerSettings as Limits
 
 LIMITS = Limits(
     failure_threshold=3,

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from controller.fleet.circuit_breaker import CircuitBreaker
 from controller.fleet.placement import Outcome, Placement
 from controller.fleet.worker_view import WorkerView
-from shared.settings.tree import CircuitBreaker as Limits
+from shared.settings.controller import CircuitBreakerSettings as Limits
 from tests.controller.values import report
 
 _OUTCOMES: Sequence[Outcome] = ("served", "fault", "other")

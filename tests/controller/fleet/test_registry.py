@@ -16,7 +16,7 @@ from shared.messages.events import (
     ModelStatus,
     WorkerEvent,
 )
-from shared.settings.tree import CircuitBreaker as Limits
+from shared.settings.controller import CircuitBreakerSettings as Limits
 from shared.version import PROTOCOL
 from tests.controller.values import DEMO, able, models, report
 

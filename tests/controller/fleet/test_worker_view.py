@@ -3,7 +3,7 @@
 from controller.fleet.circuit_breaker import CircuitBreaker
 from controller.fleet.placement import Placement
 from controller.fleet.worker_view import WorkerView
-from shared.settings.tree import CircuitBreaker as Limits
+from shared.settings.controller import CircuitBreakerSettings as Limits
 from tests.controller.values import models, report, view
 
 

@@ -6,21 +6,21 @@ from typing import Any
 import httpx
 import pytest
 
+from controller.gateway.api_keys import KeyRing
 from controller.gateway.app import App
-from controller.gateway.directory import Directory, Listed
-from controller.gateway.keys import KeyRing
-from controller.gateway.metrics import Metrics
-from controller.gateway.responses.stored import StoredResponses
-from shared.settings.tree import Gateway
+from controller.gateway.metrics import GatewayMetrics
+from controller.gateway.model_directory import ListedModel, ModelDirectory
+from controller.gateway.responses.stored import ResponseStore
+from shared.settings.gateway import GatewaySettings
 
 
-class _Broken(Directory):
+class _Broken(ModelDirectory):
     """Has a fault."""
 
     def __init__(self) -> None:
         pass
 
-    async def listed(self, allowed: Collection[str] | None = None) -> dict[str, Listed]:
+    async def listed(self, allowed: Collection[str] | None = None) -> dict[str, ListedModel]:
         raise ZeroDivisionError("secret")
 
 
@@ -28,10 +28,10 @@ class _Broken(Directory):
 async def test_a_fault_is_told_in_the_shape_of_an_error_and_says_nothing_of_the_inside(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    desk: Any = None
-    metrics = Metrics()
-    stored = StoredResponses(None, 1, metrics)
-    app = App(Gateway(), desk, _Broken(), KeyRing(None), metrics, stored).build()
+    inference: Any = None
+    metrics = GatewayMetrics()
+    stored = ResponseStore(None, 1, metrics)
+    app = App(GatewaySettings(), inference, _Broken(), KeyRing(None), metrics, stored).build()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
         answer = await client.get("/v1/models")

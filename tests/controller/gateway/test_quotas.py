@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from controller.gateway.keys import Key
+from controller.gateway.api_keys import ApiKey
 from controller.gateway.quotas import Quotas
 from shared.errors import ClusterError
 from shared.ids import ClientName
@@ -12,11 +12,11 @@ from shared.ids import ClientName
 pytestmark = pytest.mark.anyio
 
 
-def _key(client: str = "ada", **limits: int) -> Key:
-    return Key(client=ClientName(client), sha256="0" * 64, **limits)
+def _key(client: str = "ada", **limits: int) -> ApiKey:
+    return ApiKey(client=ClientName(client), sha256="0" * 64, **limits)
 
 
-async def _may(quotas: Quotas, key: Key) -> bool:
+async def _may(quotas: Quotas, key: ApiKey) -> bool:
     try:
         async with quotas.admit(key):
             return True

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controller.requests.instructions import GiveOrder
+from controller.requests.instructions import SendControlOrder
 from shared.ids import BootId, RequestId, WorkerId
 from shared.messages.control import ClaimedRequest, TellContents
 from shared.messages.dispatch import Continuation, Dispatch, DispatchBatch
@@ -65,7 +65,7 @@ def failure_of(had: Dispatch, code: str = "draining", **fields: Any) -> RequestF
     )  # fmt: skip
 
 
-def wanted(order: GiveOrder) -> list[tuple[str, int]]:
+def wanted(order: SendControlOrder) -> list[tuple[str, int]]:
     """Whose contents are asked for."""
     assert isinstance(order.order, TellContents) and order.order.term == 2, order
     return [(each.request_id, each.attempt) for each in order.order.requests]

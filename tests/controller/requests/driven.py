@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from controller.fleet.kept_prefixes import KeptByWorkers
+from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import Registry, WorkerGone
 from controller.fleet.worker_view import WorkerView
+from controller.lifecycle.machine import RequestMachine
 from controller.requests.events import (
     DispatchesAnswered,
     Event,
@@ -17,16 +18,15 @@ from controller.requests.events import (
 )
 from controller.requests.instructions import (
     AnswerQuery,
-    GiveOrder,
     Instruction,
     LeaderOrders,
-    OrderList,
+    SendControlOrder,
     SendDispatches,
-    TellClient,
+    SendToClient,
+    SendToListRunner,
 )
-from controller.requests.machine import RequestMachine
-from controller.requests.metrics import Metrics
-from controller.requests.request import Request
+from controller.requests.metrics import ControllerMetrics
+from controller.requests.request import ClientRequest
 from shared.bus import Bus
 from shared.ids import ControllerId, RequestId, WorkerId
 from shared.messages.control import Claimed, ClaimedRequest, ControlReply, RequestState
@@ -88,14 +88,14 @@ class Driven:
         self.registry = Registry(3.0, settings.controller.circuit_breaker)
         for name in unclaimed:
             self._hear("joined", name)
-        self.kept = KeptByWorkers(Bus.__new__(Bus), self.registry, lambda: self.now)
+        self.kept = PrefixCacheIndex(Bus.__new__(Bus), self.registry, lambda: self.now)
         self.machine = RequestMachine(
             LEADER,
             term,
             settings,
             self.registry,
             self.kept,
-            Metrics(self.registry),
+            ControllerMetrics(self.registry),
             lambda: 0.5,
             max_bytes=max_bytes,
             now=self.now,
@@ -165,9 +165,9 @@ class Driven:
         told = Claimed(term=self.machine.term, requests=list(requests))
         self.answer(self.last_order("claim", name), self.reply(name, claimed=told))
 
-    def last_order(self, verb: str, name: str | None = None) -> GiveOrder:
+    def last_order(self, verb: str, name: str | None = None) -> SendControlOrder:
         """Of its kind, to any worker or to one."""
-        orders: list[GiveOrder] = self.said_as(GiveOrder)
+        orders: list[SendControlOrder] = self.said_as(SendControlOrder)
         return next(
             each
             for each in reversed(orders)
@@ -178,7 +178,7 @@ class Driven:
         boot = self.view(name).report.boot_id
         return ControlReply(worker=WorkerId(name), boot_id=boot, ok=ok, **fields)
 
-    def answer(self, order: GiveOrder, reply: ControlReply | None) -> None:
+    def answer(self, order: SendControlOrder, reply: ControlReply | None) -> None:
         """None where there is none in time."""
         assert order.then is not None, order
         if (event := order.then(reply)) is not None:
@@ -198,7 +198,7 @@ class Driven:
 
     # Requests.
 
-    def ask(self, request_id: str = "r", *, inbox: str = INBOX, **fields: Any) -> Request:
+    def ask(self, request_id: str = "r", *, inbox: str = INBOX, **fields: Any) -> ClientRequest:
         """A client publishes a request."""
         asked = request(request_id, now=self.now, **fields)
         asked.inboxes = [inbox]
@@ -219,7 +219,7 @@ class Driven:
         told = self.query(request_id)
         return told.state if told is not None else None
 
-    def known(self, request_id: str = "r") -> Request:
+    def known(self, request_id: str = "r") -> ClientRequest:
         known = self.machine.find((ADA, RequestId(request_id)))
         assert known is not None
         return known
@@ -276,7 +276,7 @@ class Driven:
             sent, RequestFailed(**origin(sent.dispatch), code=code, message=message, **fields)
         )
 
-    def give_back(self, sent: Sent, code: str = "draining", **fields: Any) -> None:
+    def requeue(self, sent: Sent, code: str = "draining", **fields: Any) -> None:
         self.fail(sent, code, terminal_sent=False, **fields)
 
     def report(self, sent: Sent, *events: RequestEvent) -> None:
@@ -295,7 +295,7 @@ class Driven:
 
     def told(self, inbox: str = INBOX) -> list[StreamMessage]:
         """All that an inbox was told."""
-        return [each.message for each in self.said_as(TellClient) if inbox in each.inboxes]
+        return [each.message for each in self.said_as(SendToClient) if inbox in each.inboxes]
 
     def words(self, inbox: str = INBOX) -> list[str | None]:
         """The same, short: reasons to wait, `done`, codes of errors."""
@@ -311,9 +311,9 @@ class Driven:
         """Worker and attempt of each message with a dispatch since the last look."""
         return [(sent.worker, sent.dispatch.attempt) for sent in self.sent()]
 
-    def given(self) -> list[GiveOrder]:
+    def given(self) -> list[SendControlOrder]:
         """Orders to workers since the last look, but claims."""
-        return [each for each in self.new(GiveOrder) if each.order.verb != "claim"]
+        return [each for each in self.new(SendControlOrder) if each.order.verb != "claim"]
 
     def orders(self) -> list[tuple[str, LeaderOrders]]:
         """The same, with whom they are for."""
@@ -321,7 +321,7 @@ class Driven:
 
     def list_orders(self) -> list[tuple[str, str]]:
         """To the list runner, since the last look: each with its inbox."""
-        return [(each.verb, each.inbox) for each in self.new(OrderList)]
+        return [(each.verb, each.inbox) for each in self.new(SendToListRunner)]
 
 
 def _settings(controller: dict[str, Any], *, strict: bool, most_per_client: int) -> ClusterSettings:

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 from typing import Any
 
+from controller.dispatch.dispatch_queue import DispatchOutcome, DispatchQueue
 from controller.fleet.placement import Placement
-from controller.requests.dispatch_queue import Answer, DispatchQueue
 from controller.requests.instructions import SendDispatches
 from controller.requests.metrics import Totals
-from controller.requests.request import Request
-from controller.routing import Need, choose, policy_named
+from controller.requests.request import ClientRequest
+from controller.routing import RouteQuery, policy_named, select_worker
+from shared.codec import decode
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
-from shared.messages.codec import decode
 from shared.messages.dispatch import DispatchBatch, DispatchReply, DispatchResult, Refusal
 from shared.messages.events import ModelStatus
-from shared.settings.tree import DispatchSettings
+from shared.settings.controller import DispatchSettings
 from tests.controller.fleet.views import Kept, Views
 from tests.controller.values import request, view
 
@@ -29,7 +29,7 @@ class Queue:
         self.totals = Totals()
         limits = DispatchSettings(**settings)
         self.queue = DispatchQueue(ControllerId("c-1"), 7, limits, max_bytes, self.totals)
-        self.requests: dict[str, Request] = {}
+        self.requests: dict[str, ClientRequest] = {}
         self.messages: dict[int, DispatchBatch] = {}
         self.sizes: list[int] = []
 
@@ -46,9 +46,9 @@ class Queue:
         one = self.requests[name] = request(name, **fields)
         held = [ModelStatus(id=ModelId(model), state="warm")]
         asked = view(worker, boot=boot, models=held, dispatches_per_message=self.most)
-        decision = choose(
-            Need([ModelId(model)]), Views([asked]), Kept(), policy_named("prefix-aware"),
-            now=0.0, draw=lambda: 0.5,
+        decision = select_worker(
+            RouteQuery([ModelId(model)]), Views([asked]), Kept(), policy_named("prefix-aware"),
+            now=0.0, rng=lambda: 0.5,
         )  # fmt: skip
         one.offer(decision, Placement(asked, 0.0, self.now))
         return self._read(self.queue.add(asked.report, one, self.now))
@@ -63,12 +63,14 @@ class Queue:
         assert lost == []
         return sent
 
-    def pop(self, milliseconds: float) -> tuple[list[str], list[Answer]]:
+    def pop(self, milliseconds: float) -> tuple[list[str], list[DispatchOutcome]]:
         self.now += milliseconds / 1000
         messages, lost = self.queue.pop_due(self.now)
         return self._read(messages), lost
 
-    def answer(self, number: int, *refusals: Refusal | None, boot: str = "b1") -> list[Answer]:
+    def answer(
+        self, number: int, *refusals: Refusal | None, boot: str = "b1"
+    ) -> list[DispatchOutcome]:
         results = [
             DispatchResult(
                 request_id=each.request_id,
@@ -80,7 +82,9 @@ class Queue:
         ]
         return self.reply(number, results, boot)
 
-    def reply(self, number: int, results: list[DispatchResult], boot: str = "b1") -> list[Answer]:
+    def reply(
+        self, number: int, results: list[DispatchResult], boot: str = "b1"
+    ) -> list[DispatchOutcome]:
         reply = DispatchReply(worker=MAC, boot_id=BootId(boot), results=results)
         return self.queue.answered(number, reply, self.now)
 

@@ -47,7 +47,7 @@ def _bring(driven: Driven, state: State, fields: dict[str, Any]) -> None:
         case "running":
             driven.run(**fields)
         case "backing_off":
-            driven.give_back(driven.run(**fields))
+            driven.requeue(driven.run(**fields))
         case "delegated":
             driven.ask(prompt=["x", "y"], **fields)
         case "ended":

@@ -17,8 +17,13 @@ from controller.requests.events import (
     ListEnded,
     Transferred,
 )
-from controller.requests.instructions import GiveOrder, OrderList, SendDispatches, TellClient
-from controller.requests.request import Request
+from controller.requests.instructions import (
+    SendControlOrder,
+    SendDispatches,
+    SendToClient,
+    SendToListRunner,
+)
+from controller.requests.request import ClientRequest
 from controller.requests.store import KEPT_AFTER_END_S
 from shared.ids import RequestId, WorkerId
 from shared.messages.control import CancelRequest
@@ -69,7 +74,7 @@ class AnyEvents(RuleBasedStateMachine):
             retry={"initial_delay_ms": 50},
             circuit_breaker={"failure_threshold": 2, "recovery_timeout_ms": 500},
         )
-        self.lists: list[Request] = []
+        self.lists: list[ClientRequest] = []
         self.ends: dict[tuple[str, str | None, int], Done | Failed] = {}
         self.lives: dict[str, int] = {}
         self.numbers = itertools.count()
@@ -105,7 +110,7 @@ class AnyEvents(RuleBasedStateMachine):
         asked = request(f"r{number}", **BODIES[number])
         asked.inboxes = [self._inbox(asked, "a")]
         told = asked.transfer(0.0)
-        self.driven.on(Transferred([Request.carried(told, [DEMO], self.driven.now)]))
+        self.driven.on(Transferred([ClientRequest.carried(told, [DEMO], self.driven.now)]))
         self._carry()
 
     # Workers.
@@ -144,7 +149,7 @@ class AnyEvents(RuleBasedStateMachine):
     def go_on(self, data: st.DataObject, heard: bool) -> None:
         boot = self._some(data, "running")
         had = data.draw(st.sampled_from(boot.running))
-        what = data.draw(st.sampled_from(["token", "token", "finish", "fail", "give_back"]))
+        what = data.draw(st.sampled_from(["token", "token", "finish", "fail", "requeue"]))
         boot.go_on(self.driven, had, what, data.draw(st.sampled_from(FAILURES)), heard=heard)
         self._carry()
 
@@ -264,15 +269,15 @@ class AnyEvents(RuleBasedStateMachine):
                 boot.sent.append(Sent.of(sent, boot.id))
             else:
                 self.driven.on(DispatchesAnswered(sent.number, None))
-        for order in self.driven.new(GiveOrder):
+        for order in self.driven.new(SendControlOrder):
             self._take(self.boots[order.worker], order)
-        served = [each for each in self.driven.new(OrderList) if each.verb == "serve"]
+        served = [each for each in self.driven.new(SendToListRunner) if each.verb == "serve"]
         self.lists += [each.request for each in served]
-        for told in self.driven.new(TellClient):
+        for told in self.driven.new(SendToClient):
             for inbox in told.inboxes:
                 self._hear(inbox, told.message)
 
-    def _take(self, boot: TruthfulBoot, order: GiveOrder) -> None:
+    def _take(self, boot: TruthfulBoot, order: SendControlOrder) -> None:
         if isinstance(order.order, CancelRequest):
             key = order.order.request_id, order.order.attempt
             had = boot.had.get(key)
@@ -288,7 +293,7 @@ class AnyEvents(RuleBasedStateMachine):
             key = inbox, message.request_id, message.attempt
             assert self.ends.setdefault(key, message) == message, "two ends of one attempt"
 
-    def _inbox(self, asked: Request, at: str) -> str:
+    def _inbox(self, asked: ClientRequest, at: str) -> str:
         """Of one life of a request: half a minute after its end another one may begin."""
         known = self.driven.machine.find(asked.key)
         if known is not None and known.fingerprint != asked.fingerprint:

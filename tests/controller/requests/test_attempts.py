@@ -37,7 +37,7 @@ def _begun(driven: Driven, *token_ids: int) -> Sent:
 def test_the_next_attempt_comes_after_a_pause_and_goes_to_another_worker() -> None:
     driven = Driven("w1", "w2")
     first = driven.run()
-    driven.give_back(first, "engine_crashed")
+    driven.requeue(first, "engine_crashed")
     assert (driven.known().state, driven.sent()) == ("backing_off", [])
     driven.pass_time(0.09)
     assert driven.sent() == []
@@ -51,7 +51,7 @@ def test_the_next_attempt_comes_after_a_pause_and_goes_to_another_worker() -> No
 
 def test_a_worker_need_not_keep_what_it_gave_back() -> None:
     driven = Driven("w1", "w2")
-    driven.give_back(driven.run())
+    driven.requeue(driven.run())
     ((worker, order),) = driven.orders()
     assert isinstance(order, CancelRequest)
     assert (worker, order.attempt, order.silent) == ("w1", 1, True)
@@ -59,7 +59,7 @@ def test_a_worker_need_not_keep_what_it_gave_back() -> None:
 
 def test_the_same_worker_has_it_again_where_there_is_no_other() -> None:
     driven = Driven("w1")
-    driven.give_back(driven.run())
+    driven.requeue(driven.run())
     assert _next(driven).worker == "w1"
 
 
@@ -67,31 +67,31 @@ def test_the_pauses_grow_and_there_are_so_many_attempts() -> None:
     driven = Driven("w1", "w2", "w3", retry={**STEEP, "max_attempts": 4})
     sent = driven.run()
     for pause_s in (0.1, 0.3, 0.9):
-        driven.give_back(sent)
+        driven.requeue(sent)
         driven.pass_time(pause_s - 0.01)
         assert driven.sent() == []
         sent = _next(driven, 0.02)
-    driven.give_back(sent, "engine_crashed")
+    driven.requeue(sent, "engine_crashed")
     assert _end(driven).code == "engine_crashed"
     assert driven.machine.metrics.retries == 3
 
 
 def test_without_retries_the_first_failure_is_the_end() -> None:
     driven = Driven("w1", "w2", retry={"enabled": False})
-    driven.give_back(driven.run(), retry_after_ms=700)
+    driven.requeue(driven.run(), retry_after_ms=700)
     error = _end(driven)
     assert (error.code, error.retry_after_ms, error.retryable) == ("draining", 700, True)
 
 
 def test_what_fails_again_anyway_is_not_tried_again() -> None:
     driven = Driven("w1", "w2")
-    driven.give_back(driven.run(), "request_failed")
+    driven.requeue(driven.run(), "request_failed")
     assert _end(driven).message == "w1 says request_failed"
 
 
 def test_a_pause_beyond_the_deadline_is_not_made() -> None:
     driven = Driven("w1", "w2", retry={"initial_delay_ms": 3000, "jitter": 0})
-    driven.give_back(driven.run(timeout_ms=2000))
+    driven.requeue(driven.run(timeout_ms=2000))
     assert _end(driven).code == "draining"
 
 
@@ -99,7 +99,7 @@ def test_what_comes_back_after_its_deadline_ends_by_that() -> None:
     driven = Driven("w1", "w2")
     sent = driven.run(timeout_ms=2000)
     driven.pass_time(2.5)
-    driven.give_back(sent)
+    driven.requeue(sent)
     assert _end(driven).code == "deadline_exceeded"
 
 
@@ -155,7 +155,7 @@ def test_a_boot_that_is_gone_takes_nothing_of_the_next_one_along() -> None:
 def test_what_is_told_late_of_an_attempt_means_nothing_for_the_next_one_there(late: str) -> None:
     driven = Driven("w1")
     first = driven.run()
-    driven.give_back(first)
+    driven.requeue(first)
     second = _next(driven)
     assert second.worker == first.worker
     if late == "token":
@@ -187,11 +187,11 @@ def test_what_had_begun_goes_on_at_once_from_the_tokens_that_are_known() -> None
 
 def test_the_second_time_it_makes_a_pause() -> None:
     driven = Driven("w1", "w2", "w3", retry=STEEP)
-    driven.give_back(_begun(driven, 1))
-    driven.give_back(_next(driven, 0.0))
+    driven.requeue(_begun(driven, 1))
+    driven.requeue(_next(driven, 0.0))
     driven.pass_time(0.09)
     assert driven.sent() == []
-    driven.give_back(_next(driven, 0.02))
+    driven.requeue(_next(driven, 0.02))
     driven.pass_time(0.29)
     assert driven.sent() == []
     _next(driven, 0.02)
@@ -200,15 +200,15 @@ def test_the_second_time_it_makes_a_pause() -> None:
 
 def test_a_request_migrates_so_often_and_then_ends() -> None:
     driven = Driven("w1", "w2", failover={"migration_limit": 1})
-    driven.give_back(_begun(driven, 1))
-    driven.give_back(_next(driven, 0.0))
+    driven.requeue(_begun(driven, 1))
+    driven.requeue(_next(driven, 0.0))
     assert _end(driven).code == "draining"
 
 
 def test_where_it_did_not_begin_again_before_the_worker_failed_it_is_a_migration_still() -> None:
     driven = Driven("w1", "w2", "w3")
-    driven.give_back(_begun(driven, 1))
-    driven.give_back(_next(driven, 0.0))
+    driven.requeue(_begun(driven, 1))
+    driven.requeue(_next(driven, 0.0))
     sent = _next(driven)
     assert sent.dispatch.resume is not None and sent.dispatch.resume.token_ids == {0: [1]}
     assert (sent.dispatch.retries, sent.dispatch.migrations) == (2, 2)
@@ -240,12 +240,12 @@ def test_how_long_one_waited_is_told_of_the_worker_that_it_had_to_leave() -> Non
 
 def test_a_request_over_which_two_engines_ended_is_not_tried_again() -> None:
     driven = Driven("w1", "w2", "w3", retry={"max_attempts": 9, "jitter": 0})
-    driven.give_back(driven.run(), "engine_crashed", suspect=True)
+    driven.requeue(driven.run(), "engine_crashed", suspect=True)
     second = _next(driven)
     assert second.dispatch.crashes == 1
-    driven.give_back(second, "engine_crashed")
+    driven.requeue(second, "engine_crashed")
     third = _next(driven, 0.3)
     assert third.dispatch.crashes == 1, "it was not suspected"
-    driven.give_back(third, "engine_crashed", suspect=True)
+    driven.requeue(third, "engine_crashed", suspect=True)
     error = _end(driven)
     assert (error.code, error.retryable) == ("request_crashes_engine", False)

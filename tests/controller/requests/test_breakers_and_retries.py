@@ -5,7 +5,7 @@ import time
 import pytest
 
 from shared.bus import Bus
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.controller.running import Running
 from tests.controller.simulated_worker import SimulatedWorker, keep_silent, refuse
 from tests.controller.waiting import (
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def start(nats_settings: Nats, bus: Bus) -> Start:
+def start(nats_settings: NatsSettings, bus: Bus) -> Start:
     return starter(nats_settings, bus)
 
 

@@ -93,7 +93,7 @@ def test_it_does_not_go_on_where_its_worker_did_not_end_it(how: str) -> None:
     driven.cancel()
     match how:
         case "given back":
-            driven.give_back(sent)
+            driven.requeue(sent)
         case "gone":
             driven.leave("w1")
         case _:
@@ -135,7 +135,7 @@ def test_a_cancel_without_a_reply_subject_is_not_answered() -> None:
     before = len(driven.said)
     driven.cancel()
     assert driven.words(INBOX) == ["done"]
-    assert [type(each).__name__ for each in driven.said[before:]] == ["TellClient", "Log"]
+    assert [type(each).__name__ for each in driven.said[before:]] == ["SendToClient", "Log"]
 
 
 def test_the_place_of_a_cancelled_one_is_free() -> None:

@@ -4,7 +4,7 @@ again, mean."""
 import pytest
 
 from controller.requests.events import LinkRestored
-from controller.requests.instructions import AnswerQuery, GiveOrder
+from controller.requests.instructions import AnswerQuery, SendControlOrder
 from shared.ids import BootId
 from shared.messages.control import CancelRequest, Claimed
 from shared.messages.dispatch import Continuation
@@ -141,7 +141,7 @@ def test_what_a_worker_has_no_more_is_forgotten_and_its_client_asks_again() -> N
 
 def test_nothing_is_counted_any_more_of_what_is_forgotten() -> None:
     driven = Driven("w1", circuit_breaker={"failure_threshold": 1, "recovery_timeout_ms": 1000})
-    driven.give_back(driven.run("a"), "engine_crashed")
+    driven.requeue(driven.run("a"), "engine_crashed")
     driven.cancel("a")
     driven.pass_time(1.1)
     driven.run("b")
@@ -220,23 +220,23 @@ def test_a_worker_of_which_nothing_is_heard_for_some_seconds_is_asked() -> None:
     sent = driven.run()
     driven.pass_time(2)
     driven.emit(sent, 0, 1)
-    driven.new(GiveOrder)
+    driven.new(SendControlOrder)
     driven.pass_time(2.9)
-    assert driven.new(GiveOrder) == []
+    assert driven.new(SendControlOrder) == []
     driven.pass_time(0.2)
-    (claim,) = driven.new(GiveOrder)
+    (claim,) = driven.new(SendControlOrder)
     assert (claim.worker, claim.order.verb) == ("w1", "claim")
 
 
 def test_after_a_new_connection_all_are_asked_but_not_twice_within_a_second() -> None:
     driven = Driven("w1", "w2")
-    driven.new(GiveOrder)
+    driven.new(SendControlOrder)
     driven.on(LinkRestored())
-    assert driven.new(GiveOrder) == []
+    assert driven.new(SendControlOrder) == []
     driven.pass_time(1)
     for _ in range(2):
         driven.on(LinkRestored())
-    assert [order.worker for order in driven.new(GiveOrder)] == ["w1", "w2"]
+    assert [order.worker for order in driven.new(SendControlOrder)] == ["w1", "w2"]
 
 
 # Who is claimed.
@@ -257,26 +257,26 @@ def test_a_worker_that_does_not_answer_is_asked_again_when_it_is_heard_again() -
     driven.hear("w1", "joined")
     claim = driven.last_order("claim")
     driven.answer(claim, None)
-    driven.new(GiveOrder)
+    driven.new(SendControlOrder)
     driven.hear("w1")
-    assert driven.new(GiveOrder) == [], "within a second"
+    assert driven.new(SendControlOrder) == [], "within a second"
     driven.pass_time(1)
     driven.hear("w1")
-    assert len(driven.new(GiveOrder)) == 1
+    assert len(driven.new(SendControlOrder)) == 1
 
 
 def test_a_worker_that_tells_of_another_term_for_some_seconds_is_claimed_again() -> None:
     """Heartbeats that left before it answered do not count."""
     driven = Driven("w1", term=2)
-    driven.new(GiveOrder)
+    driven.new(SendControlOrder)
     driven.pass_time(2.9)
     driven.hear("w1", term=1)
-    assert driven.new(GiveOrder) == []
+    assert driven.new(SendControlOrder) == []
     driven.pass_time(0.2)
     driven.hear("w1", term=2)
-    assert driven.new(GiveOrder) == []
+    assert driven.new(SendControlOrder) == []
     driven.hear("w1", term=1)
-    assert [order.order.verb for order in driven.new(GiveOrder)] == ["claim"]
+    assert [order.order.verb for order in driven.new(SendControlOrder)] == ["claim"]
 
 
 def test_what_a_boot_says_that_is_gone_does_not_count_for_the_next_one() -> None:
@@ -300,7 +300,7 @@ def test_what_a_worker_keeps_of_prompts_is_told_with_its_claim() -> None:
 def test_a_worker_of_a_release_without_a_leader_is_not_asked() -> None:
     driven = Driven()
     driven.join_old("w1")
-    assert driven.new(GiveOrder) == [] and driven.view("w1").claimed
+    assert driven.new(SendControlOrder) == [] and driven.view("w1").claimed
     sent = driven.run()
     driven.finish(sent)
     assert driven.state() == "finished"
@@ -316,6 +316,6 @@ def test_such_a_worker_keeps_what_it_has_though_it_cannot_tell_of_it(why: str) -
         driven.pass_time(7)
     else:
         driven.on(LinkRestored())
-    assert driven.state() == "running" and driven.new(GiveOrder) == []
+    assert driven.state() == "running" and driven.new(SendControlOrder) == []
     driven.finish(sent)
     assert driven.state() == "finished"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from controller.requests.events import LeavingBegan, Transferred
-from controller.requests.request import Request, State
+from controller.requests.request import ClientRequest, State
 from shared.ids import RequestId
 from shared.messages.dispatch import Dispatch
 from tests.controller.requests.claimed import ALONE, sent_before, taken_over, turn_with_history
@@ -20,7 +20,7 @@ def _ids(requests: Sequence[Dispatch]) -> list[str]:
 
 def _take(driven: Driven, requests: Sequence[Dispatch]) -> None:
     """The next leader is given them."""
-    driven.on(Transferred([Request.carried(each, [DEMO], driven.now) for each in requests]))
+    driven.on(Transferred([ClientRequest.carried(each, [DEMO], driven.now) for each in requests]))
 
 
 def test_nothing_new_goes_to_a_worker_and_its_client_is_told_why() -> None:
@@ -76,7 +76,7 @@ def test_what_had_a_worker_goes_on_in_time() -> None:
     driven = Driven("w1", "w2")
     sent = driven.run()
     driven.on(LeavingBegan())
-    driven.give_back(sent)
+    driven.requeue(sent)
     driven.pass_time(0.2)
     assert driven.next_sent().dispatch.attempt == 2
 
@@ -177,7 +177,7 @@ def test_who_has_asked_the_next_leader_already_is_joined() -> None:
 def test_what_a_worker_has_already_is_not_served_twice() -> None:
     first = Driven("w1")
     sent = first.run()
-    first.give_back(sent)
+    first.requeue(sent)
     (given,) = first.machine.transferable(first.now)
     second = Driven("w1", term=2)
     running = second.run()
@@ -188,7 +188,7 @@ def test_what_a_worker_has_already_is_not_served_twice() -> None:
 def test_a_turn_with_its_history_is_given_with_it() -> None:
     second = taken_over(had := turn_with_history())
     second.pass_time(2)
-    second.give_back(sent_before(had))
+    second.requeue(sent_before(had))
     third = Driven("w3", term=3)
     third.finish(third.run("before", session_id="s"))
     _take(third, second.machine.transferable(second.now))
@@ -215,6 +215,6 @@ def test_all_who_listened_there_listen_here(state: State) -> None:
         assert given.inboxes == [INBOX, LATER, "_INBOX.last"]
 
 
-def _given(known: Request, inboxes: list[str]) -> Sequence[Dispatch]:
+def _given(known: ClientRequest, inboxes: list[str]) -> Sequence[Dispatch]:
     """The same request, as another leader has it."""
     return [known.transfer(known.arrived_at).model_copy(update={"inboxes": inboxes})]

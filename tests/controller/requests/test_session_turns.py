@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.requests.request import Request
+from controller.requests.request import ClientRequest
 from controller.requests.session_turns import SessionTurns
 from shared.ids import SessionKey
 from tests.controller.values import request
 
 
-def _turn(name: str, session: str | None = "s") -> Request:
+def _turn(name: str, session: str | None = "s") -> ClientRequest:
     return request(name, session_id=session)
 
 
@@ -80,8 +80,8 @@ class TurnsBesideLists(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.turns = SessionTurns()
-        self.expected: defaultdict[SessionKey, list[Request]] = defaultdict(list)
-        self.all: list[Request] = []
+        self.expected: defaultdict[SessionKey, list[ClientRequest]] = defaultdict(list)
+        self.all: list[ClientRequest] = []
 
     @rule(session=st.sampled_from("st"), first=st.booleans())
     def come(self, session: str, first: bool) -> None:

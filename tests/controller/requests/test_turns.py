@@ -7,7 +7,7 @@ import pytest
 
 from controller.fleet.registry import WorkerGone
 from controller.requests.events import LinkRestored
-from controller.requests.instructions import GiveOrder
+from controller.requests.instructions import SendControlOrder
 from shared.ids import BootId, WorkerId
 from shared.messages.control import ForgetSession, TellSession
 from shared.messages.dispatch import Continuation
@@ -34,7 +34,7 @@ def _served(driven: Driven, request_id: str = "before", *messages: dict[str, str
     return sent
 
 
-def _asked(driven: Driven) -> GiveOrder:
+def _asked(driven: Driven) -> SendControlOrder:
     """The question for what was said before, the only order."""
     (order,) = driven.given()
     assert isinstance(order.order, TellSession)
@@ -85,7 +85,7 @@ def test_a_turn_that_is_tried_again_keeps_its_turn() -> None:
     driven = Driven("w1", "w2")
     first = driven.run("a", session_id="s")
     driven.ask("b", session_id="s")
-    driven.give_back(first)
+    driven.requeue(first)
     driven.pass_time(0.2)
     assert [sent.dispatch.request_id for sent in driven.sent()] == ["a"]
 

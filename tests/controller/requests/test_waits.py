@@ -54,7 +54,7 @@ def test_after_a_failure_it_is_told_as_often(begun: bool) -> None:
     driven.pass_time(0.6)
     if begun:
         driven.emit(sent, 0, 1)
-    driven.give_back(sent)
+    driven.requeue(sent)
     for _ in range(7):
         told = len(driven.words())
         driven.hear("w1", **FULL)

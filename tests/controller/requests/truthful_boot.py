@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from controller.requests.instructions import GiveOrder
+from controller.requests.instructions import SendControlOrder
 from shared.ids import BootId, WorkerId
 from shared.messages.control import (
     Claimed,
@@ -21,7 +21,7 @@ from tests.controller.requests.wire import Sent
 Key = tuple[str, int]
 """The id and attempt of a dispatch."""
 
-_ENDS = {"finish": "finished", "fail": "failed", "give_back": "returned"}
+_ENDS = {"finish": "finished", "fail": "failed", "requeue": "returned"}
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class TruthfulBoot:
     had: dict[Key, Had] = field(default_factory=dict)
     dropped: set[Key] = field(default_factory=set)
     sent: list[Sent] = field(default_factory=list)
-    orders: list[GiveOrder] = field(default_factory=list)
+    orders: list[SendControlOrder] = field(default_factory=list)
 
     @property
     def id(self) -> BootId:
@@ -82,7 +82,7 @@ class TruthfulBoot:
         self.had = {key: each for key, each in self.had.items() if each.state == "running"}
 
     def go_on(self, driven: Driven, had: Had, what: str, code: str = "", *, heard: bool) -> None:
-        """With a token, or to an end: `finish`, `fail`, `give_back`."""
+        """With a token, or to an end: `finish`, `fail`, `requeue`."""
         batch = DispatchBatch(owner=LEADER, dispatches=[had.dispatch])
         sent = Sent(WorkerId(self.name), self.id, 0, batch)
         if what == "token":
@@ -96,7 +96,7 @@ class TruthfulBoot:
         elif heard:
             getattr(driven, what)(sent, code)
 
-    def reply(self, order: GiveOrder) -> ControlReply:
+    def reply(self, order: SendControlOrder) -> ControlReply:
         reply = ControlReply(worker=WorkerId(self.name), boot_id=self.id, ok=True)
         match order.order:
             case ClaimWorker(term=term):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.requests.instructions import SendDispatches
+from shared.codec import decode
 from shared.ids import BootId, WorkerId
-from shared.messages.codec import decode
 from shared.messages.dispatch import (
     Dispatch,
     DispatchBatch,

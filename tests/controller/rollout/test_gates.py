@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from controller.rollout.gates import find_fault
-from controller.rollout.readings import Readings
+from controller.rollout.worker_metrics import WorkerMetrics
 from shared.ids import WorkerId
 from shared.messages.rollout import Baseline, Speed
-from shared.settings.tree import RolloutGates
+from shared.settings.controller import RolloutGatesSettings
 from tests.controller.rollout.reports import report
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -18,7 +18,7 @@ BEFORE = Baseline(error_share=0.05, speeds={W1: SPEEDS, W2: SPEEDS})
 
 def fault(
     *moments: list[Any],
-    gates: RolloutGates | None = None,
+    gates: RolloutGatesSettings | None = None,
     whole: bool = True,
     failovers_ms: dict[WorkerId, float] | None = None,
     open_breakers: tuple[WorkerId, ...] = (),
@@ -26,12 +26,12 @@ def fault(
     baseline: Baseline = BEFORE,
 ) -> str | None:
     """What is found at w1 after these reports, a second apart."""
-    readings = Readings(1000.0)
+    readings = WorkerMetrics(1000.0)
     for number, reports in enumerate(moments):
         at = 1000.0 + number * step_s
         readings.add(reports, at, open_breakers=open_breakers, failovers_ms=failovers_ms)
     at = 1000.0 + len(moments) * step_s
-    return find_fault(gates or RolloutGates(), baseline, readings, [W1], at=at, whole=whole)
+    return find_fault(gates or RolloutGatesSettings(), baseline, readings, [W1], at=at, whole=whole)
 
 
 def busy(speeds: list[float], others: list[float] | None = None) -> list[list[Any]]:
@@ -84,12 +84,12 @@ def test_a_worker_or_engine_that_ends() -> None:
 def test_memory_above_the_soft_limit() -> None:
     assert fault([report(pressure="soft")]) == "w1 is above its soft memory limit"
     assert fault([report(pressure="soft")], [report()]) is None  # no more
-    off = RolloutGates(soft_memory=False)
+    off = RolloutGatesSettings(soft_memory=False)
     assert fault([report(pressure="hard")], gates=off) is None
 
 
 def test_a_breaker_that_stays_open() -> None:
-    gates = RolloutGates(breaker_open_s=2)
+    gates = RolloutGatesSettings(breaker_open_s=2)
     assert fault(*[[report()]] * 3, open_breakers=(W1,), gates=gates) is None
     found = fault(*[[report()]] * 4, open_breakers=(W1,), gates=gates)
     assert found == "the circuit breaker of w1 was open for 3 s"
@@ -116,7 +116,7 @@ def test_less_throughput_is_judged_at_the_end() -> None:
     slow = busy([80, 81, 79, 80, 80, 81])
     assert fault(*slow) == "w1 makes 80% of the tokens/s of before"
     assert fault(*slow, whole=False) is None
-    assert fault(*slow, gates=RolloutGates(throughput=None)) is None
+    assert fault(*slow, gates=RolloutGatesSettings(throughput=None)) is None
     assert fault(*busy([96, 97, 96, 97, 96, 97])) is None
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.routing.forecast import NOTHING, Forecast
 from controller.routing.policies import Candidate, Policy, policy_named
+from controller.routing.ttft_prediction import NOTHING, TTFTPrediction
 from shared.ids import ModelId
 from shared.messages.events import ModelState
-from shared.settings.tree import Routing
+from shared.settings.controller import RoutingSettings
 from tests.controller.values import models, view
 
-NAMES = get_args(Routing.model_fields["policy"].annotation)
+NAMES = get_args(RoutingSettings.model_fields["policy"].annotation)
 
 
 def candidate(
@@ -28,7 +28,7 @@ def candidate(
     model: str = "demo",
 ) -> Candidate:
     one = view(name, models=models(**{model: state}))
-    forecast = Forecast(0, 0, 0, total_ms, 0, total_ms)
+    forecast = TTFTPrediction(0, 0, 0, total_ms, 0, total_ms)
     return Candidate(one, one.models[ModelId(model)], NOTHING, forecast, load)
 
 

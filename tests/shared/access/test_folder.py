@@ -11,12 +11,12 @@ import pytest
 from pydantic import SecretStr
 
 from shared.access.certificates import new_authority, new_server
-from shared.access.folder import AccessFolder, Listening
+from shared.access.folder import AccessFolder, ListenAddresses
 from shared.access.membership import Membership
 from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus
 from shared.errors import BusUnreachable, SettingsError
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.members import nats_of
 from tests.processes import NatsProcess
 
@@ -27,7 +27,9 @@ NOW = "2026-11-23T12:00:00Z"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> AccessFolder:
-    return AccessFolder.create(tmp_path / "access", Listening(names=["127.0.0.1", "localhost"]))
+    return AccessFolder.create(
+        tmp_path / "access", ListenAddresses(names=["127.0.0.1", "localhost"])
+    )
 
 
 @pytest.fixture
@@ -43,11 +45,11 @@ def start(server: NatsProcess, folder: AccessFolder) -> None:
     server.start()
 
 
-def settings(server: NatsProcess, member: Membership, tmp_path: Path) -> Nats:
+def settings(server: NatsProcess, member: Membership, tmp_path: Path) -> NatsSettings:
     return nats_of(member, tmp_path, server.url.replace("nats://", "tls://"))
 
 
-async def gets_in(nats: Nats) -> bool:
+async def gets_in(nats: NatsSettings) -> bool:
     try:
         bus = await Bus.connect(nats, name="test", inbox_prefix="_INBOX.alice", wait_s=0.5)
     except BusUnreachable:
@@ -65,7 +67,7 @@ async def test_who_is_in_it_gets_in_and_nobody_else(
     start(server, folder)
     known = settings(server, alice, tmp_path)
     assert await gets_in(known)
-    plain = Nats(servers=[server.url])
+    plain = NatsSettings(servers=[server.url])
     assert not await gets_in(plain)
     for change in (
         {"nkey_seed_file": None},
@@ -73,7 +75,7 @@ async def test_who_is_in_it_gets_in_and_nobody_else(
         {"tls": None},  # knows no authority
     ):
         assert not await gets_in(known.model_copy(update=change))
-    stranger = AccessFolder.create(tmp_path / "other", Listening(names=["127.0.0.1"]))
+    stranger = AccessFolder.create(tmp_path / "other", ListenAddresses(names=["127.0.0.1"]))
     with stranger.changing():
         forged = stranger.add("client", "alice", now=NOW)
     with_our_authority = forged.model_copy(update={"authority": alice.authority})
@@ -136,7 +138,7 @@ def test_wrong_orders_are_refused(folder: AccessFolder, tmp_path: Path) -> None:
             with pytest.raises(SettingsError, match="there is no worker 'alice'"):
                 change("worker", "alice")
     with pytest.raises(SettingsError, match="already"):
-        AccessFolder.create(folder.path, Listening(names=["x"]))
+        AccessFolder.create(folder.path, ListenAddresses(names=["x"]))
     with pytest.raises(SettingsError, match="cluster auth init"):
         AccessFolder(tmp_path / "nowhere")
     (folder.path / "users.json").write_text("{")

@@ -14,10 +14,10 @@ from shared import subjects
 from shared.access.folder import AccessFolder, new_listening
 from shared.access.server_folder import CONFIG_NAME
 from shared.bus import Bus, LeaseStore
+from shared.codec import decode
 from shared.errors import BusError, SettingsError
 from shared.ids import ControllerId
 from shared.logs import LogStore
-from shared.messages.codec import decode
 from shared.messages.events import LeaseRecord
 from shared.service import StopRequest
 from shared.settings import ClusterSettings

@@ -14,7 +14,7 @@ from shared.bus.options import client_options
 from shared.cli.local.access import SharedToken
 from shared.cli.local.nats_server import NatsServer
 from shared.errors import BusUnreachable, SettingsError
-from shared.settings.tree import Nats, Tls
+from shared.settings.nats import NatsSettings, TlsSettings
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[NatsServer]:
     await server.child.stop(5)
 
 
-async def refusal(settings: Nats) -> str:
+async def refusal(settings: NatsSettings) -> str:
     with pytest.raises(BusUnreachable) as caught:
         await Bus.connect(settings, name="t", wait_s=0)
     assert (caught.value.code, caught.value.retryable) == ("bus", True)
@@ -44,7 +44,7 @@ async def test_a_wrong_or_missing_token_is_said_without_showing_it(
     guarded: NatsServer, token: str | None
 ) -> None:
     secret = None if token is None else SecretStr(token)
-    settings = Nats(servers=[guarded.url], token=secret)
+    settings = NatsSettings(servers=[guarded.url], token=secret)
     messages = [await refusal(settings) for _ in range(5)]
     for message in messages:
         assert message.startswith(f"cannot reach NATS at {guarded.url}: ")
@@ -73,7 +73,9 @@ async def test_a_refused_token_is_said_even_when_a_reset_follows() -> None:
     port = server.sockets[0].getsockname()[1]
     try:
         with pytest.raises(BusUnreachable) as caught:
-            await Bus.connect(Nats(servers=[f"nats://127.0.0.1:{port}"]), name="t", wait_s=1)
+            await Bus.connect(
+                NatsSettings(servers=[f"nats://127.0.0.1:{port}"]), name="t", wait_s=1
+            )
     finally:
         server.close()
         await server.wait_closed()
@@ -83,14 +85,14 @@ async def test_a_refused_token_is_said_even_when_a_reset_follows() -> None:
 
 async def test_a_password_in_the_url_is_not_shown(guarded: NatsServer) -> None:
     url = guarded.url.replace("://", "://ada:pa55word@")
-    message = await refusal(Nats(servers=[url]))
+    message = await refusal(NatsSettings(servers=[url]))
     assert message.startswith(f"cannot reach NATS at {guarded.url}: ")
     assert "pa55word" not in message and "ada" not in message
 
 
 async def test_the_url_in_use_is_told_without_its_password(guarded: NatsServer) -> None:
     url = guarded.url.replace("://", f"://{TOKEN}@")
-    bus = await Bus.connect(Nats(servers=[url]), name="t", wait_s=30)
+    bus = await Bus.connect(NatsSettings(servers=[url]), name="t", wait_s=30)
     assert bus.server_url == guarded.url
     await bus.close()
 
@@ -98,7 +100,7 @@ async def test_the_url_in_use_is_told_without_its_password(guarded: NatsServer) 
 async def test_where_no_server_is_the_address_and_the_reason_are_named(tmp_path: Path) -> None:
     with NatsProcess(tmp_path, secured=False) as gone:
         port = gone.url.rsplit(":", 1)[1]
-    message = await refusal(Nats(servers=[f"nats://ada:pa55word@127.0.0.1:{port}"]))
+    message = await refusal(NatsSettings(servers=[f"nats://ada:pa55word@127.0.0.1:{port}"]))
     assert message.startswith("cannot reach NATS at nats://127.0.0.1:")
     assert "Connection refused" in message or "Connect call failed" in message
     assert "pa55word" not in message
@@ -112,8 +114,10 @@ async def test_all_servers_are_named_and_one_that_is_there_is_enough(
     with NatsProcess(folder, secured=False) as gone:
         pass
     servers = [gone.url, guarded.url]
-    assert f"{gone.url}, {guarded.url}: " in await refusal(Nats(servers=servers))
-    bus = await Bus.connect(Nats(servers=servers, token=SecretStr(TOKEN)), name="t", wait_s=30)
+    assert f"{gone.url}, {guarded.url}: " in await refusal(NatsSettings(servers=servers))
+    bus = await Bus.connect(
+        NatsSettings(servers=servers, token=SecretStr(TOKEN)), name="t", wait_s=30
+    )
     assert bus.server_url == guarded.url
     await bus.close()
 
@@ -122,7 +126,7 @@ async def test_connecting_goes_on_until_the_server_is_there(tmp_path: Path) -> N
     with NatsProcess(tmp_path, secured=False) as server:
         server.kill()
         connecting = asyncio.create_task(
-            Bus.connect(Nats(servers=[server.url]), name="t", wait_s=30)
+            Bus.connect(NatsSettings(servers=[server.url]), name="t", wait_s=30)
         )
         await asyncio.to_thread(server.start)
         bus = await asyncio.wait_for(connecting, 30)
@@ -133,14 +137,14 @@ async def test_connecting_goes_on_until_the_server_is_there(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        (Nats(user_credentials="/gone/ada.creds"), "nats.user_credentials"),
-        (Nats(nkey_seed_file="/gone/ada.nk"), "nats.nkey_seed_file"),
-        (Nats(tls=Tls(ca_file="/gone/ca.pem")), "nats.tls"),
-        (Nats(tls=Tls(cert_file="/gone/cert.pem")), "nats.tls"),
+        (NatsSettings(user_credentials="/gone/ada.creds"), "nats.user_credentials"),
+        (NatsSettings(nkey_seed_file="/gone/ada.nk"), "nats.nkey_seed_file"),
+        (NatsSettings(tls=TlsSettings(ca_file="/gone/ca.pem")), "nats.tls"),
+        (NatsSettings(tls=TlsSettings(cert_file="/gone/cert.pem")), "nats.tls"),
     ],
 )
 async def test_a_missing_credentials_or_tls_file_is_a_settings_error(
-    settings: Nats, key: str
+    settings: NatsSettings, key: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:
         await Bus.connect(settings, name="t")
@@ -152,5 +156,7 @@ async def test_a_bad_ca_file_is_a_settings_error(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(SettingsError, match=r"nats\.tls"):
         client_options(
-            Nats(tls=Tls(ca_file=str(tmp_path / "ca.pem"))), name="t", inbox_prefix="_INBOX"
+            NatsSettings(tls=TlsSettings(ca_file=str(tmp_path / "ca.pem"))),
+            name="t",
+            inbox_prefix="_INBOX",
         )

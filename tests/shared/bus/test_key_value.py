@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from shared.bus import Bus, Entry, KeyValueStore
-from shared.errors import BusError, Overtaken
+from shared.errors import BusError, WriteConflict
 from tests.access.roles import as_tester
 from tests.processes import NatsProcess
 
@@ -32,7 +32,7 @@ async def test_who_did_not_see_the_last_one_is_refused(store: KeyValueStore, own
     another = KeyValueStore(own_bus, "test")
     await another.put("a", b"two", after=first)
     for after in (0, first, first + 100):
-        with pytest.raises(Overtaken):
+        with pytest.raises(WriteConflict):
             await store.put("a", b"three", after=after)
     entry = await store.get("a")
     assert entry is not None and entry.value == b"two"
@@ -42,7 +42,7 @@ async def test_of_many_at_once_one_wins(store: KeyValueStore) -> None:
     async def put(value: bytes) -> bool:
         try:
             await store.put("a", value, after=0)
-        except Overtaken:
+        except WriteConflict:
             return False
         return True
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shared import subjects
-from shared.bus import Bus, LeaseStore, Message
-from shared.errors import BusError, NoJetStream, Overtaken
+from shared.bus import Bus, BusMessage, LeaseStore
+from shared.errors import BusError, NoJetStream, WriteConflict
 from tests.access.roles import as_tester
 from tests.processes import NatsProcess
 
@@ -52,11 +52,11 @@ async def test_what_is_written_is_kept_and_only_the_next_may_be_written(store: L
     first = await write(store, b"ada", empty)
     kept = await store.look(timeout_s=_WAIT_S)
     assert (kept.sequence, kept.value) == (first, b"ada")
-    with pytest.raises(Overtaken, match=f"wrong last sequence: {first}"):
+    with pytest.raises(WriteConflict, match=f"wrong last sequence: {first}"):
         await write(store, b"bob", empty)
     second = await write(store, b"ada", first)
     assert second == first + 1
-    with pytest.raises(Overtaken):
+    with pytest.raises(WriteConflict):
         await write(store, b"bob", first)
     assert await write(store, b"bob", second) == second + 1
     kept = await store.look(timeout_s=_WAIT_S)
@@ -68,7 +68,7 @@ async def test_of_many_at_once_one_writes(store: LeaseStore) -> None:
     writes = (write(store, b"%d" % number, empty) for number in range(20))
     results = await asyncio.gather(*writes, return_exceptions=True)
     assert sum(isinstance(result, int) for result in results) == 1
-    assert sum(isinstance(result, Overtaken) for result in results) == 19
+    assert sum(isinstance(result, WriteConflict) for result in results) == 19
 
 
 async def test_it_goes_by_itself_no_earlier_than_asked_and_the_sequence_stays(
@@ -95,7 +95,7 @@ async def test_who_hears_it_is_told_what_somebody_may_have_written(store: LeaseS
     hearing = await store.on_written(hear)
     last = await write(store, b"ada", await sequence_of(store))
     await write(store, b"bob", last)
-    with pytest.raises(Overtaken):
+    with pytest.raises(WriteConflict):
         await write(store, b"carol", last)
     await store._bus.flush()
     assert told == [b"ada", b"bob", b"carol"]
@@ -148,7 +148,7 @@ async def test_what_is_no_answer_of_jetstream_is_an_error(server: NatsProcess, a
     await asyncio.to_thread(server.start)
     bus = await Bus.connect(as_tester(server.url), name="t", wait_s=_WAIT_S)
 
-    async def reply(message: Message) -> None:
+    async def reply(message: BusMessage) -> None:
         await bus.publish(message.reply, answer)
 
     store = LeaseStore(bus, "test", "key")

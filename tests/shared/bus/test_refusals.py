@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.client import connect
 from shared.errors import NotPermitted, RequestTimedOut
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -18,19 +18,19 @@ _FOR_EVER_S = 60.0
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Nats]:
+def server(tmp_path: Path) -> Iterator[NatsSettings]:
     """One where only `allowed.>` and the inboxes of `ada` are permitted."""
     nats = NatsProcess(tmp_path, secured=False)
     subjects = ["allowed.>", "_INBOX.ada.>"]
     user = {"user": "u", "password": "p", "permissions": {"publish": subjects}}
     nats.more = {"authorization": {"users": [user]}}
     nats.start()
-    yield Nats(servers=[nats.url.replace("://", "://u:p@")])
+    yield NatsSettings(servers=[nats.url.replace("://", "://u:p@")])
     nats.kill()
 
 
 @pytest.fixture
-async def bus(server: Nats) -> AsyncIterator[Bus]:
+async def bus(server: NatsSettings) -> AsyncIterator[Bus]:
     bus = await Bus.connect(server, name="test", inbox_prefix="_INBOX.ada", wait_s=30)
     yield bus
     await bus.close()
@@ -48,7 +48,7 @@ async def test_a_question_that_is_not_permitted_fails_at_once(bus: Bus) -> None:
 async def test_others_that_wait_meanwhile_are_not_disturbed(bus: Bus) -> None:
     asked = asyncio.Event()
 
-    async def answer(message: Message) -> None:
+    async def answer(message: BusMessage) -> None:
         asked.set()
         await refused.wait()
         await bus.publish(message.reply, b"yes")
@@ -65,7 +65,7 @@ async def test_others_that_wait_meanwhile_are_not_disturbed(bus: Bus) -> None:
 
 
 async def test_a_missing_answer_is_still_only_missing(bus: Bus) -> None:
-    async def keep_quiet(_: Message) -> None:
+    async def keep_quiet(_: BusMessage) -> None:
         pass
 
     await bus.subscribe("allowed.question", keep_quiet)
@@ -74,7 +74,7 @@ async def test_a_missing_answer_is_still_only_missing(bus: Bus) -> None:
 
 
 async def test_a_client_that_is_known_by_another_name_is_told_when_it_connects(
-    server: Nats,
+    server: NatsSettings,
 ) -> None:
     async with connect(server, client="ada"):
         pass

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.errors import BusError, PayloadTooLarge
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.processes import NatsProcess
 
 pytestmark = pytest.mark.anyio
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.anyio
 _WAIT_S = 20
 
 
-async def _collect(bus: Bus, subject: str) -> asyncio.Queue[Message]:
-    messages: asyncio.Queue[Message] = asyncio.Queue()
+async def _collect(bus: Bus, subject: str) -> asyncio.Queue[BusMessage]:
+    messages: asyncio.Queue[BusMessage] = asyncio.Queue()
     await bus.subscribe(subject, messages.put)
     return messages
 
 
-async def _next_of(messages: asyncio.Queue[Message]) -> Message:
+async def _next_of(messages: asyncio.Queue[BusMessage]) -> BusMessage:
     return await asyncio.wait_for(messages.get(), _WAIT_S)
 
 
@@ -28,8 +28,8 @@ async def test_a_message_arrives_with_its_subject_reply_and_bytes(bus: Bus) -> N
     messages = await _collect(bus, "t.*")
     bus.send("t.one", b"hello", reply="_INBOX.x")
     bus.send("t.two", b"")
-    assert await _next_of(messages) == Message("t.one", "_INBOX.x", b"hello")
-    assert await _next_of(messages) == Message("t.two", "", b"")
+    assert await _next_of(messages) == BusMessage("t.one", "_INBOX.x", b"hello")
+    assert await _next_of(messages) == BusMessage("t.two", "", b"")
 
 
 async def test_that_nobody_hears_it_is_told_to_its_inbox(bus: Bus) -> None:
@@ -84,7 +84,7 @@ async def test_without_a_connection_it_is_refused_and_does_not_go_out_later(
     assert (await _next_of(messages)).payload == b"after"
 
 
-async def test_a_closed_bus_sends_nothing(nats_settings: Nats) -> None:
+async def test_a_closed_bus_sends_nothing(nats_settings: NatsSettings) -> None:
     closed = await Bus.connect(nats_settings, name="t", wait_s=30)
     await closed.close()
     with pytest.raises(BusError, match="there is no connection"):

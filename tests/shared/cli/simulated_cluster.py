@@ -9,9 +9,9 @@ from pathlib import Path
 
 from shared import subjects
 from shared.access.roles import Role
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
+from shared.codec import decode, encode
 from shared.ids import LOCAL_CLIENT, WorkerId
-from shared.messages.codec import decode, encode
 from shared.messages.control import (
     CONTROL_ORDERS,
     ControlOrder,
@@ -56,7 +56,7 @@ class SimulatedCluster:
         await self._bus.subscribe("mlx.worker.*.control.*", self._on_control)
         await self._bus.flush()
 
-    async def _on_health(self, message: Message) -> None:
+    async def _on_health(self, message: BusMessage) -> None:
         self.asked.put_nowait(None)
         present = [now for one in self.workers if (now := self._now(one)) is not None]
         await self._bus.publish(message.reply, encode(cluster(*present)))
@@ -66,7 +66,7 @@ class SimulatedCluster:
             return worker
         return life.pop(0) if len(life) > 1 else life[0]
 
-    async def _on_control(self, message: Message) -> None:
+    async def _on_control(self, message: BusMessage) -> None:
         _, _, worker, _, verb = message.subject.split(".")
         if worker in self.silent:
             return

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from shared.access.joined import membership
 from shared.access.membership import read_token
+from shared.access.stored_memberships import membership
 from shared.bus import Bus
 from shared.cli.auth import command
 from shared.errors import BusUnreachable

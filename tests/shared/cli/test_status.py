@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shared.messages.codec import encode
+from shared.codec import encode
 from tests.processes import NatsProcess
 from tests.shared.cli.reports import ALL, STRANGE, WARMING
 from tests.shared.cli.reports import cluster as health_of

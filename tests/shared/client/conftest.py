@@ -7,8 +7,8 @@ import pytest
 
 from shared.bus import Bus
 from shared.client import Cluster, RecoveryTimes, connect
-from shared.client.inbox import SharedInbox
-from shared.settings.tree import Nats
+from shared.client.inboxes import SharedInbox
+from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client
 from tests.shared.client.simulated_controller import SimulatedController
 
@@ -24,7 +24,9 @@ async def controller(bus: Bus) -> SimulatedController:
 
 
 @pytest.fixture(params=["own inboxes", "a shared inbox"])
-async def cluster(nats_settings: Nats, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
+async def cluster(
+    nats_settings: NatsSettings, request: pytest.FixtureRequest
+) -> AsyncIterator[Cluster]:
     nats = as_client(nats_settings.servers[0], "ada")
     async with connect(nats, client="ada", times=QUICK) as connected:
         if request.param == "own inboxes":

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shared import subjects
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.client import Cluster, connect
+from shared.codec import decode, encode
 from shared.errors import InvalidRequest, Unavailable
 from shared.ids import ModelId, WorkerId
-from shared.messages.codec import decode, encode
 from shared.messages.control import ControlReply, LoadModel
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client, as_role
 from tests.processes import NatsProcess
 
@@ -22,7 +22,7 @@ ORDER = LoadModel(model=ModelId("demo"))
 
 
 @pytest.fixture
-async def admin(nats_settings: Nats) -> AsyncIterator[Cluster]:
+async def admin(nats_settings: NatsSettings) -> AsyncIterator[Cluster]:
     """Whose orders workers may be given."""
     nats = as_role("admin", "ada", nats_settings.servers[0])
     async with connect(nats, client="ada") as connected:
@@ -30,7 +30,7 @@ async def admin(nats_settings: Nats) -> AsyncIterator[Cluster]:
 
 
 async def test_an_order_is_answered_by_its_worker(bus: Bus, admin: Cluster) -> None:
-    async def refuse(message: Message) -> None:
+    async def refuse(message: BusMessage) -> None:
         assert decode(LoadModel, message.payload) == ORDER
         reply = ControlReply(worker=MAC, ok=False, code="unknown_model", message="no demo here")
         await bus.publish(message.reply, encode(reply))

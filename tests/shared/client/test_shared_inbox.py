@@ -7,13 +7,13 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from shared.bus import Bus, Message
+from shared.bus import Bus, BusMessage
 from shared.client import Cluster, RecoveryTimes, connect
-from shared.client.inbox import SharedInbox
+from shared.client.inboxes import SharedInbox
 from shared.errors import StreamFailed, Unavailable
 from shared.ids import ClientName, RequestId
 from shared.messages.stream import Failed, Status, StreamError, StreamMessage, encode_multiplexed
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from tests.access.roles import as_client
 from tests.shared.client.simulated_controller import MAC, SimulatedController, chunk, done
 
@@ -26,7 +26,7 @@ async def inbox(own_bus_of_ada: Bus) -> SharedInbox:
 
 
 @pytest.fixture
-async def own_bus_of_ada(nats_settings: Nats) -> AsyncIterator[Bus]:
+async def own_bus_of_ada(nats_settings: NatsSettings) -> AsyncIterator[Bus]:
     async with connect(as_client(nats_settings.servers[0], "ada"), client="ada") as connected:
         yield connected.bus
 
@@ -36,7 +36,7 @@ def ada(own_bus_of_ada: Bus, inbox: SharedInbox) -> Cluster:
     return Cluster(own_bus_of_ada, ClientName("ada"), inbox)
 
 
-async def _three(controller: SimulatedController) -> list[tuple[Message, RequestId]]:
+async def _three(controller: SimulatedController) -> list[tuple[BusMessage, RequestId]]:
     return [await controller.next_request() for _ in range(3)]
 
 
@@ -115,7 +115,7 @@ async def test_what_one_asks_again_is_answered_to_it_alone(
 
 
 async def test_that_nobody_takes_requests_is_told_to_those_who_were_not_heard(
-    ada: Cluster, inbox: SharedInbox, nats_settings: Nats
+    ada: Cluster, inbox: SharedInbox, nats_settings: NatsSettings
 ) -> None:
     """And only to those: the others are at a worker."""
     impatient = replace(RecoveryTimes(), no_controller_limit_s=1.0)

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from shared.bus import ServerFacts
 from shared.discovery.announcement import Announcement, read_announcement
-from shared.discovery.following import the_one_to_follow
-from shared.discovery.standing import announcement_of
+from shared.discovery.controller_announcement import announcement_of
+from shared.discovery.selection import the_one_to_follow
 from shared.errors import SettingsError
-from shared.settings.tree import Nats
+from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL
 
 OPEN = Announcement("home", "N1", "open", ("nats://10.0.0.1:4222",), 4222)
@@ -76,15 +76,15 @@ def test_too_many_servers_are_cut_at_a_whole_one() -> None:
 
 
 def test_what_only_this_machine_reaches_is_not_announced() -> None:
-    assert announcement_of(Nats(), server("127.0.0.1")) is None
-    assert announcement_of(Nats(servers=["nats://localhost:4222"]), server("::1")) is None
-    told = announcement_of(Nats(), server("0.0.0.0"))
+    assert announcement_of(NatsSettings(), server("127.0.0.1")) is None
+    assert announcement_of(NatsSettings(servers=["nats://localhost:4222"]), server("::1")) is None
+    told = announcement_of(NatsSettings(), server("0.0.0.0"))
     assert told is not None and told.servers == () and told.access == "open"
-    assert announcement_of(Nats(), server("::")) is not None
+    assert announcement_of(NatsSettings(), server("::")) is not None
 
 
 def test_no_secret_is_announced() -> None:
-    settings = Nats(servers=["nats://ada:secret@mac-1:4222"], token="hidden")
+    settings = NatsSettings(servers=["nats://ada:secret@mac-1:4222"], token="hidden")
     told = announcement_of(settings, server(asks=True))
     assert told is not None and told.access == "token"
     assert told.servers == ("nats://mac-1:4222",)
@@ -92,9 +92,9 @@ def test_no_secret_is_announced() -> None:
 
 
 def test_who_asks_for_what() -> None:
-    keys = announcement_of(Nats(nkey_seed_file="x.nk"), server(asks=True, cluster="office"))
+    keys = announcement_of(NatsSettings(nkey_seed_file="x.nk"), server(asks=True, cluster="office"))
     assert keys is not None and (keys.access, keys.cluster, keys.id) == ("keys", "office", "office")
-    asks = announcement_of(Nats(), server(asks=True))
+    asks = announcement_of(NatsSettings(), server(asks=True))
     assert asks is not None and asks.access == "keys"
 
 

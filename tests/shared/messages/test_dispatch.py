@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
+from shared.codec import decode, encode
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName
-from shared.messages.codec import decode, encode
 from shared.messages.dispatch import (
     Continuation,
     Dispatch,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from shared.codec import decode
 from shared.errors import DecodeError
-from shared.messages.codec import decode
 from shared.messages.control import CONTROL_ORDERS
 from shared.messages.events import RequestEvents
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shared.messages.prompt_rules import cleaned
-from shared.settings.tree import PromptRule
+from shared.settings.kv_cache import PromptRule
 
 BILLING = PromptRule(pattern=r"x-billing: .*")
 DATE = PromptRule(pattern=r"Today is .*", action="move", roles=["system", "user"])

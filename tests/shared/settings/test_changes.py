@@ -2,7 +2,12 @@
 
 import pytest
 
-from shared.settings.changes import Change, changes, effect_on_controller, effect_on_worker
+from shared.settings.changes import (
+    SettingDifference,
+    changes,
+    effect_on_controller,
+    effect_on_worker,
+)
 from shared.settings.load import read_text
 
 BASE = """
@@ -17,12 +22,12 @@ def test_all_that_differs_is_named_with_both_values() -> None:
         "skills: {chat: [a]}\nmodels: {a: {path: /a}}\nlogging: {level: debug}\n", "2"
     )
     assert changes(before, after) == [
-        Change("skills.chat", ["a", "b"], ["a"]),
-        Change("models.b.path", "/b", None),
-        Change("models.b.priority", "medium", None),
-        Change("models.b.pinned", False, None),
-        Change("models.b.trust_remote_code", False, None),
-        Change("logging.level", "info", "debug"),
+        SettingDifference("skills.chat", ["a", "b"], ["a"]),
+        SettingDifference("models.b.path", "/b", None),
+        SettingDifference("models.b.priority", "medium", None),
+        SettingDifference("models.b.pinned", False, None),
+        SettingDifference("models.b.trust_remote_code", False, None),
+        SettingDifference("logging.level", "info", "debug"),
     ]
     assert changes(before, before) == []
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from shared.settings import ClusterSettings
-from shared.settings.tree import Section
+from shared.settings.base import SettingsSection
 
 
 def settings(**values: Any) -> ClusterSettings:
@@ -75,10 +75,10 @@ def test_what_is_no_age_is_refused(given: Any) -> None:
 
 
 def test_every_section_is_frozen_and_refuses_unknown_keys() -> None:
-    def sections(kind: type[Section]) -> list[type[Section]]:
+    def sections(kind: type[SettingsSection]) -> list[type[SettingsSection]]:
         return [found for child in kind.__subclasses__() for found in (child, *sections(child))]
 
-    assert len(sections(Section)) >= 20
-    for kind in sections(Section):
+    assert len(sections(SettingsSection)) >= 20
+    for kind in sections(SettingsSection):
         assert kind.model_config.get("frozen") is True
         assert kind.model_config.get("extra") == "forbid"

@@ -9,7 +9,7 @@ from shared.messages.structured import Structure
 from tests.worker.answer.families import FAMILIES, Family, read
 from tests.worker.answer.test_calls import TOOLS
 from tests.worker.answer.test_grammar import Compiled
-from worker.answer.grammar import Bound, answer_grammar
+from worker.answer.grammar import AnswerConstraint, answer_grammar
 
 COHERE = next(family for family in FAMILIES if family.name == "cohere")
 GRANITE = next(family for family in FAMILIES if family.name == "granite")
@@ -77,7 +77,7 @@ def test_content_that_is_bound_may_stand_between_its_markers(
     compiled = Compiled(family, demo_folder)
     structure = Structure("json", {"type": "object", "required": ["x"]}, "response_format")
     grammar = answer_grammar(
-        compiled.format, Bound(structure, [], False, False, opened=False, thinks=True)
+        compiled.format, AnswerConstraint(structure, [], False, False, opened=False, thinks=True)
     )
     assert family.reasoning is not None
     thought = f"{family.reasoning.open}Hm.{family.reasoning.close}"

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from shared.settings.tree import ReasoningFormatName, ToolFormatName
+from shared.settings.models import ReasoningFormatName, ToolFormatName
 from worker.answer.control import AddedToken
 from worker.answer.format import find_format
 from worker.answer.formats.known import TOOL_FORMAT_NAMES

@@ -17,7 +17,7 @@ from tests.worker.answer.families import FAMILIES, Family, read
 from worker.answer.control import AddedToken, ControlTokens
 from worker.answer.format import AnswerFormat
 from worker.answer.formats.base import Tool
-from worker.answer.grammar import Bound, answer_grammar, section_grammars
+from worker.answer.grammar import AnswerConstraint, answer_grammar, section_grammars
 from worker.answer.harmony import HarmonyAnswer
 from worker.answer.messages import MessagesAnswer
 from worker.grammar.compiler import GrammarCompiler
@@ -137,7 +137,7 @@ def compiled(family: Family, demo_folder: Path, known: dict[str, Compiled]) -> C
 
 
 def required(compiled: Compiled, *, parallel: bool = False, thinks: bool = True) -> str:
-    bound = Bound(None, TOOLS, True, parallel, opened=False, thinks=thinks)
+    bound = AnswerConstraint(None, TOOLS, True, parallel, opened=False, thinks=thinks)
     return answer_grammar(compiled.format, bound)
 
 

@@ -13,7 +13,7 @@ from tests.worker.answer.families import FAMILIES, read
 from tests.worker.answer.test_calls import ARGUMENTS, TOOLS
 from tests.worker.answer.test_grammar import Compiled, required
 from worker.answer.formats.known import find_tool_format
-from worker.answer.grammar import Bound, answer_grammar
+from worker.answer.grammar import AnswerConstraint, answer_grammar
 from worker.answer.reasoning import find_reasoning_format
 
 FAMILY = {family.name: family for family in FAMILIES}
@@ -165,7 +165,7 @@ def test_content_and_calls_of_kimi_k3_may_stand_in_its_frame(demo_folder: Path) 
     assert compiled.accepts(calls, call)
     assert not compiled.accepts(calls, f"{thought}{opens}Yes.{closes}{call}")
     choice = Structure("choice", ["yes", "no"], "response_format")
-    bound = Bound(choice, [], False, False, opened=False, thinks=True)
+    bound = AnswerConstraint(choice, [], False, False, opened=False, thinks=True)
     content = answer_grammar(compiled.format, bound)
     assert compiled.accepts(content, f"{thought}{opens}yes{closes}")
     assert compiled.accepts(content, "no")

@@ -17,7 +17,7 @@ from tests.worker.answer.test_calls import ARGUMENTS, TOOLS
 from tests.worker.answer.test_grammar import Compiled
 from worker.answer.control import AddedToken, ControlTokens
 from worker.answer.format import find_format
-from worker.answer.grammar import Bound, answer_grammar, section_grammars
+from worker.answer.grammar import AnswerConstraint, answer_grammar, section_grammars
 from worker.answer.muse import MuseAnswer
 from worker.answer.parser import Bind
 
@@ -144,9 +144,11 @@ def compiled(demo_folder: Path) -> Compiled:
     return Compiled(MUSE, demo_folder, MuseAnswer)
 
 
-def bound(*, structure: Structure | None = None, parallel: bool = True) -> Bound:
+def bound(*, structure: Structure | None = None, parallel: bool = True) -> AnswerConstraint:
     tools = test_grammar.TOOLS if structure is None else []
-    return Bound(structure, tools, structure is None, parallel, opened=False, thinks=True)
+    return AnswerConstraint(
+        structure, tools, structure is None, parallel, opened=False, thinks=True
+    )
 
 
 def test_calls_that_the_tools_allow_are_allowed_and_no_others(compiled: Compiled) -> None:

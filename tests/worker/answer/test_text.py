@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from worker.answer.answer import Answer
 from worker.answer.format import PlainAnswer
-from worker.answer.sent import Sent
+from worker.answer.sent import DeliveredText
 from worker.answer.text import REPLACEMENT, Decode, Detokenizer, StopScanner
 
 _CHUNKS = st.sampled_from(
@@ -161,8 +161,10 @@ def test_a_prompt_that_ends_inside_a_character_does_not_disturb_the_answer(
 def _byte_fallback_tokenizer() -> Any:
     """As Llama 2, Mistral and Gemma have it: what is no token is spelled in byte tokens."""
     vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
-    letters = "▁abcdefghijklmnopqrstuvwxyz"
-    vocabulary.update({letter: 256 + number for number, letter in enumerate(letters)})
+    client_messages = "▁abcdefghijklmnopqrstuvwxyz"
+    vocabulary.update(
+        {client_message: 256 + number for number, client_message in enumerate(client_messages)}
+    )
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -240,7 +242,7 @@ def test_a_stop_string_inside_another_stops_alike_whatever_the_pieces() -> None:
 def _answer(
     decode: Decode, stops: Sequence[str], resumed_ids: Sequence[int] = (), text_sent: int = 0
 ) -> Answer:
-    answer = Answer(decode, [], PlainAnswer(), {}, stops, sent=Sent(text_sent))
+    answer = Answer(decode, [], PlainAnswer(), {}, stops, sent=DeliveredText(text_sent))
     answer.resume(resumed_ids)
     return answer
 

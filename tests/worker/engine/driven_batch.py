@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from shared.ids import ModelId
 from worker.engine.batch import Batch
-from worker.engine.decoding import DecodeGroup, Drawn
+from worker.engine.decoding import DecodeGroup, SampledTokens
 from worker.engine.kv_memory import KVMemory
-from worker.engine.ledger import KVLedger
+from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import Progress
+from worker.engine.prefill import PrefillProgress
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
@@ -60,11 +60,13 @@ class DrivenBatch:
     ) -> None:
         """Without a `kv_memory` nothing is kept; without a `clock` every step takes as
         long, and nobody waits for long."""
-        self.ledger = KVLedger(budget_bytes, kv_memory.limit if kv_memory else lambda _: None)
+        self.accounting = KVAccounting(
+            budget_bytes, kv_memory.limit if kv_memory else lambda _: None
+        )
         kept = PrefixCache(kv_memory, model.layout, model.fingerprint) if kv_memory else None
         self.batch = Batch(
             model,
-            self.ledger,
+            self.accounting,
             max_size=max_size,
             max_chunk_tokens=max_chunk_tokens,
             prefix_cache=kept,
@@ -73,9 +75,9 @@ class DrivenBatch:
         self._clock = clock
         self.restored: dict[int, int] = {}
         self.tokens: dict[int, list[Token]] = defaultdict(list)
-        self.progress: list[Progress] = []
+        self.progress: list[PrefillProgress] = []
         self.preempted: list[int] = []
-        self._ahead: Drawn | None = None
+        self._ahead: SampledTokens | None = None
         self._removed: set[int] = set()
 
     @property
@@ -130,7 +132,7 @@ class DrivenBatch:
             self._read(unread)
             self.batch.retire()
 
-    def prefill(self, *, chunks: int = 1, seconds: float = ENOUGH_S) -> list[Progress]:
+    def prefill(self, *, chunks: int = 1, seconds: float = ENOUGH_S) -> list[PrefillProgress]:
         """Prefill alone, without a step before it."""
         seen = len(self.progress)
         self._prefill([], chunks, seconds)
@@ -145,7 +147,7 @@ class DrivenBatch:
             self.turn()
         raise AssertionError("the batch never came to its end")
 
-    def _draw(self) -> Drawn | None:
+    def _draw(self) -> SampledTokens | None:
         while self.groups:
             group = self.batch.turns.next(self.groups)
             if self._ahead is not None and not self.batch.has_room(group):
@@ -156,13 +158,13 @@ class DrivenBatch:
             self.batch.preempted.clear()
             if has_rows:
                 began_at = self._clock() if self._clock else 0.0
-                drawn = group.draw()
+                drawn = group.sample()
                 seconds = self._clock() - began_at if self._clock else TOKEN_S
                 self.batch.took(group, len(drawn), seconds)
                 return drawn
         return None
 
-    def _prefill(self, unread: list[Drawn], chunks: int, seconds: float) -> None:
+    def _prefill(self, unread: list[SampledTokens], chunks: int, seconds: float) -> None:
         alone = not self.groups
         self._read(unread)
         for _ in range(chunks):
@@ -176,7 +178,7 @@ class DrivenBatch:
         for group in self.groups:
             group.stepped = False
 
-    def _read(self, unread: list[Drawn]) -> None:
+    def _read(self, unread: list[SampledTokens]) -> None:
         while unread:
             self._take(unread.pop(0).read())
 
@@ -197,7 +199,7 @@ class DrivenBatch:
     def _check(self) -> None:
         """What holds after every turn."""
         held = self.batch.held_bytes
-        assert held == self.ledger.held_bytes <= self.ledger.budget_bytes
+        assert held == self.accounting.held_bytes <= self.accounting.budget_bytes
         for group in self.groups:
             assert len(group) == len(group.lengths) <= group.cache.slots
             assert max(group.lengths) <= group.cache.width

@@ -4,9 +4,9 @@ import queue
 from pathlib import Path
 
 from tests.worker.engine.driven_batch import DrivenBatch, ids_of, tokens_alone
-from worker.engine.foreseen import ForeseenPrompts
 from worker.engine.kv_memory import KVMemory, KVMemorySettings
 from worker.engine.model import LoadedModel
+from worker.engine.prefetch import PrefetchedPrompts
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.file_threads import Result
 
@@ -57,7 +57,7 @@ class KeptTexts:
             budget_bytes=self._budget_bytes,
             kv_memory=self.memory,
         )
-        self.foreseen = ForeseenPrompts(self.memory, lambda _: self.batch.batch.kept)
+        self.prefetched = PrefetchedPrompts(self.memory, lambda _: self.batch.batch.kept)
         if self.memory.files is not None:
             self.take_one()
 
@@ -76,19 +76,19 @@ class KeptTexts:
                 assert answer == ids_of(tokens_alone(self._model, each)), each.order.sequence
         return [[token for token in answer if token is not None] for answer in answers]
 
-    def foresee(self, *sequences: PreparedSequence) -> None:
+    def prefetch(self, *sequences: PreparedSequence) -> None:
         """They will come: have read what is read for that."""
         for prepared in sequences:
-            self.foreseen.add(prepared)
+            self.prefetched.add(prepared)
         self.read_on()
 
     def read_on(self) -> None:
         """Have read what is yet to be read for those that will come."""
         assert self.memory.files is not None
-        self.foreseen.advance()
+        self.prefetched.advance()
         while self.memory.files.busy:
             self.take_one()
-            self.foreseen.advance()
+            self.prefetched.advance()
 
     def settle(self) -> None:
         """Have all written that is to be, and nothing on its way."""
@@ -109,10 +109,10 @@ class KeptTexts:
     def squeeze(self, share: float) -> None:
         """Leave this share of what the rows that decode need, so that some must give way."""
         self.batch.read_ahead()
-        self.batch.batch.give_back_slack()
-        ledger = self.batch.ledger
-        ledger.budget_bytes = int(share * ledger.held_bytes)
-        ledger.make_room(lambda: 0)
+        self.batch.batch.release_slack()
+        accounting = self.batch.accounting
+        accounting.budget_bytes = int(share * accounting.held_bytes)
+        accounting.make_room(lambda: 0)
 
     def restart(self, model: LoadedModel | None = None) -> None:
         """The engine ends and another one starts; maybe with another model."""

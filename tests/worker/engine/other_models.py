@@ -18,11 +18,11 @@ from mlx_lm.models import (
 )
 from mlx_lm.models.cache import make_prompt_cache
 
+from worker.engine.batching_verdicts import known_verdict
 from worker.engine.caches import CacheLayout
 from worker.engine.model import LoadedModel
 from worker.engine.output_layer import OutputLayer
 from worker.engine.sampling import BatchSampler, SampledRow
-from worker.engine.verdicts import known_verdict
 from worker.link.messages import Sampling
 
 VOCABULARY = 258

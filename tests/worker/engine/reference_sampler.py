@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.engine.draws import limiting_top_k, row_key, uniform_of, uniform_rows
+from worker.engine.token_sampling import limiting_top_k, row_key, uniform_of, uniform_rows
 from worker.link.messages import Sampling
 
 Array = NDArray[np.float64]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shared.ids import ModelId
-from shared.settings.tree import AdaptiveBatching
+from shared.settings.worker import AdaptiveBatchingSettings
 from tests.worker.engine.samplings import GREEDY
 from worker.engine.kv_memory import NOTHING_KEPT, KVMemorySettings
 from worker.engine.loop import Engine
@@ -22,7 +22,7 @@ from worker.link.messages import (
     ModelLoaded,
     Order,
     Output,
-    SequenceRefused,
+    SequenceRejected,
     StepCompleted,
     Stop,
     Submit,
@@ -86,7 +86,7 @@ class RunningEngine:
             max_chunk_tokens=prefill_chunk_tokens,
             max_decode_stall_s=0.5,
             kv_budget_bytes=kv_budget_bytes,
-            adaptive=AdaptiveBatching(),
+            adaptive=AdaptiveBatchingSettings(),
             asks_first=asks_first,
             kv_memory=kv_memory,
         )
@@ -168,9 +168,9 @@ class RunningEngine:
 
         return self.wait(find)
 
-    def refusal(self, sequence: int) -> SequenceRefused:
-        def find(facts: list[Fact]) -> SequenceRefused | None:
-            refused = (f for f in facts if isinstance(f, SequenceRefused))
+    def refusal(self, sequence: int) -> SequenceRejected:
+        def find(facts: list[Fact]) -> SequenceRejected | None:
+            refused = (f for f in facts if isinstance(f, SequenceRejected))
             return next((f for f in refused if f.sequence == sequence), None)
 
         return self.wait(find)

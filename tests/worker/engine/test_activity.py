@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from tests.worker.engine.running_engine import TINY, RunningEngine, running_engine
-from worker.link.activity import Activity, Work
+from worker.link.activity import ActivityKind, EngineActivity
 from worker.link.messages import Fact, LoadModel, ModelLoaded, PrefillAdvanced, StepCompleted
 
 
-def _at(engine: RunningEngine, kind: type[Fact]) -> list[Activity]:
+def _at(engine: RunningEngine, kind: type[Fact]) -> list[ActivityKind]:
     """What is written when the next fact of a kind is told."""
-    read: list[Activity] = []
+    read: list[ActivityKind] = []
     record = engine._engine._activity
     engine.on_first(lambda fact: isinstance(fact, kind), lambda: read.append(record.read()))
     return read
@@ -22,14 +22,16 @@ def test_steps_prefills_and_loads_are_written_down_with_model_and_sequences(
         prefilled, stepped = _at(engine, PrefillAdvanced), _at(engine, StepCompleted)
         sequence = engine.submit(None, token_ids=[1] * 400)
         engine.answer(sequence)
-        assert [activity.now for activity in prefilled] == [Work("prefill", TINY, (sequence,))]
+        assert [activity.now for activity in prefilled] == [
+            EngineActivity("prefill", TINY, (sequence,))
+        ]
         assert [activity.now and activity.now.model for activity in stepped] == [TINY]
         assert [activity.now and activity.now.sequences for activity in stepped] == [(sequence,)]
 
         loaded = _at(engine, ModelLoaded)
         engine.give(LoadModel(TINY, str(tiny_model)))  # it holds it already: nothing is touched
         engine.wait(lambda _: loaded or None)
-        assert loaded == [Activity()]
+        assert loaded == [ActivityKind()]
 
 
 def test_rows_that_step_together_are_all_written_down(tiny_model: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shared.settings.tree import AdaptiveBatching
+from shared.settings.worker import AdaptiveBatchingSettings
 from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 
 Device = Callable[[int, int], float]
@@ -112,7 +112,7 @@ class Machine:
 
 
 def sized(most: int = 32, start: int = 8, least: int = 1, **how: Any) -> AdaptiveBatchSize:
-    return AdaptiveBatchSize(AdaptiveBatching(**how), least, most, start)
+    return AdaptiveBatchSize(AdaptiveBatchingSettings(**how), least, most, start)
 
 
 def line(fixed_s: float, each_s: float) -> Device:

@@ -18,7 +18,7 @@ from tests.worker.engine.watched_network import (
 )
 from worker.engine.batch_cache import BatchCache
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import Progress
+from worker.engine.prefill import PrefillProgress
 from worker.engine.prompt import PreparedSequence
 from worker.engine.tokens import Token
 from worker.link.messages import Sampling
@@ -71,7 +71,7 @@ def _assert_as_alone(
         for token, other in zip(mine, alone, strict=True):
             assert (token.logprobs is None) == (other.logprobs is None)
             if token.logprobs is not None and other.logprobs is not None:
-                assert token.logprobs.drawn == pytest.approx(other.logprobs.drawn, abs=1e-3)
+                assert token.logprobs.sampled == pytest.approx(other.logprobs.sampled, abs=1e-3)
                 assert dict(token.logprobs.top[:asked]) == pytest.approx(
                     dict(other.logprobs.top[:asked]), abs=1e-3
                 )
@@ -181,12 +181,12 @@ def test_a_short_prompt_goes_before_a_long_one_also_when_that_has_begun(
     batch.add(prepared(1, random_ids(900, 1)), prepared(2, random_ids(100, 2)))
     assert [one.sequence for one in batch.prefill(chunks=1)] == [2]
     batch.prefill(chunks=1)
-    assert batch.progress[-1] == Progress(2, 99, 100)
+    assert batch.progress[-1] == PrefillProgress(2, 99, 100)
     batch.turn()
     assert batch.progress[-1].sequence == 1
     batch.add(prepared(3, random_ids(40, 3)))
     batch.turn()
-    assert batch.progress[-1] == Progress(3, 39, 40)
+    assert batch.progress[-1] == PrefillProgress(3, 39, 40)
     batch.turn()
     assert batch.progress[-1].sequence == 1
 
@@ -244,12 +244,12 @@ def test_who_waits_for_room_is_not_prefilled_before_there_is_some(
 ) -> None:
     batch = make_batch(max_size=1)
     batch.add(prepared(1, random_ids(6, 1), max_tokens=4), prepared(2, random_ids(9, 2)))
-    assert batch.prefill() == [Progress(1, 5, 6)]
+    assert batch.prefill() == [PrefillProgress(1, 5, 6)]
     while batch.tokens[1][-1:] == [] or batch.tokens[1][-1].finish_reason is None:
-        assert batch.progress == [Progress(1, 5, 6)]
+        assert batch.progress == [PrefillProgress(1, 5, 6)]
         batch.turn()
     batch.turn()
-    assert batch.progress[-1] == Progress(2, 8, 9)
+    assert batch.progress[-1] == PrefillProgress(2, 8, 9)
 
 
 # Prefill beside decoding.
@@ -267,7 +267,7 @@ def test_one_chunk_at_a_time_there_is_one_step_between_two_chunks(
     for _ in range(5):
         batch.turn()
     assert network.shapes == [(1, 1), (1, 16)] * 3 + [(1, 1), (1, 12), (2, 1)]
-    assert batch.progress[1:] == [Progress(1, done, 60) for done in (16, 32, 48, 59)]
+    assert batch.progress[1:] == [PrefillProgress(1, done, 60) for done in (16, 32, 48, 59)]
 
 
 def test_with_all_patience_everything_that_waits_is_prefilled_before_the_next_step(
@@ -278,10 +278,10 @@ def test_with_all_patience_everything_that_waits_is_prefilled_before_the_next_st
     batch.prefill()
     batch.add(prepared(1, random_ids(70, 1)), prepared(2, random_ids(30, 2)))
     assert batch.prefill(chunks=100) == [
-        Progress(2, 29, 30),
-        Progress(1, 32, 70),
-        Progress(1, 64, 70),
-        Progress(1, 69, 70),
+        PrefillProgress(2, 29, 30),
+        PrefillProgress(1, 32, 70),
+        PrefillProgress(1, 64, 70),
+        PrefillProgress(1, 69, 70),
     ]
 
 
@@ -550,7 +550,7 @@ def test_with_memory_for_one_and_a_half_each_gets_what_it_gets_alone(
     batch.finish()
     _assert_as_alone(batch, model, work)
     assert batch.preempted == [1]
-    assert batch.ledger.preemptions == 1
+    assert batch.accounting.preemptions == 1
     assert batch.batch.held_bytes == 0
 
 
@@ -600,10 +600,10 @@ def test_who_gave_way_can_be_cancelled(model: LoadedModel, make_batch: MakeBatch
 
 def _make_room(batch: DrivenBatch, size: int) -> None:
     """As if somebody needed so many bytes beyond what is held."""
-    batch.batch.give_back_slack()
-    batch.ledger.budget_bytes = batch.ledger.held_bytes
-    batch.ledger.make_room(lambda: size)
-    batch.ledger.budget_bytes = 2**40
+    batch.batch.release_slack()
+    batch.accounting.budget_bytes = batch.accounting.held_bytes
+    batch.accounting.make_room(lambda: size)
+    batch.accounting.budget_bytes = 2**40
 
 
 def test_the_lowest_priority_gives_way_first_then_the_youngest(
@@ -659,7 +659,7 @@ def test_no_cache_grows_beyond_the_budget_even_while_a_layer_is_copied(
     def watched(self: BatchCache, slots: int, width: int) -> None:
         grown = self.bytes_at(slots, width) - self.nbytes
         if grown > 0:
-            peaks.append(batch.ledger.held_bytes + grown + self.layer_bytes)
+            peaks.append(batch.accounting.held_bytes + grown + self.layer_bytes)
         resize(self, slots, width)
 
     monkeypatch.setattr(BatchCache, "resize", watched)

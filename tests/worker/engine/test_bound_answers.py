@@ -194,9 +194,9 @@ def test_a_grammar_that_reaches_a_limit_ends_its_row_and_no_other(
 ) -> None:
     alone = ask(engine, "Tell me about Rome.", max_tokens=40)
     monkeypatch.setattr(compiler, "_LIMITS", LLParserLimits(max_lexer_states=60))
-    letters = Structure("regex", "[a-z]{1000}", "structured_outputs.regex")
+    client_messages = Structure("regex", "[a-z]{1000}", "structured_outputs.regex")
     beside = order(engine, "Tell me about Rome.", max_tokens=40)
-    bound = order(engine, "Tell me about Paris.", max_tokens=400, structure=letters)
+    bound = order(engine, "Tell me about Paris.", max_tokens=400, structure=client_messages)
     engine.give(beside)
     engine.give(bound)
     refused = engine.refusal(bound.sequence)
@@ -204,5 +204,5 @@ def test_a_grammar_that_reaches_a_limit_ends_its_row_and_no_other(
     assert refused.message.startswith("the grammar of the answer cannot go on")
     assert engine.answer(beside.sequence).token_ids == alone.token_ids
     monkeypatch.undo()
-    again = ask(engine, "Tell me about Rome.", max_tokens=40, structure=letters)
+    again = ask(engine, "Tell me about Rome.", max_tokens=40, structure=client_messages)
     assert again.finish_reason == "length", "the limit was that of another one"

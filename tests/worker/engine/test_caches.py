@@ -24,7 +24,7 @@ from worker.engine.caches import (
     evaluate,
     keep_rows,
 )
-from worker.engine.ledger import KVLedger
+from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.row_cache import BLOCK_TOKENS
 
@@ -145,7 +145,7 @@ def test_the_longest_text_fits_while_its_last_block_is_made(
     network = networks[kind]
     layout = CacheLayout(network)
     budget = 12 * layout.bytes(1, BLOCK_TOKENS)
-    most = KVLedger(budget).max_tokens(layout)
+    most = KVAccounting(budget).max_tokens(layout)
     cache = _batch(network, layout, [random_ids(5, 1)])
     cache.resize(1, most - BLOCK_TOKENS)
     assert cache.bytes_at(1, most) + cache.layer_bytes <= budget

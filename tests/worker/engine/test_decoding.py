@@ -20,7 +20,7 @@ from worker.engine.batch_cache import BatchCache
 from worker.engine.caches import evaluate
 from worker.engine.decoding import DecodeGroup, DecodingRow
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import Pending
+from worker.engine.prefill import PendingPrefill
 from worker.engine.tokens import Token
 from worker.link.messages import Sampling
 
@@ -34,7 +34,7 @@ def _row(
     how: Sampling = GREEDY,
 ) -> DecodingRow:
     one = prepared(sequence, ids, max_tokens=left, how=how)
-    return DecodingRow(Pending(one, 0.0, 0.0, 0.0), frozenset(ends))
+    return DecodingRow(PendingPrefill(one, 0.0, 0.0, 0.0), frozenset(ends))
 
 
 def _group(model: LoadedModel, rows: Sequence[DecodingRow]) -> DecodeGroup:
@@ -67,7 +67,7 @@ def _steps(group: DecodeGroup, count: int) -> list[Token]:
     for _ in range(count):
         if not group.has_room:
             group.grow()
-        tokens += group.draw().read()
+        tokens += group.sample().read()
         _retire(group)
     return tokens
 
@@ -82,7 +82,7 @@ def _finish(group: DecodeGroup) -> dict[int, list[Token]]:
         if group.rows:
             if not group.has_room:
                 group.grow()
-            drawn = group.draw()
+            drawn = group.sample()
         if ahead:
             for token in ahead.read():
                 tokens[token.sequence].append(token)
@@ -114,8 +114,8 @@ def test_a_step_is_asked_for_without_waiting_and_read_later(
 ) -> None:
     ids = random_ids(4, 3)
     group = _group(model, [_row(1, ids)])
-    first = group.draw()
-    second = group.draw()
+    first = group.sample()
+    second = group.sample()
     assert network.shapes == [(1, 1)] * 2
     assert first.has_fresh
     assert not second.has_fresh
@@ -129,14 +129,14 @@ def test_a_step_of_old_and_new_rows_is_fresh(model: LoadedModel) -> None:
     group = _group(model, [_row(1, random_ids(4, 1))])
     _steps(group, 2)
     _join(group, _group(model, [_row(2, random_ids(3, 2))]))
-    assert group.draw().has_fresh
-    assert not group.draw().has_fresh
+    assert group.sample().has_fresh
+    assert not group.sample().has_fresh
 
 
 def test_a_group_knows_that_it_has_stepped_and_how_long_a_step_takes(model: LoadedModel) -> None:
     group = _group(model, [_row(1, random_ids(4, 1))])
     assert (group.stepped, group.step_s) == (False, 0.0)
-    group.draw()
+    group.sample()
     assert group.stepped
     group.took(0.5)
     assert group.step_s == 0.5
@@ -204,7 +204,7 @@ def test_a_sequence_that_comes_again_gets_nothing_of_what_was_drawn_for_the_remo
     first, again = random_ids(5, 30), random_ids(8, 31)
     assert greedy_alone(network, first, 1) != greedy_alone(network, again, 1)
     group = _group(model, [_row(1, first), _row(2, first)])
-    in_flight = group.draw()
+    in_flight = group.sample()
     group.rows[0].gone = True
     _retire(group)
     _join(group, _group(model, [_row(1, again)]))
@@ -269,7 +269,7 @@ def test_a_group_grows_by_blocks_and_gives_back_what_is_left_over(model: LoadedM
     before = group.cache.nbytes
     assert group.growth_bytes == before + before // 2  # as much again, and a layer meanwhile
     while group.has_room:
-        group.draw()
+        group.sample()
     assert max(group.lengths) == 256
     group.grow()
     assert (group.cache.slots, group.cache.width) == (3, 512)
@@ -282,13 +282,13 @@ def test_half_the_room_or_more_is_kept_for_a_while_for_those_who_come(model: Loa
     group = _group(model, [_row(i, random_ids(9, i), left=200) for i in range(5)])
     group.drop(group.rows[3:])
     for _ in range(80):
-        group.draw()
+        group.sample()
     assert group.cache.slots == 5  # more than half is in use
     group.drop(group.rows[2:])
     for _ in range(64):
-        group.draw()
+        group.sample()
         assert group.cache.slots == 5
-    group.draw()
+    group.sample()
     assert group.cache.slots == 2
 
 
@@ -321,7 +321,7 @@ def test_logprobs_reach_the_rows_that_ask_also_when_others_leave_before_them(
             else:
                 assert token.logprobs is not None
                 expected = log_softmax(logits_alone(network, context))
-                assert token.logprobs.drawn == pytest.approx(expected[token.token_id], abs=1e-3)
+                assert token.logprobs.sampled == pytest.approx(expected[token.token_id], abs=1e-3)
                 likeliest = token.logprobs.top[:3]
                 assert [other for other, _ in likeliest] == expected.argsort()[::-1][:3].tolist()
                 for other, value in likeliest:

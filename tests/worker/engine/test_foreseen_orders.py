@@ -12,13 +12,13 @@ from tests.worker.engine.running_engine import TINY, RunningEngine, running_engi
 from tests.worker.engine.watched_network import random_ids
 from worker.engine.kv_memory import KVMemorySettings
 from worker.link.messages import (
+    CancelPrefetch,
     EngineMeasured,
     Fact,
-    Foresee,
-    Forget,
     KVMemoryMeasured,
     LimitMemory,
-    SequenceRefused,
+    Prefetch,
+    SequenceRejected,
     Submit,
     UnloadModel,
 )
@@ -61,7 +61,7 @@ def _now(engine: RunningEngine) -> KVMemoryMeasured:
 
 def _foresee(engine: RunningEngine) -> Submit:
     order = engine.order(None, token_ids=_PROMPT)
-    engine.give(Foresee(order))
+    engine.give(Prefetch(order))
     _until(engine, lambda kept: kept.promoted_blocks >= _BLOCKS and kept.memory_bytes > 0)
     return order
 
@@ -73,7 +73,7 @@ def test_nothing_is_held_once_it_will_not_come(
     with knowing(tiny_model, settings) as engine:
         order = _foresee(engine)
         if end == "forgotten":
-            engine.give(Forget(order.sequence))
+            engine.give(CancelPrefetch(order.sequence))
             _now(engine)
             assert all(block.wishes == 0 for block in engine.blocks)
         elif end == "unloaded":
@@ -92,9 +92,9 @@ def test_what_is_wrong_with_a_prompt_is_told_when_it_comes_and_not_before(
         wrong = engine.order(None, token_ids=[10**6])
         nowhere = replace(engine.order(), model=ModelId("nowhere"))
         for order in (wrong, nowhere):
-            engine.give(Foresee(order))
-        engine.give(Forget(nowhere.sequence))
+            engine.give(Prefetch(order))
+        engine.give(CancelPrefetch(nowhere.sequence))
         assert engine.generate("Hello").token_ids
-        assert not any(isinstance(fact, SequenceRefused) for fact in engine.facts())
+        assert not any(isinstance(fact, SequenceRejected) for fact in engine.facts())
         engine.give(wrong)
         assert engine.refusal(wrong.sequence).param == "prompt"

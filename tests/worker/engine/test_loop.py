@@ -19,9 +19,9 @@ from tests.worker.engine.running_engine import (
 )
 from tests.worker.engine.samplings import GREEDY, sampling
 from worker.engine import loop
-from worker.engine.decoding import DecodeGroup, Drawn
+from worker.engine.decoding import DecodeGroup, SampledTokens
 from worker.engine.kv_memory import KVMemorySettings
-from worker.engine.rounds import Rounds
+from worker.engine.step_scheduler import StepScheduler
 from worker.link.messages import (
     EngineMeasured,
     Fact,
@@ -29,9 +29,9 @@ from worker.link.messages import (
     PrefillAdvanced,
     PrefixRestored,
     SentCharacters,
+    SequenceCached,
     SequenceStarted,
     StepCompleted,
-    TextKept,
     UnloadModel,
 )
 
@@ -382,23 +382,23 @@ def test_what_is_kept_is_told_before_other_prompts_are_prefilled(
 ) -> None:
     """At the last token where steps are read at once, and one earlier where they are not: that
     token is in no cache."""
-    monkeypatch.setattr("worker.engine.rounds._SHORT_S", 0.0)
+    monkeypatch.setattr("worker.engine.step_scheduler._SHORT_S", 0.0)
     told: list[list[Fact]] = []
-    prefill = Rounds.prefill
+    prefill = StepScheduler.prefill
     settings = KVMemorySettings(block_tokens=16, path=tmp_path / "kv", disk_bytes=2**30)
     with running_engine(tiny_model, kv_memory=settings, asks_first=asks_first) as running:
 
-        def watched(rounds: Rounds) -> None:
+        def watched(step_scheduler: StepScheduler) -> None:
             told.append(running.facts())
-            prefill(rounds)
+            prefill(step_scheduler)
 
-        monkeypatch.setattr(Rounds, "prefill", watched)
+        monkeypatch.setattr(StepScheduler, "prefill", watched)
         endless = sampling(logit_bias=ENDLESS)
         one = running.submit("a short one, more than a block", max_tokens=4, sampling=endless)
         running.answer(one)
         other = running.submit("another one", max_tokens=1, sampling=endless)
         running.answer(other)
-    kept = [sum(isinstance(fact, TextKept) for fact in facts) for facts in told]
+    kept = [sum(isinstance(fact, SequenceCached) for fact in facts) for facts in told]
     due = [
         (_tokens_read(one, facts) >= tokens_read) + (_tokens_read(other, facts) >= 1)
         for facts in told
@@ -425,13 +425,13 @@ def test_the_time_of_a_step_counts_from_when_it_is_asked_for(
     engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU nearly all of it has passed when MLX returns."""
-    draw = DecodeGroup.draw
+    draw = DecodeGroup.sample
 
-    def slow_draw(self: DecodeGroup) -> Drawn:
+    def slow_draw(self: DecodeGroup) -> SampledTokens:
         time.sleep(0.02)
         return draw(self)
 
-    monkeypatch.setattr(DecodeGroup, "draw", slow_draw)
+    monkeypatch.setattr(DecodeGroup, "sample", slow_draw)
     seen = len(engine.facts())
     number = engine.submit(max_tokens=400, sampling=sampling(logit_bias=ENDLESS))
 

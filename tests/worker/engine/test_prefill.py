@@ -15,7 +15,7 @@ from tests.worker.engine.watched_network import (
 )
 from worker.engine.batch_cache import BatchCache
 from worker.engine.model import LoadedModel
-from worker.engine.prefill import Pending, PrefillJob, PrefillRow, Progress
+from worker.engine.prefill import PendingPrefill, PrefillJob, PrefillProgress, PrefillRow
 from worker.engine.prompt import PreparedSequence
 
 _WIDER = 2000
@@ -37,7 +37,9 @@ def model(model: LoadedModel, request: pytest.FixtureRequest) -> LoadedModel:
 def _job_of(
     model: LoadedModel, sequences: Sequence[PreparedSequence], network: object = None
 ) -> PrefillJob:
-    rows = [PrefillRow(Pending(each, 0.0, 10.0 - each.order.sequence, 0.0)) for each in sequences]
+    rows = [
+        PrefillRow(PendingPrefill(each, 0.0, 10.0 - each.order.sequence, 0.0)) for each in sequences
+    ]
     return PrefillJob(network or model.network, model.layout, rows, output=model.output)
 
 
@@ -45,7 +47,7 @@ def _job(model: LoadedModel, *lengths: int) -> PrefillJob:
     return _job_of(model, [prepared(i, random_ids(n, i)) for i, n in enumerate(lengths)])
 
 
-def _chunk(job: PrefillJob, count: int) -> list[Progress]:
+def _chunk(job: PrefillJob, count: int) -> list[PrefillProgress]:
     job.advance(count)
     return job.progress()
 
@@ -54,7 +56,7 @@ def _assert_ready(network: WatchedNetwork, job: PrefillJob) -> None:
     """Its logits, or what the last tokens give with its cache, are those of a pass over all tokens
     without one; and so is what comes next."""
     assert job.complete
-    logits, cache = job.logits, job.hand_over()
+    logits, cache = job.logits, job.release_caches()
     tokens = [each.tokens for each in job.pending]
     if logits is None:
         assert cache.rows.lengths == [count - 1 for count in tokens]
@@ -98,7 +100,9 @@ def test_prompts_go_into_their_cache_in_chunks_the_last_token_with_what_is_befor
         assert not job.complete
         assert job.left == max(lengths) - 1 - done
         done += chunk
-        expected = [Progress(i, min(done, length - 1), length) for i, length in enumerate(lengths)]
+        expected = [
+            PrefillProgress(i, min(done, length - 1), length) for i, length in enumerate(lengths)
+        ]
         assert _chunk(job, most) == expected
     last = chunks[-1] + (model.output is not None)
     assert network.shapes == [(len(lengths), chunk) for chunk in [*chunks[:-1], last]]
@@ -109,7 +113,7 @@ def test_prompts_go_into_their_cache_in_chunks_the_last_token_with_what_is_befor
 def test_prompts_of_one_token_need_no_prefill(model: LoadedModel, network: WatchedNetwork) -> None:
     job = _job(model, 1, 1, 1)
     assert job.complete
-    assert _chunk(job, 10) == [Progress(i, 0, 1) for i in range(3)]
+    assert _chunk(job, 10) == [PrefillProgress(i, 0, 1) for i in range(3)]
     assert network.shapes == []
     _assert_ready(network, job)
 
@@ -119,7 +123,7 @@ def test_what_was_generated_before_is_prefilled_behind_the_prompt(
 ) -> None:
     resumed = prepared(1, random_ids(5, 1), resumed_ids=random_ids(3, 2))
     job = _job_of(model, [resumed, prepared(2, random_ids(8, 3))])
-    assert _chunk(job, 100) == [Progress(1, 7, 8), Progress(2, 7, 8)]
+    assert _chunk(job, 100) == [PrefillProgress(1, 7, 8), PrefillProgress(2, 7, 8)]
     assert job.inputs == [random_ids(3, 2)[-1], random_ids(8, 3)[-1]]
     _assert_ready(network, job)
 
@@ -166,9 +170,9 @@ def test_a_job_reserves_what_its_cache_takes_when_it_is_full(model: LoadedModel)
     assert job.reserved_bytes == 2 * 512 * model.layout.token_bytes
     while not job.complete:
         _chunk(job, 100)
-    assert job.hand_over().nbytes == job.reserved_bytes
+    assert job.release_caches().nbytes == job.reserved_bytes
     job.remove(1)
-    assert job.reserved_bytes == 512 * model.layout.token_bytes == job.hand_over().nbytes
+    assert job.reserved_bytes == 512 * model.layout.token_bytes == job.release_caches().nbytes
 
 
 def test_the_output_layer_is_never_computed_for_more_than_the_last_tokens(

@@ -230,7 +230,7 @@ def test_what_running_rows_need_is_taken_from_what_is_kept(
     kept = KeptTexts(model, block_tokens=BLOCK, budget_bytes=budget)
     for number in range(6):
         kept.answers(prepared(number, random_ids(200, number), max_tokens=60))
-        held = kept.memory.memory.held_bytes + kept.batch.ledger.held_bytes
+        held = kept.memory.memory.held_bytes + kept.batch.accounting.held_bytes
         assert 0 < kept.memory.memory.held_bytes
         assert held <= budget
     assert kept.memory.memory.evictions > 0

@@ -13,12 +13,12 @@ from mlx_lm.models import llama
 
 from tests.worker.engine.other_models import TOGETHER, VOCABULARY, WINDOW_TOKENS
 from tests.worker.engine.watched_network import WatchedNetwork
-from worker.engine import verdicts
+from worker.engine import batching_verdicts
+from worker.engine.batching_verdicts import BatchingVerdict, key, known_verdict
 from worker.engine.caches import CacheLayout
-from worker.engine.kept_verdicts import KeptVerdicts
 from worker.engine.prefill_speed import PrefillSpeed
 from worker.engine.probe import find_verdict, probe
-from worker.engine.verdicts import Verdict, key, known_verdict
+from worker.engine.verdict_store import VerdictStore
 
 T = TypeVar("T")
 _SPEED = PrefillSpeed(floor_s=0.001, token_s=0.0001)
@@ -33,7 +33,9 @@ def _result(passes: Generator[float, None, T]) -> T:
             return result
 
 
-def _probed(network: Any, layout: CacheLayout | None = None, *, most_tokens: int = 1024) -> Verdict:
+def _probed(
+    network: Any, layout: CacheLayout | None = None, *, most_tokens: int = 1024
+) -> BatchingVerdict:
     return _result(probe(network, layout or CacheLayout(network), VOCABULARY, most_tokens))
 
 
@@ -133,7 +135,7 @@ def test_a_row_is_longer_than_the_smallest_window_if_there_is_time(
 def test_rows_in_chunks_are_alone_and_nothing_is_tried(networks: dict[str, Any]) -> None:
     watched = _Faulty(networks["chunked attention"])
     layout = CacheLayout(watched.real)
-    kept = KeptVerdicts(None)
+    kept = VerdictStore(None)
     verdict = _result(find_verdict(watched, layout, VOCABULARY, 1024, _SPEED, kept, "a"))
     assert (verdict.batching, verdict.probe_s) == ("alone", None)
     assert watched.shapes == []
@@ -142,22 +144,22 @@ def test_rows_in_chunks_are_alone_and_nothing_is_tried(networks: dict[str, Any])
 def test_only_what_is_unknown_is_probed(
     network: WatchedNetwork, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def verdict() -> Verdict:
+    def verdict() -> BatchingVerdict:
         layout = CacheLayout(network.real)
-        kept = KeptVerdicts(tmp_path / "kept.json")
+        kept = VerdictStore(tmp_path / "kept.json")
         return _result(find_verdict(network.real, layout, VOCABULARY, 1024, _SPEED, kept, "a"))
 
-    monkeypatch.setattr(verdicts, "DATA", tmp_path / "verdicts.json")
+    monkeypatch.setattr(batching_verdicts, "DATA", tmp_path / "verdicts.json")
     name = key("llama", ["KVCache"], version("mlx-lm"))
     for data, expected in (
-        ({name: {"batching": "alone", "reason": "why"}}, Verdict("alone", "why")),
-        ({name: {"batching": "together", "reason": None}}, Verdict("together")),
+        ({name: {"batching": "alone", "reason": "why"}}, BatchingVerdict("alone", "why")),
+        ({name: {"batching": "together", "reason": None}}, BatchingVerdict("together")),
     ):
-        verdicts.DATA.write_text(json.dumps(data))
+        batching_verdicts.DATA.write_text(json.dumps(data))
         assert verdict() == expected
-    verdicts.DATA.write_text(json.dumps({name.replace("mlx-lm ", "mlx-lm 9"): data[name]}))
+    batching_verdicts.DATA.write_text(json.dumps({name.replace("mlx-lm ", "mlx-lm 9"): data[name]}))
     assert verdict().probe_s is not None
-    assert verdict() == Verdict("together")  # as the probe found, which was kept
+    assert verdict() == BatchingVerdict("together")  # as the probe found, which was kept
 
 
 def test_a_definition_that_came_with_the_models_files_is_not_known(network: WatchedNetwork) -> None:

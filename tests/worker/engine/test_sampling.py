@@ -25,7 +25,7 @@ from tests.worker.engine.tracked_batch import (
     random_logits,
     tracked_rows,
 )
-from worker.engine.draws import CANDIDATES
+from worker.engine.token_sampling import CANDIDATES
 
 _SMALL = 40
 _LARGE = 1000

@@ -67,7 +67,7 @@ class TrackedBatch:
         return drawn
 
     def _show(self, logprobs: Logprobs) -> None:
-        drawn = cast(list[float], logprobs.drawn.tolist())
+        drawn = cast(list[float], logprobs.sampled.tolist())
         top_ids = cast(list[list[int]], logprobs.top_ids.tolist())
         top = cast(list[list[float]], logprobs.top.tolist())
         for place, row in enumerate(logprobs.rows):

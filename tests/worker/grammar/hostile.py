@@ -72,7 +72,7 @@ ENFORCED: dict[str, Any] = {
     "many integers": {"enum": list(range(10_000))},
     "many strings": {"enum": [f"{n:020}" for n in range(9000)]},
     "many alternatives": {"anyOf": [{"const": f"v{n}"} for n in range(5000)]},
-    "long strings": {"enum": [letter * 4000 for letter in "abcdefgh"]},
+    "long strings": {"enum": [client_message * 4000 for client_message in "abcdefgh"]},
     "many properties": _optional(350),
     "a list of a thousand million": {"type": "array", "items": _INTEGER, "minItems": 10**9},
     "a text of a thousand million": {"type": "string", "minLength": 10**9},

@@ -18,7 +18,7 @@ from tests.worker.grammar.walk import Vocabulary, Walk
 from worker.answer.format import PLAIN_FORMAT
 from worker.answer.formats.base import Tool
 from worker.answer.formats.json_rules import call_schema
-from worker.answer.grammar import Bound, answer_grammar
+from worker.answer.grammar import AnswerConstraint, answer_grammar
 from worker.grammar.matcher import Matcher
 from worker.grammar.schemas import arguments_schema, with_options
 
@@ -41,7 +41,7 @@ def compiled(vocabulary: Vocabulary, kind: StructureKind, value: Any) -> list[Ma
     structure = Structure(kind, value, "schema")
     if kind == "json":
         vocabulary.compiler.check_schema(value, "schema")
-    bound = Bound(structure, [], False, False, opened=False, thinks=False)
+    bound = AnswerConstraint(structure, [], False, False, opened=False, thinks=False)
     grammar = answer_grammar(PLAIN_FORMAT, bound)
     return [vocabulary.compiler.matcher(grammar) for _ in range(_WALKS)]
 

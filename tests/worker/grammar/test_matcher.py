@@ -20,7 +20,9 @@ class Compiling:
     def __init__(self, folder: Path) -> None:
         path = str(folder / "tokenizer.json")
         tokenizer = Tokenizer.from_file(path)
-        self._letters = {letter: tokenizer.encode(letter).ids[0] for letter in "abc"}
+        self._letters = {
+            client_message: tokenizer.encode(client_message).ids[0] for client_message in "abc"
+        }
         self._tokenizer = LLTokenizer(Path(path).read_text())
         self._bitmask = allocate_token_bitmask(1, self._tokenizer.vocab_size)
         self.compiled: list[str] = []
@@ -31,10 +33,10 @@ class Compiling:
         limits = LLParserLimits(max_lexer_states=1000)
         return LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
 
-    def goes(self, matcher: Matcher, letter: str, count: int) -> bool:
+    def goes(self, matcher: Matcher, client_message: str, count: int) -> bool:
         """Whether an answer may go on with a letter so many times."""
         return all(
-            matcher.fill(self._bitmask, 0) and matcher.consume(self._letters[letter])
+            matcher.fill(self._bitmask, 0) and matcher.consume(self._letters[client_message])
             for _ in range(count)
         )
 
@@ -48,7 +50,8 @@ def test_answers_at_the_same_time_share_no_limit(compiling: Compiling) -> None:
     """Together they see more states than a lexer may have."""
     matchers = [compiling.pool.matcher(LETTERS) for _ in "abc"]
     assert all(
-        compiling.goes(each, letter, 600) for each, letter in zip(matchers, "abc", strict=True)
+        compiling.goes(each, client_message, 600)
+        for each, client_message in zip(matchers, "abc", strict=True)
     )
     assert all(each.error is None for each in matchers)
 
@@ -99,7 +102,7 @@ def test_only_so_many_grammars_are_kept(
     compiling: Compiling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_KEPT", 2)
-    grammars: list[Any] = [LLMatcher.grammar_from_regex(letter) for letter in "abc"]
+    grammars: list[Any] = [LLMatcher.grammar_from_regex(client_message) for client_message in "abc"]
     for grammar in [*grammars, grammars[2], grammars[0]]:
         compiling.pool.matcher(grammar)
     assert compiling.compiled == [*grammars, grammars[0]]

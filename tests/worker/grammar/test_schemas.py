@@ -17,7 +17,7 @@ from tests.worker.grammar.random_values import orders, valid_values
 from tests.worker.grammar.validity import invalidity
 from tests.worker.grammar.walk import Vocabulary
 from worker.answer.format import PLAIN_FORMAT
-from worker.answer.grammar import Bound, answer_grammar
+from worker.answer.grammar import AnswerConstraint, answer_grammar
 from worker.grammar.schemas import subschemas
 
 _WALKS = 3
@@ -27,7 +27,7 @@ _ORDERS = 300
 
 def grammar_of(schema: Any) -> str:
     structure = Structure("json", schema, "schema")
-    return answer_grammar(PLAIN_FORMAT, Bound(structure, [], False, False, False, False))
+    return answer_grammar(PLAIN_FORMAT, AnswerConstraint(structure, [], False, False, False, False))
 
 
 @settings(max_examples=examples(150, 4000))

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from worker.kv_memory.block import Block, Kind, root_key, token_array
-from worker.kv_memory.block_file import Content, Tensor
+from worker.kv_memory.block_file import BlockContent, Tensor
+from worker.kv_memory.block_tree import BlockTree
 from worker.kv_memory.file_threads import Result
 from worker.kv_memory.file_tier import FileTier
-from worker.kv_memory.tree import TextTree
 
 LIMIT_S = 20.0
 
@@ -22,7 +22,7 @@ class KeptFiles:
         self, path: Path, *, cap_bytes: int = 2**40, daily_bytes: int | None = None
     ) -> None:
         self.results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        self.tree = TextTree(4)
+        self.tree = BlockTree(4)
         self.root = self.tree.root(root_key("model"))
         self.tier = FileTier(
             path, self.tree, cap_bytes=cap_bytes, daily_bytes=daily_bytes, put=self.results.put
@@ -33,7 +33,7 @@ class KeptFiles:
     def close(self) -> None:
         self.tier.close(LIMIT_S)
 
-    def wait(self) -> tuple[Block, Kind, Content | None] | None:
+    def wait(self) -> tuple[Block, Kind, BlockContent | None] | None:
         """For the next result."""
         return self.tier.take(self.results.get(timeout=LIMIT_S))
 
@@ -47,7 +47,7 @@ class KeptFiles:
         self.wait()
         return bool(block.part("kv").file_bytes)
 
-    def read(self, block: Block) -> Content | None:
+    def read(self, block: Block) -> BlockContent | None:
         self.tier.read(block, "kv")
         while (read := self.wait()) is None:
             pass  # what else became known, for example that a file could not be deleted
@@ -70,10 +70,10 @@ class KeptFiles:
         return sorted(self.tier.path.glob("*.safetensors"))
 
 
-def content_of(block: Block, size_bytes: int) -> Content:
+def content_of(block: Block, size_bytes: int) -> BlockContent:
     seed = int.from_bytes(block.key[:4], "little")
     data = np.random.default_rng(seed).integers(0, 256, size_bytes, dtype=np.uint8)
-    return Content([Tensor("0", "U8", (size_bytes,), data.data.cast("B"))])
+    return BlockContent([Tensor("0", "U8", (size_bytes,), data.data.cast("B"))])
 
 
 def bytes_on_disk(folder: Path) -> int:

@@ -11,8 +11,8 @@ from safetensors.numpy import load
 
 from worker.kv_memory.block import BlockKey, root_key
 from worker.kv_memory.block_file import (
+    BlockContent,
     BrokenBlockError,
-    Content,
     FileName,
     Tensor,
     decode,
@@ -23,16 +23,16 @@ from worker.kv_memory.block_file import (
 NAME = FileName(BlockKey(root_key("a")), root_key("b"), 256, "kv")
 
 
-def content(*shapes: tuple[int, ...], notes: str = "") -> Content:
+def content(*shapes: tuple[int, ...], notes: str = "") -> BlockContent:
     """Tensors of counted numbers."""
     tensors = []
     for number, shape in enumerate(shapes):
         data = np.arange(int(np.prod(shape)), dtype=np.float32) + number
         tensors.append(Tensor(str(number), "F32", shape, data.data.cast("B")))
-    return Content(tensors, notes)
+    return BlockContent(tensors, notes)
 
 
-def raw_of(what: Content) -> bytes:
+def raw_of(what: BlockContent) -> bytes:
     return b"".join(bytes(buffer) for buffer in encode(NAME, what))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker.kv_memory.kept_files import KeptFiles, bytes_on_disk, content_of
 from worker.kv_memory import folder as folder_module
-from worker.kv_memory.file_threads import Unusable
+from worker.kv_memory.file_threads import BlockUnusable
 from worker.kv_memory.folder import BlockFolder, FolderError, FolderInUseError
 
 MB = 2**20
@@ -292,6 +292,6 @@ def test_unusable_is_said_once_and_for_all(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     kept = KeptFiles(file)
-    assert kept.tier.take(Unusable("no")) is None
+    assert kept.tier.take(BlockUnusable("no")) is None
     assert not kept.tier.takes
     kept.close()

@@ -11,23 +11,23 @@ import pytest
 from shared.ids import ModelId
 from worker.link.activity import (
     MOST_SEQUENCES,
-    Activity,
+    ActivityKind,
     ActivityRecord,
-    Work,
+    EngineActivity,
     new_activity_file,
 )
 
-_STEP = Work("step", ModelId("one"), (1, 2, 3))
-_LOAD = Work("load", ModelId("another/one"))
-_TRIAL = Work("prefill", ModelId("ein Modell für alle"), (-1,))
+_STEP = EngineActivity("step", ModelId("one"), (1, 2, 3))
+_LOAD = EngineActivity("load", ModelId("another/one"))
+_TRIAL = EngineActivity("prefill", ModelId("ein Modell für alle"), (-1,))
 
 _WRITER = """
 import os, signal, sys
-from worker.link.activity import ActivityRecord, Work
+from worker.link.activity import ActivityRecord, EngineActivity
 record = ActivityRecord.open(int(sys.argv[1]))
-record.ask_ahead(Work("step", "ahead", (7,)))
-record.begin(Work("load", "before"))
-record.begin(Work("prefill", "last", (8, 9)))
+record.ask_ahead(EngineActivity("step", "ahead", (7,)))
+record.begin(EngineActivity("load", "before"))
+record.begin(EngineActivity("prefill", "last", (8, 9)))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -40,34 +40,34 @@ def record() -> Iterator[ActivityRecord]:
 
 
 def test_a_record_says_nothing_before_anything_was_written(record: ActivityRecord) -> None:
-    assert record.read() == Activity()
+    assert record.read() == ActivityKind()
 
 
 def test_what_was_written_last_is_read(record: ActivityRecord) -> None:
     for work in (_STEP, _LOAD, _TRIAL, _STEP, _TRIAL, _TRIAL, _LOAD, _STEP):
         record.begin(work)
-        assert record.read() == Activity(now=work)
+        assert record.read() == ActivityKind(now=work)
     record.end()
-    assert record.read() == Activity()
+    assert record.read() == ActivityKind()
     record.begin(_STEP)
-    assert record.read() == Activity(now=_STEP)
+    assert record.read() == ActivityKind(now=_STEP)
 
 
 def test_what_is_ahead_and_what_is_prepared_stand_beside_that(record: ActivityRecord) -> None:
     record.begin(_LOAD)
     record.ask_ahead(_STEP)
     record.prepare(_TRIAL)
-    assert record.read() == Activity(_LOAD, _STEP, _TRIAL)
+    assert record.read() == ActivityKind(_LOAD, _STEP, _TRIAL)
     record.ask_ahead(None)
     record.prepare(None)
-    assert record.read() == Activity(_LOAD)
+    assert record.read() == ActivityKind(_LOAD)
 
 
 def test_of_more_sequences_than_there_is_room_for_the_first_are_kept(
     record: ActivityRecord,
 ) -> None:
     sequences = tuple(range(MOST_SEQUENCES + 5))
-    record.begin(Work("step", ModelId("x" * 2000), sequences))
+    record.begin(EngineActivity("step", ModelId("x" * 2000), sequences))
     record.ask_ahead(_STEP)
     now, ahead, _ = record.read()
     assert now is not None and now.sequences == sequences[:MOST_SEQUENCES]
@@ -79,7 +79,7 @@ def test_a_record_that_is_being_written_leaves_the_one_before(record: ActivityRe
     record.begin(_LOAD)
     record._now._counts = 2
     record._now._write(_STEP)
-    assert record.read() == Activity(now=_LOAD)
+    assert record.read() == ActivityKind(now=_LOAD)
 
 
 @pytest.mark.parametrize("garbage", [0x04, 0x7F, 0xFF])
@@ -89,9 +89,9 @@ def test_a_record_that_was_written_over_is_read_without_an_error(
     record.begin(_STEP)
     memory = record._memory
     memory[1 : len(memory)] = bytes([garbage]) * (len(memory) - 1)
-    assert record.read() == Activity()
+    assert record.read() == ActivityKind()
     memory[0] = garbage
-    assert record.read() == Activity()
+    assert record.read() == ActivityKind()
 
 
 def test_a_record_outlives_the_process_that_wrote_it() -> None:
@@ -101,6 +101,6 @@ def test_a_record_outlives_the_process_that_wrote_it() -> None:
     status = subprocess.run(command, pass_fds=[descriptor], check=False).returncode
     os.close(descriptor)
     assert status == -signal.SIGKILL
-    last = Work("prefill", ModelId("last"), (8, 9))
-    assert record.read() == Activity(last, Work("step", ModelId("ahead"), (7,)))
+    last = EngineActivity("prefill", ModelId("last"), (8, 9))
+    assert record.read() == ActivityKind(last, EngineActivity("step", ModelId("ahead"), (7,)))
     record.close()

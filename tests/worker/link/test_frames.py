@@ -29,8 +29,8 @@ from worker.link.messages import (
     Output,
     Sampling,
     SentCharacters,
+    SequenceMeasured,
     Submit,
-    TextMeasured,
 )
 
 _INTEGERS = st.integers(0, 2**64 - 1)
@@ -77,7 +77,7 @@ _FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     list[dict[str, Any]]: st.lists(st.dictionaries(st.text(), _JSON, max_size=3), max_size=3),
     KVMemoryMeasured: st.deferred(lambda: _messages(KVMemoryMeasured)),
-    list[TextMeasured]: st.lists(st.deferred(lambda: _messages(TextMeasured)), max_size=3),
+    list[SequenceMeasured]: st.lists(st.deferred(lambda: _messages(SequenceMeasured)), max_size=3),
     list[BatchMeasured]: st.lists(st.deferred(lambda: _messages(BatchMeasured)), max_size=3),
 }
 

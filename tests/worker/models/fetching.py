@@ -87,5 +87,7 @@ def cache(model: Path) -> Path:
 
 def fetching_processes() -> list[psutil.Process]:
     return [
-        child for child in psutil.Process().children() if "worker.models.fetch" in child.cmdline()
+        child
+        for child in psutil.Process().children()
+        if "worker.models.fetch_process" in child.cmdline()
     ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.ids import ModelId
 from shared.messages.events import LoadPhase, ModelSpeed, ModelState
 from shared.settings import ClusterSettings
-from shared.settings.tree import ModelSource
+from shared.settings.models import ModelSource
 from worker.link.messages import LoadModel
 from worker.models.catalogue import Model, ModelCatalogue
 

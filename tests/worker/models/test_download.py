@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ModelError
+from shared.ids import is_hub_id
 from tests.hub import HubStandIn
 from tests.worker.models.fetching import (
     PATIENCE_S,
@@ -20,7 +21,7 @@ from tests.worker.models.fetching import (
     fetching_processes,
     stalled,
 )
-from worker.models.download import download, is_hub_id
+from worker.models.download import download
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +53,7 @@ async def test_the_last_words_of_a_child_that_cannot_start_are_told(
 def _child(hub: HubStandIn) -> Iterator["subprocess.Popen[bytes]"]:
     """The process without its parent's code, stalled."""
     hub.faults.stall[WEIGHTS] = PLACE
-    command = [sys.executable, "-m", "worker.models.fetch", f"--repo={REPO}"]
+    command = [sys.executable, "-m", "worker.models.fetch_process", f"--repo={REPO}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert hub.stalled.wait(PATIENCE_S)
         try:

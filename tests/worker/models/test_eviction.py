@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shared.ids import ModelId
 from shared.messages.events import ModelState
 from shared.messages.request import PRIORITIES, Priority
-from shared.settings.tree import ModelSource
+from shared.settings.models import ModelSource
 from worker.models.catalogue import Model
 from worker.models.eviction import expired, idle_models, victims
 

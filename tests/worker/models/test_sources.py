@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from shared.errors import ModelError
 from shared.ids import ModelId
-from shared.settings.tree import DEMO_MODEL, ModelSource
+from shared.settings.base import DEMO_MODEL
+from shared.settings.models import ModelSource
 from tests.worker.models.model_folders import write_adapter, write_model
-from worker import demo_model
+from worker.models import demo_model
 from worker.models.sources import FoundFiles, find_files, local_folder
 
 _ALIAS = ModelId("alias")

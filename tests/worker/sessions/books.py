@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from shared.settings.tree import Sessions
+from shared.settings.kv_cache import SessionsSettings
 from worker.link.messages import Order
-from worker.sessions.book import SessionBook
+from worker.sessions.book import SessionStore
 from worker.sessions.files import SessionFiles
 
 
@@ -16,11 +16,11 @@ def new_book(
     pin_limit_bytes: int = 1000,
     clock: Callable[[], float] = lambda: 0.0,
     **settings: int,
-) -> SessionBook:
+) -> SessionStore:
     """A book; `orders` takes what it tells engines."""
     told = orders if orders is not None else []
-    return SessionBook(
-        Sessions.model_validate(settings),
+    return SessionStore(
+        SessionsSettings.model_validate(settings),
         SessionFiles(folder),
         lambda engine, order: told.append((engine, order)),
         pin_limit_bytes=lambda: pin_limit_bytes,

@@ -10,24 +10,24 @@ from shared.messages.request import Message
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, active
 from tests.worker.virtual_time import Clock
-from worker.active_request import ActiveRequest, call_id
 from worker.link.messages import (
     CallPiece,
-    DropText,
-    FollowText,
+    DropSequence,
     Order,
     Output,
-    TextKept,
-    TextMeasured,
+    SequenceCached,
+    SequenceMeasured,
+    TrackSequence,
 )
-from worker.sessions.book import SessionBook
+from worker.requests.active_request import ActiveRequest, call_id
+from worker.sessions.book import SessionStore
 
 USER = {"role": "user", "content": "Hello"}
 ANSWER = {"role": "assistant", "content": "Hi!"}
 KEY = (CLIENT, "s")
 
 
-def begun(book: SessionBook, session: str = "s", **fields: Any) -> ActiveRequest:
+def begun(book: SessionStore, session: str = "s", **fields: Any) -> ActiveRequest:
     fields = {"messages": [USER], "prompt": None, **fields}
     request = active(session_id=session, **fields)
     request.admit(0)
@@ -35,12 +35,12 @@ def begun(book: SessionBook, session: str = "s", **fields: Any) -> ActiveRequest
     return request
 
 
-def turn(book: SessionBook, session: str = "s", *, end: str = "aa", **fields: Any) -> None:
+def turn(book: SessionStore, session: str = "s", *, end: str = "aa", **fields: Any) -> None:
     """A turn that was answered, and whose text is kept."""
     request = begun(book, session, **fields)
     request.advance(request.choices[0], Output(1, 0, [5], "Hi!", "stop"))
     book.end(request, answered=True)
-    book.on_text_kept(0, TextKept(1, end, 7), request)
+    book.on_text_kept(0, SequenceCached(1, end, 7), request)
 
 
 def test_an_answer_that_went_on_with_a_message_is_one_with_it() -> None:
@@ -50,8 +50,8 @@ def test_an_answer_that_went_on_with_a_message_is_one_with_it() -> None:
     assert book.said(KEY) == [USER, {"role": "assistant", "content": "Oh, Hi!"}]
 
 
-def measured(end: str, own_bytes: int) -> TextMeasured:
-    return TextMeasured(end, 7, 7, own_bytes, 0, own_bytes)
+def measured(end: str, own_bytes: int) -> SequenceMeasured:
+    return SequenceMeasured(end, 7, 7, own_bytes, 0, own_bytes)
 
 
 def test_a_session_is_what_was_said_in_all_its_turns() -> None:
@@ -137,10 +137,10 @@ def test_an_engine_follows_the_last_text_of_a_session() -> None:
     book.on_measured(0, [measured("aa", 5), measured("bb", 9)])
     assert book.status(KEY).own_bytes == 9
     book.on_engine_started(0)
-    assert orders == [(0, FollowText("bb"))]
+    assert orders == [(0, TrackSequence("bb"))]
     assert book.status(KEY).own_bytes == 0, "a new engine has to say what it has"
     book.forget(KEY)
-    assert orders[1:] == [(0, DropText("bb"))]
+    assert orders[1:] == [(0, DropSequence("bb"))]
     with pytest.raises(RequestError) as error:
         book.forget(KEY)
     assert error.value.code == "unknown_session"
@@ -155,10 +155,10 @@ def test_two_sessions_may_have_the_same_text() -> None:
     assert [status.own_bytes for status in book.listing()] == [5, 5]
     book.pin(KEY, pinned=True)
     book.forget(KEY)
-    assert orders == [(0, FollowText("aa", pinned=True)), (0, FollowText("aa", pinned=False))]
+    assert orders == [(0, TrackSequence("aa", pinned=True)), (0, TrackSequence("aa", pinned=False))]
     assert book.status((CLIENT, "t")).own_bytes == 5
     book.forget((CLIENT, "t"))
-    assert orders[2:] == [(0, DropText("aa"))]
+    assert orders[2:] == [(0, DropSequence("aa"))]
 
 
 def test_what_is_pinned_stays_pinned_over_turns_and_restarts(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_what_is_pinned_stays_pinned_over_turns_and_restarts(tmp_path: Path) -> 
     assert book.pin(KEY, pinned=True).pinned
     turn(book, end="bb")
     assert [order for _, order in orders] == [
-        FollowText("aa", pinned=True),
-        FollowText("aa", pinned=False),
-        FollowText("bb", pinned=True),
+        TrackSequence("aa", pinned=True),
+        TrackSequence("aa", pinned=False),
+        TrackSequence("bb", pinned=True),
     ]
     book.close()
 
@@ -180,7 +180,7 @@ def test_what_is_pinned_stays_pinned_over_turns_and_restarts(tmp_path: Path) -> 
     book.on_engine_started(1)
     assert orders == [], "another engine has its text"
     book.on_engine_started(0)
-    assert orders == [(0, FollowText("bb", pinned=True))]
+    assert orders == [(0, TrackSequence("bb", pinned=True))]
     assert book.said(KEY) == [USER, ANSWER]
     assert not book.pin(KEY, pinned=False).pinned
 
@@ -229,7 +229,7 @@ def test_a_client_may_have_so_many_bytes_and_no_more() -> None:
         turn(book, session, end=end)
         book.on_measured(0, [measured(end, 400_000)])
     assert [status.id for status in book.listing()] == ["c", "b"]
-    assert orders == [(0, DropText("aa"))]
+    assert orders == [(0, DropSequence("aa"))]
     book.on_measured(0, [measured("cc", 2_000_000)])
     assert [status.id for status in book.listing()] == ["c"], "the one in use stays"
 

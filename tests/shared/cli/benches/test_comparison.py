@@ -5,7 +5,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from shared.cli.benches.comparison import Figures, Load, Spread
+from shared.cli.benches.comparison import BenchLoad, RunStatistics, Spread
 from tests.shared.cli.benches.values import LOAD, comparison
 
 
@@ -21,14 +21,14 @@ from tests.shared.cli.benches.values import LOAD, comparison
 def test_the_restart_comes_after_half_of_the_turns(
     turns: int, restart: bool, after: int | None, parts: list[range]
 ) -> None:
-    load: Load = replace(LOAD, turns=turns, restart=restart)
+    load: BenchLoad = replace(LOAD, turns=turns, restart=restart)
     assert load.restart_after == after
     assert load.parts == parts
 
 
 def test_figures_are_sums_of_tokens_and_spreads_of_times() -> None:
     found = comparison()
-    assert found.without_memory.turn(3) == Figures(
+    assert found.without_memory.turn(3) == RunStatistics(
         2600, 2600, Spread(1.5, 1.0, 2.0), Spread(3.0, 2.0, 4.0)
     )
     assert found.with_memory.turn(3).computed_tokens == 200

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shared.cli.benches.comparison import Comparison, Load, Side
-from shared.cli.benches.conversation import Answer
+from shared.cli.benches.comparison import BenchLoad, Comparison, Side
+from shared.cli.benches.conversation import TurnResult
 
-LOAD = Load(agents=2, turns=4, system_tokens=1000, turn_tokens=100, max_tokens=8, restart=True)
+LOAD = BenchLoad(agents=2, turns=4, system_tokens=1000, turn_tokens=100, max_tokens=8, restart=True)
 
 
-def answer(agent: int, turn: int) -> Answer:
+def answer(agent: int, turn: int) -> TurnResult:
     """Of a prompt of 1,000 tokens and 100 for each turn; agent 2 waits twice as long."""
-    return Answer(
+    return TurnResult(
         agent=agent,
         turn=turn,
         prompt_tokens=1000 + 100 * turn,
@@ -23,7 +23,9 @@ def answer(agent: int, turn: int) -> Answer:
     )
 
 
-def comparison(load: Load = LOAD, said: Mapping[tuple[int, int], str] | None = None) -> Comparison:
+def comparison(
+    load: BenchLoad = LOAD, said: Mapping[tuple[int, int], str] | None = None
+) -> Comparison:
     """With the memory 100 tokens of each prompt are computed, in a tenth of the time.
 
     Args:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.cli.services.launchd import property_list
-from shared.cli.services.service import Account, Service
+from shared.cli.services.service import Account, SystemService
 from shared.cli.services.systemd import unit
 from shared.errors import SettingsError
 
@@ -17,8 +17,10 @@ ADA = Account("ada", 501, "staff", Path("/Users/ada"))
 _NO_BREAK = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs", "Cc"]))
 
 
-def service(*arguments: str, folder: str = "/f") -> Service:
-    return Service("worker", "A worker", ("/p", *arguments), ADA, Path(folder), {"A": arguments[0]})
+def service(*arguments: str, folder: str = "/f") -> SystemService:
+    return SystemService(
+        "worker", "A worker", ("/p", *arguments), ADA, Path(folder), {"A": arguments[0]}
+    )
 
 
 def read_by_systemd(value: str) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from shared.cli.views.frame import Look, allotted, frame
-from shared.cli.views.history import Refusals
+from shared.cli.views.history import RejectionCounts
 from shared.messages.events import WorkerReport
 from tests.shared.cli.reports import (
     ALL,
@@ -90,7 +90,7 @@ def test_markup_from_outside_is_shown_as_it_is() -> None:
 
 
 def test_what_came_in_the_last_interval_stands_in_brackets() -> None:
-    text = "\n".join(line.plain for line in frame(look(OVERLOADED, news=Refusals(3)), 80))
+    text = "\n".join(line.plain for line in frame(look(OVERLOADED, news=RejectionCounts(3)), 80))
     assert "rejected 47 (+3)  dropped 5  promoted 17" in text
 
 

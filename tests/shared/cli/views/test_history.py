@@ -1,6 +1,6 @@
 """What `cluster top` remembers."""
 
-from shared.cli.views.history import MINUTE_S, History, Refusals, refusals_of
+from shared.cli.views.history import MINUTE_S, History, RejectionCounts, rejection_counts
 from shared.ids import WorkerId
 from shared.messages.events import LevelStatus, QueueStatus, WorkerReport
 from tests.shared.cli.reports import OVERLOADED, PRESSED, worker
@@ -14,13 +14,15 @@ def rejecting(number: int, boot_id: str = "b1") -> WorkerReport:
 
 
 def test_refusals_of_all_priorities_and_workers_add_up() -> None:
-    assert refusals_of([OVERLOADED, PRESSED]) == Refusals(47, 5, 17, evicted=2, refused=7)
+    assert rejection_counts([OVERLOADED, PRESSED]) == RejectionCounts(
+        47, 5, 17, evicted=2, refused=7
+    )
 
 
 def test_the_first_look_brings_no_news() -> None:
     history = History(1)
     history.observe([rejecting(5)], now=100)
-    assert history.news == Refusals()
+    assert history.news == RejectionCounts()
 
 
 def test_news_are_what_came_since_the_look_before() -> None:

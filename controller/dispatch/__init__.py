@@ -1,0 +1,1 @@
+"""Brings requests to workers: route, offer, retry, wait for capacity. Pure values."""

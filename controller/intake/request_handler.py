@@ -1,0 +1,204 @@
+"""Where messages of clients come in, at the controller that leads: requests, and questions.
+
+A controller that may lead in a moment holds what comes: it serves that then, or drops it.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from controller.intake.validation import read_request, rejection
+from controller.leader.leader import Leader
+from controller.prompt_lists.list_runner import first_part
+from controller.requests.events import Published, Queried
+from controller.requests.request import ClientRequest
+from shared import subjects
+from shared.bus import Bus, BusMessage, Subscription
+from shared.codec import decode, encode
+from shared.errors import BusError, DecodeError, InvalidRequest, RequestError
+from shared.ids import ControllerId, RequestId, is_name
+from shared.messages.control import RequestQuery, RequestState
+from shared.messages.request import Claims
+from shared.messages.routes import RouteAnswer
+from shared.messages.stream import encode as encode_stream
+from shared.settings import ClusterSettings
+
+logger = logging.getLogger(__name__)
+
+_HOLD_S = 5.0
+_MOST_HELD = 10_000
+
+_Handle = Callable[[Leader, BusMessage], Awaitable[None]]
+
+
+class RequestHandler:
+    """Validates what clients send and hands it to the leader here.
+
+    Args:
+        health: the answer to a question for the health of the cluster.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        bus: Bus,
+        controller: ControllerId,
+        health: Callable[[], bytes],
+    ) -> None:
+        self._settings = settings
+        self._strict = settings.security.strict_inbox
+        self._bus = bus
+        self._id = controller
+        self._health = health
+        self._leader: Leader | None = None
+        self._subscriptions: list[Subscription] = []
+        self._infer: Subscription | None = None
+        self._held_since = math.inf
+        self._held: deque[tuple[float, _Handle, BusMessage]] = deque(maxlen=_MOST_HELD)
+
+    def configure(self, settings: ClusterSettings) -> None:
+        """Go by other skills, from the next request on."""
+        self._settings = settings
+
+    async def hold(self) -> None:
+        """Hear clients, and keep what they say for a while."""
+        self._held_since = time.monotonic()
+        if self._subscriptions:
+            return
+        handlers: tuple[tuple[str, _Handle], ...] = (
+            (subjects.REQUEST_ALL, self._on_query),
+            (subjects.ROUTE_ALL, self._on_route),
+            (subjects.HEALTH_CLUSTER, self._on_health),
+        )
+        for subject, handle in handlers:
+            self._subscriptions.append(await self._bus.subscribe(subject, self._taking(handle)))
+        self._infer = await self._bus.subscribe(subjects.INFER_ALL, self._taking(self._on_infer))
+
+    async def serve(self, leader: Leader) -> None:
+        """Hand over what is held, and all that comes."""
+        await self.hold()
+        while self._held:  # what comes meanwhile follows it
+            at, handle, message = self._held.popleft()
+            if at >= time.monotonic() - _HOLD_S:
+                await handle(leader, message)
+        self._leader = leader
+
+    async def close(self) -> None:
+        """Hear clients no more; what is held goes."""
+        self._leader = None
+        self._held.clear()
+        await self.take_no_more()
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            await subscription.unsubscribe()
+
+    async def take_no_more(self) -> None:
+        """No more requests; questions about those that are served are answered."""
+        infer, self._infer = self._infer, None
+        if infer is not None:
+            await infer.unsubscribe()
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether it holds what nobody here is going to serve in time."""
+        held_s = time.monotonic() - self._held_since
+        return bool(self._subscriptions) and self._leader is None and held_s > _HOLD_S
+
+    def forget_anonymous(self) -> None:
+        """Drop the requests without an id that are held: the leader that leaves has them."""
+        kept = [each for each in self._held if Claims.of(each[2].payload).request_id is not None]
+        self._held = deque(kept, maxlen=_MOST_HELD)
+
+    def _taking(self, handle: _Handle) -> Callable[[BusMessage], Awaitable[None]]:
+        async def take(message: BusMessage) -> None:
+            if self._leader is not None:
+                await handle(self._leader, message)
+            else:
+                now = time.monotonic()
+                while self._held and self._held[0][0] < now - _HOLD_S:
+                    self._held.popleft()
+                self._held.append((now, handle, message))
+
+        return take
+
+    # Requests.
+
+    async def _on_infer(self, leader: Leader, message: BusMessage) -> None:
+        client, _ = subjects.parse_infer(message.subject)
+        if not subjects.is_inbox(message.reply, client, strict=self._strict):
+            logger.warning(
+                "a request on %s was ignored: its reply subject %r is no inbox of that client",
+                message.subject, message.reply,
+                extra={"client": client, "code": "reply_not_allowed"},
+            )  # fmt: skip
+            return
+        try:
+            request = self._read(message)
+            leader.on(Published(request))
+        except RequestError as error:
+            await self._reject(leader, message, error)
+        except Exception as error:  # one request fails, not the controller
+            logger.exception("a request could not be taken in")
+            told = f"{type(error).__name__}: {error}"
+            await self._reject(leader, message, RequestError(told, code="internal_error"))
+
+    def _read(self, message: BusMessage) -> ClientRequest:
+        limit = self._bus.max_payload // 4
+        now = time.monotonic()
+        return read_request(message, self._settings.skills, max_bytes=limit, now=now)
+
+    async def _reject(self, leader: Leader, message: BusMessage, error: RequestError) -> None:
+        multiplex = Claims.of(message.payload).multiplex
+        told = rejection(message.payload, error, leader.machine.attempts_before)
+        await self._answer(message, encode_stream(told, multiplex=multiplex))
+
+    # Questions.
+
+    async def _on_query(self, leader: Leader, message: BusMessage) -> None:
+        """Cancel or status."""
+        client, verb = subjects.parse_request(message.subject)
+        may_hear = subjects.may_hear(message.reply, client, strict=self._strict)
+        try:
+            if verb not in ("cancel", "status") or not is_name(client):
+                raise InvalidRequest(f"no verb {verb!r} of a client {client!r}")
+            query = decode(RequestQuery, message.payload)
+        except (DecodeError, InvalidRequest) as error:
+            request_id = Claims.of(message.payload).request_id or RequestId("")
+            state = RequestState(
+                request_id=request_id, state="unknown", controller=self._id, message=error.message
+            )
+            if may_hear:
+                await self._answer(message, encode(state))
+            return
+        reply = message.reply if may_hear else ""
+        leader.on(Queried((client, query.request_id), reply, cancel=verb == "cancel"))
+
+    async def _on_route(self, leader: Leader, message: BusMessage) -> None:
+        """Where a request would go now."""
+        client, _ = subjects.parse_infer(message.subject)
+        if not subjects.may_hear(message.reply, client, strict=self._strict):
+            return
+        try:
+            now = time.monotonic()
+            request = self._read(message)
+            one = first_part(request, now) if len(request.contents.prompts) > 1 else request
+            route = leader.machine.router.explain(one, now)
+            answer = RouteAnswer(route=route)
+        except RequestError as error:
+            answer = RouteAnswer(code=error.code, message=error.message, param=error.param)
+        except Exception as error:  # one question fails, not the controller
+            logger.exception("a route could not be told")
+            answer = RouteAnswer(code="internal_error", message=repr(error))
+        await self._answer(message, encode(answer))
+
+    async def _on_health(self, _: Leader, message: BusMessage) -> None:
+        if message.reply:
+            await self._answer(message, self._health())
+
+    async def _answer(self, message: BusMessage, payload: bytes) -> None:
+        try:
+            await self._bus.publish(message.reply, payload)
+        except BusError as error:
+            logger.warning("an answer on %s was lost: %s", message.subject, error.message)

@@ -1,0 +1,1 @@
+"""Leader election, and what a controller does while it leads."""

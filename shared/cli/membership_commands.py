@@ -1,0 +1,103 @@
+"""`join` and `leave`, of every command that takes part in a cluster."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+import click
+import orjson
+import uvloop
+
+from shared.access.membership import Membership, read_token
+from shared.access.roles import ROLES
+from shared.access.stored_memberships import Seat, join, joined_settings, leave, seat_of
+from shared.bus import Bus
+from shared.cli.options import json_option, reports_errors
+from shared.errors import BusUnreachable, SettingsError
+from shared.settings.nats import NatsSettings
+from shared.subjects import inbox_prefix
+
+_WAIT_S = 5.0
+
+
+def joining_commands(seat: Seat) -> Sequence[click.Command]:
+    """`join` and `leave` for the command that sits there."""
+
+    @click.command("join")
+    @click.argument("token", required=False)
+    @json_option
+    @reports_errors
+    def join_command(token: str | None, as_json: bool) -> None:
+        member = read_token(_given(token))
+        if seat_of(member.role) != seat:
+            raise SettingsError(
+                f"this token is for the {member.role} {member.name!r}: "
+                f"`{seat_of(member.role)} join` takes it"
+            )
+        join(member)
+        problem = _problem(member)
+        if as_json:
+            told = {
+                "role": member.role,
+                "name": member.name,
+                "servers": member.servers,
+                "reached": problem is None,
+            }
+            click.echo(orjson.dumps(told).decode())
+            return
+        where = ", ".join(member.servers)
+        click.echo(f"Joined {where} as {member.role} {member.name}. From now on: {_usage(seat)}")
+        if problem is not None:
+            click.echo(f"It cannot be reached yet: {problem}", err=True)
+
+    @click.command("leave")
+    @reports_errors
+    def leave_command() -> None:
+        if not leave(seat):
+            raise SettingsError(f"`{seat}` has joined no cluster on this machine")
+
+    roles = " or ".join(
+        f"a {role}" if role != "admin" else "its administrator"
+        for role in ROLES
+        if seat_of(role) == seat
+    )
+    join_command.help = (
+        f"Take part in a cluster, as {roles}.\n\n"
+        "The token is what `cluster auth add` prints. It is a secret: leave it out, and it is "
+        "asked for, or read from standard input. "
+        f"Kept on this machine until `{seat} leave`; --nats, or `nats` in the settings, wins."
+    )
+    leave_command.help = "Forget the cluster that was joined; its key goes too."
+    return join_command, leave_command
+
+
+def _given(token: str | None) -> str:
+    if token not in (None, "-"):
+        return token
+    if sys.stdin.isatty():
+        return str(click.prompt("Token", hide_input=True))
+    return sys.stdin.read(100_000)
+
+
+def _usage(seat: Seat) -> str:
+    return "cluster status" if seat == "cluster" else seat
+
+
+def _problem(member: Membership) -> str | None:
+    """Why a cluster cannot be reached; None where it can."""
+    joined = joined_settings(seat_of(member.role))
+    assert joined is not None
+    settings = NatsSettings.model_validate(joined["nats"])
+
+    async def reach() -> None:
+        prefix = inbox_prefix(member.role, member.name)
+        name = f"{member.role} {member.name}"
+        bus = await Bus.connect(settings, name=name, inbox_prefix=prefix, wait_s=_WAIT_S)
+        await bus.close()
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(reach())
+    except BusUnreachable as error:
+        return error.message
+    return None

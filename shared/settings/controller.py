@@ -1,0 +1,127 @@
+"""Settings of the controllers: routing, retries, leader election, roll-outs."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from shared.ids import NAME_PATTERN
+from shared.settings.base import Count, Milliseconds, PositiveMilliseconds, SettingsSection
+
+
+class RoutingSettings(SettingsSection):
+    policy: Literal["prefix-aware", "least-busy", "round-robin", "power-of-two"] = "prefix-aware"
+    sticky_sessions: bool = True
+    session_ttl_s: Count = 3600
+
+
+class DispatchSettings(SettingsSection):
+    min_hold_ms: float = Field(0.75, ge=0, le=1000)
+    max_hold_ms: float = Field(3, ge=0, le=1000)
+    max_batch: Count = 16
+    ack_timeout_ms: PositiveMilliseconds = 1000
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_hold_ms > self.max_hold_ms:
+            raise ValueError("min_hold_ms must not exceed max_hold_ms")
+        return self
+
+
+class RetrySettings(SettingsSection):
+    enabled: bool = True
+    max_attempts: int = Field(3, ge=1, le=100)
+    initial_delay_ms: Milliseconds = 100
+    max_delay_ms: Milliseconds = 5000
+    multiplier: float = Field(2.0, ge=1, le=100)
+    jitter: float = Field(0.25, ge=0, le=1)
+
+
+class WaitingRoomSettings(SettingsSection):
+    """Where requests wait in a controller for which no worker has room."""
+
+    enabled: bool = True
+    max_depth: Count = 100
+    max_wait_ms: PositiveMilliseconds = 5000
+
+
+class MetricsSettings(SettingsSection):
+    """Where the controller's figures are had over HTTP, in Prometheus' text format."""
+
+    enabled: bool = False
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: int = Field(9464, ge=0, le=65535)
+
+
+class CircuitBreakerSettings(SettingsSection):
+    enabled: bool = True
+    failure_threshold: Count = 5
+    recovery_timeout_ms: PositiveMilliseconds = 10_000
+    half_open_max_calls: Count = 1
+    half_open_success_threshold: Count = 2
+    failure_window_ms: PositiveMilliseconds = 60_000
+
+
+class FailoverSettings(SettingsSection):
+    """Where it is not `enabled`, a leader that is gone without a word is followed once its lease
+    has expired."""
+
+    enabled: bool = True
+    heartbeat_interval_ms: Annotated[int, Field(ge=50, le=60_000)] = 1000
+    missed_heartbeats: Annotated[int, Field(ge=1, le=100)] = 3
+    probe_interval_ms: Annotated[int, Field(ge=10, le=60_000)] = 200
+    migration_limit: Annotated[int, Field(ge=0, le=100)] = 3
+
+
+class LeaderLeaseSettings(SettingsSection):
+    """The same for all controllers of a cluster. JetStream counts whole seconds."""
+
+    ttl_s: Annotated[int, Field(ge=1, le=3600)] = 10
+
+
+class RolloutGatesSettings(SettingsSection):
+    """What a new version may do to the workers that run it, beside what was before; who does more
+    is rolled back. `error_increase`: of the share of requests that failed or were refused;
+    `throughput`: the share of tokens/s that must be left. None judges nothing."""
+
+    error_increase: float | None = Field(0.1, ge=0, le=1)
+    least_requests: Count = 5
+    throughput: float | None = Field(0.95, ge=0, le=1)
+    batch_changes_per_min: float | None = Field(10, ge=0)
+    breaker_open_s: float | None = Field(300, ge=0)
+    failover_ms: float | None = Field(1000, ge=0)
+    soft_memory: bool = True
+
+
+class RolloutSettings(SettingsSection):
+    """How a version of this file goes to the workers: first to `canary` of them, then to the
+    shares of `steps_percent`, each step watched for `bake_s`. A worker has `patience_s` to be
+    ready with it."""
+
+    enabled: bool = True
+    canary: Annotated[int, Field(ge=0, le=1000)] = 1
+    steps_percent: Annotated[
+        list[Annotated[int, Field(ge=1, le=100)]], Field(min_length=1, max_length=20)
+    ] = [25, 50, 100]
+    baseline_s: float = Field(30, ge=0, le=86_400)
+    bake_s: float = Field(60, ge=0, le=86_400)
+    patience_s: float = Field(600, ge=1, le=86_400)
+    gates: RolloutGatesSettings = RolloutGatesSettings()
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        if sorted(set(self.steps_percent)) != self.steps_percent or self.steps_percent[-1] != 100:
+            raise ValueError("steps_percent must rise, and end with 100")
+        return self
+
+
+class ControllerSettings(SettingsSection):
+    id: str | None = Field(None, pattern=NAME_PATTERN)
+    routing: RoutingSettings = RoutingSettings()
+    dispatch: DispatchSettings = DispatchSettings()
+    retry: RetrySettings = RetrySettings()
+    waiting_room: WaitingRoomSettings = WaitingRoomSettings()
+    circuit_breaker: CircuitBreakerSettings = CircuitBreakerSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    failover: FailoverSettings = FailoverSettings()
+    lease: LeaderLeaseSettings = LeaderLeaseSettings()
+    rollout: RolloutSettings = RolloutSettings()

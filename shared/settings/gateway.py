@@ -1,0 +1,73 @@
+"""Settings of the HTTP gateway."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from shared.ids import NAME_PATTERN
+from shared.settings.base import Count, Model, PositiveMilliseconds, SettingsSection
+
+_AGE = re.compile(r"([1-9]\d{0,8})([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _age(value: Any) -> Any:
+    """Seconds, of a text as `12h` or `30d` too."""
+    if not isinstance(value, str):
+        return value
+    if (found := _AGE.fullmatch(value.strip())) is None:
+        raise ValueError("an age is a number of seconds, or a text as 90s, 30m, 12h or 30d")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+Age = Annotated[int, BeforeValidator(_age), Field(ge=1, le=315_360_000)]
+
+
+class StoredResponsesSettings(SettingsSection):
+    """Responses that clients of OpenAI's Responses API have stored, in JetStream. What is older
+    than `max_age`, in seconds or as `12h` or `30d`, is forgotten; what would be more than
+    `max_bytes`, of all clients together, is not stored."""
+
+    store: bool = True
+    max_bytes: Annotated[int, Field(ge=100_000, le=1_000_000_000_000)] = 1_000_000_000
+    max_age: Age = 7 * 86_400
+
+
+class GatewayTlsSettings(SettingsSection):
+    """PEM files of the certificate that HTTP clients see."""
+
+    cert_file: str = Field(min_length=1)
+    key_file: str = Field(min_length=1)
+
+
+class GatewaySettings(SettingsSection):
+    """The HTTP edge. Beyond this machine it asks for keys: those of `keys_file`, or else
+    of `gateway keys add`; unless it is to `allow_anonymous`.
+
+    `model_aliases`: the name that a program insists on → a model or a skill. `cors_origins`: web
+    pages that may call it (`["*"]`: all); none by default. `unknown_fields`: those of requests are
+    ignored, and named in the response header `x-ignored-fields`, or refused. `idle_timeout_ms`: so
+    long may an answer stand still, without a token and without progress before the first.
+    """
+
+    id: str | None = Field(None, pattern=NAME_PATTERN)
+    enabled: bool = False
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    keys_file: Annotated[str, Field(min_length=1)] | None = None
+    allow_anonymous: bool = False
+    tls: GatewayTlsSettings | None = None
+    cors_origins: list[Annotated[str, Field(min_length=1)]] = []
+    model_aliases: dict[Model, Annotated[str, Field(min_length=1, max_length=256)]] = {}
+    unknown_fields: Literal["ignore", "refuse"] = "ignore"
+    responses: StoredResponsesSettings = StoredResponsesSettings()
+    max_body_bytes: Annotated[int, Field(ge=1, le=64_000_000)] = 2_000_000
+    max_header_bytes: Annotated[int, Field(ge=1024, le=1_000_000)] = 32_768
+    max_connections: Count = 1024
+    header_timeout_ms: PositiveMilliseconds = 10_000
+    body_timeout_ms: PositiveMilliseconds = 30_000
+    send_timeout_ms: PositiveMilliseconds = 30_000
+    idle_timeout_ms: PositiveMilliseconds = 600_000
+    keep_alive_ms: PositiveMilliseconds = 10_000
+    drain_timeout_ms: PositiveMilliseconds = 30_000

@@ -1,0 +1,57 @@
+"""Settings of KV caches and sessions."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from shared.settings.base import SettingsSection
+
+
+def _pattern(text: str) -> str:
+    try:
+        compiled = re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+    if compiled.fullmatch(""):
+        raise ValueError("must not match an empty line")
+    return text
+
+
+class PromptRule(SettingsSection):
+    """What to do with lines of a prompt that match `pattern` (a regular expression, for the whole
+    line): `remove` them, or `move` them to the end of their message."""
+
+    pattern: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_pattern)]
+    action: Literal["remove", "move"] = "remove"
+    roles: Annotated[
+        list[Literal["system", "developer", "user", "assistant"]], Field(min_length=1)
+    ] = ["system"]
+
+
+class KvCacheSettings(SettingsSection):
+    """`memory_mb` defaults to a quarter of the memory ceiling. `disk_mb` 0 keeps nothing on disk;
+    `disk_writes_mb_per_day` spares the disk, which wears out by writing: the default lets one of
+    1 TB live for years."""
+
+    enabled: bool = True
+    block_tokens: Annotated[int, Field(ge=16, le=4096)] = 256
+    memory_mb: Annotated[int, Field(ge=0)] | None = None
+    disk_mb: Annotated[int, Field(ge=0)] = 20_480
+    disk_writes_mb_per_day: Annotated[int, Field(ge=0)] | None = 256_000
+    disk_path: str | None = None
+    bits: Literal["native"] | Literal[8] = "native"
+    prompt_rules: Annotated[list[PromptRule], Field(max_length=32)] = []
+
+
+class SessionsSettings(SettingsSection):
+    """Of each client the longest unused go when there are more, or when what is kept of their
+    texts alone takes more than `max_mb_per_client`; all that were not used for `ttl_s` go."""
+
+    ttl_s: Annotated[int, Field(ge=1)] = 604_800
+    max_per_client: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    max_mb_per_client: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def most_bytes_per_client(self) -> int:
+        return 2**62 if self.max_mb_per_client is None else self.max_mb_per_client * 1_000_000

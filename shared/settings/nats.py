@@ -1,0 +1,70 @@
+"""Settings of the connection to NATS, and of discovery."""
+
+import ipaddress
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+)
+
+from shared.ids import NAME_PATTERN
+from shared.settings.base import Count, SettingsSection
+
+
+class SecuritySettings(SettingsSection):
+    """`strict_inbox`: replies must lie under `_INBOX.<client>.`, as the server's permissions
+    check; set where the server authenticates. There a client may have no more than
+    `max_requests_per_client` that have not ended, at each controller. `client`: in whose name
+    commands ask."""
+
+    strict_inbox: bool = False
+    max_requests_per_client: Count = 1000
+    client: Annotated[str, Field(pattern=NAME_PATTERN)] = "local"
+
+
+class TlsSettings(SettingsSection):
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+def _server_url(url: str) -> str:
+    """Raises ValueError when no NATS client could connect to `url`; does not show it whole,
+    because it may hold a password."""
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    if parts.scheme not in ("nats", "tls", "ws", "wss"):
+        raise ValueError("a server is nats://HOST:PORT, tls://, ws:// or wss://")
+    if not parts.hostname:
+        raise ValueError("a server needs a host: nats://HOST:PORT")
+    try:
+        parts.port  # noqa: B018  (checked when it is read)
+    except ValueError:
+        raise ValueError("a server's port is a number up to 65535: nats://HOST:PORT") from None
+    return url
+
+
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
+
+
+class NatsSettings(SettingsSection):
+    servers: Annotated[list[ServerUrl], Field(min_length=1)] = ["nats://127.0.0.1:4222"]
+    token: SecretStr | None = None
+    user_credentials: str | None = None
+    nkey_seed_file: str | None = None
+    tls: TlsSettings | None = None
+
+
+def address(text: str) -> str:
+    ipaddress.ip_address(text)
+    return text
+
+
+class DiscoverySettings(SettingsSection):
+    """Controllers tell the local network of their cluster; a worker that was told of none looks for
+    one. `interfaces`: on which of this machine's addresses; by default on all."""
+
+    enabled: bool = True
+    interfaces: list[Annotated[str, AfterValidator(address)]] = []

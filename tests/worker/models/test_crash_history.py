@@ -1,0 +1,116 @@
+"""Whom deaths of engines blame: a model, or one request to it."""
+
+import pytest
+
+from shared.ids import ClientName, ModelId, RequestId
+from worker.models.crash_history import CrashHistory, CrashVerdict
+from worker.requests.active_request import RequestKey
+
+_MODEL, _OTHER = ModelId("model"), ModelId("other")
+_MINUTES = 60.0
+
+
+def _key(name: str) -> RequestKey:
+    return ClientName("local"), RequestId(name)
+
+
+def _keys(names: str) -> frozenset[RequestKey]:
+    return frozenset(_key(name) for name in names)
+
+
+class _Told:
+    """Tells of deaths a second apart; requests are letters."""
+
+    def __init__(self) -> None:
+        self.deaths = CrashHistory()
+        self.now = 0.0
+
+    def died(self, requests: str = "", new: str = "", model: ModelId = _MODEL) -> CrashVerdict:
+        self.now += 1
+        return self.deaths.died(model, _keys(requests), _keys(new), self.now)
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    [("", ""), ("a", "b"), ("a", ""), ("", "a"), ("ab", "cd")],
+    ids=["at load", "over two", "then at load", "at load before", "over groups"],
+)
+def test_two_deaths_without_a_request_in_common_blame_the_model(deaths: tuple[str, str]) -> None:
+    told = _Told()
+    first, second = deaths
+    assert told.died(first) == CrashVerdict(False, _keys(first))
+    assert told.died(second) == CrashVerdict(fails=True)
+
+
+def test_two_deaths_over_one_request_blame_that_one_alone() -> None:
+    told = _Told()
+    assert told.died("abc") == CrashVerdict(False, _keys("abc"))
+    assert told.died("ade") == CrashVerdict(False, _keys("a"))
+
+
+def test_of_several_that_were_there_each_time_the_newcomers_are_suspected() -> None:
+    told = _Told()
+    told.died("abc")
+    assert told.died("abcd", new="bd") == CrashVerdict(False, _keys("b"))
+
+
+def test_of_a_first_death_the_newcomers_are_suspected_and_else_all() -> None:
+    assert _Told().died("abc", new="c") == CrashVerdict(False, _keys("c"))
+    assert _Told().died("abc") == CrashVerdict(False, _keys("abc"))
+
+
+def test_after_a_request_was_found_to_be_to_blame_its_deaths_do_not_count() -> None:
+    told = _Told()
+    told.died("a")
+    told.died("a")
+    assert told.died("b") == CrashVerdict(False, _keys("b"))
+    assert told.died("b") == CrashVerdict(False, _keys("b"))
+
+
+def test_a_model_that_ends_engines_over_one_request_after_the_other_is_to_blame() -> None:
+    told = _Told()
+    for request in "aabb":
+        assert not told.died(request).fails
+    assert told.died("c") == CrashVerdict(fails=True)
+
+
+def test_deaths_of_one_model_are_not_those_of_another() -> None:
+    told = _Told()
+    assert not told.died(model=_MODEL).fails
+    assert not told.died(model=_OTHER).fails
+    assert (told.deaths.count(_MODEL), told.deaths.count(_OTHER)) == (1, 1)
+
+
+def test_after_ten_minutes_a_death_is_forgotten() -> None:
+    told = _Told()
+    assert not told.died().fails
+    told.now += 10 * _MINUTES
+    assert not told.died().fails
+    told.now += 9 * _MINUTES
+    assert told.died().fails
+
+
+def test_a_model_that_was_forgiven_begins_anew() -> None:
+    told = _Told()
+    told.died()
+    told.died()
+    told.deaths.forgive(_MODEL)
+    assert told.deaths.count(_MODEL) == 0
+    assert not told.died().fails
+
+
+def test_a_request_is_a_suspect_until_somebody_is_found_to_be_to_blame() -> None:
+    told = _Told()
+    told.died("abc", new="a")
+    assert [told.deaths.suspects(_MODEL, _key(name)) for name in "abcd"] == [True] * 3 + [False]
+    assert not told.deaths.suspects(_OTHER, _key("a"))
+    told.died("a")
+    assert not told.deaths.suspects(_MODEL, _key("b"))
+
+
+def test_kills_while_a_model_loads_are_chance_unless_three_come_in_a_row() -> None:
+    deaths = CrashHistory()
+    assert not deaths.killed(_MODEL, 1.0).fails
+    assert not deaths.killed(_MODEL, 2.0).fails
+    deaths.loaded(_MODEL)
+    assert [deaths.killed(_MODEL, at).fails for at in (3.0, 4.0, 5.0)] == [False, False, True]

@@ -1,0 +1,296 @@
+"""Where messages to this worker come in: dispatches, resends, control orders, probes."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import Field
+
+from shared import subjects
+from shared.bus import Bus, BusMessage
+from shared.codec import InternalMessage, InternalPart, decode, encode
+from shared.errors import ClusterError, DecodeError, RequestError
+from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, WorkerId
+from shared.messages.control import (
+    CONTROL_ORDERS,
+    AttachStream,
+    CancelRequest,
+    Claimed,
+    ClaimWorker,
+    ConfigureWorker,
+    ControlOrder,
+    ControlReply,
+    DrainWorker,
+    ForgetSession,
+    LeaderOrder,
+    ListModels,
+    ListSessions,
+    LoadModel,
+    PinSession,
+    ResendQuery,
+    ResendState,
+    ResendStateName,
+    TellContents,
+    TellKept,
+    TellSession,
+    UnloadModel,
+)
+from shared.messages.dispatch import (
+    Dispatch,
+    DispatchBatch,
+    DispatchReply,
+    DispatchResult,
+    Refusal,
+)
+from shared.messages.events import WorkerState
+from shared.version import VERSION
+from worker.agent.leader_claim import LeaderClaim
+from worker.scheduling.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+_AWAKE_AFTER_MS = 1000
+
+DISPATCHES_PER_MESSAGE = 64
+"""So many a controller may send at once: so few that the answer comes long before it is missed."""
+
+
+class _UnreadableDispatch(InternalPart):
+    """As much of a dispatch of another release as its refusal needs."""
+
+    request_id: RequestId
+    client: ClientName
+    attempt: int
+
+
+class _ReadBatch(InternalMessage):
+    """A `DispatchBatch` of which not every dispatch can be read."""
+
+    owner: ControllerId
+    term: int | None = None
+    dispatches: list[Annotated[Dispatch | _UnreadableDispatch, Field(union_mode="left_to_right")]]
+
+
+class RequestHandler:
+    """Decodes what comes, has the scheduler do it, and answers.
+
+    Args:
+        claim: whose work and orders count.
+        strict: the inbox rule of `security.strict_inbox`.
+        asleep: whether the machine is about to sleep, or sleeps.
+        drain: has the agent end gracefully.
+        configure: has it run with other settings; raises ClusterError where they are no good.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        worker: WorkerId,
+        boot_id: BootId,
+        scheduler: Scheduler,
+        claim: LeaderClaim,
+        *,
+        strict: bool,
+        state: Callable[[], WorkerState],
+        asleep: Callable[[], bool],
+        drain: Callable[[DrainWorker], None],
+        configure: Callable[[ConfigureWorker], ControlReply],
+    ) -> None:
+        self._bus = bus
+        self._id = worker
+        self._boot_id = boot_id
+        self._scheduler = scheduler
+        self._claim = claim
+        self._strict = strict
+        self._state = state
+        self._asleep = asleep
+        self._drain = drain
+        self._configure = configure
+
+    async def open(self) -> None:
+        bus = self._bus
+        await bus.subscribe(subjects.worker_infer(self._id), self._on_dispatch)
+        await bus.subscribe(subjects.worker_control(self._id, "*"), self._on_control)
+        await bus.subscribe(subjects.resend_all(self._id), self._on_resend)
+        await bus.subscribe(subjects.worker_alive(self._id, self._boot_id), self._on_probe)
+
+    async def _on_probe(self, message: BusMessage) -> None:
+        if message.reply:
+            await self._bus.publish(message.reply, b"")
+
+    async def _on_dispatch(self, message: BusMessage) -> None:
+        if (batch := _read(message.payload)) is None:
+            return
+        results = [
+            self._result(dispatch, batch)
+            if isinstance(dispatch, Dispatch)
+            else self._unreadable(dispatch)
+            for dispatch in batch.dispatches
+        ]
+        if message.reply:
+            reply = DispatchReply(worker=self._id, boot_id=self._boot_id, results=results)
+            await self._bus.publish(message.reply, encode(reply))
+
+    def _unreadable(self, dispatch: _UnreadableDispatch) -> DispatchResult:
+        message = f"worker {self._id}, of version {VERSION}, cannot read this request"
+        return DispatchResult(
+            request_id=dispatch.request_id,
+            client=dispatch.client,
+            attempt=dispatch.attempt,
+            refusal=Refusal(code="invalid_request", message=message),
+        )
+
+    def _result(self, dispatch: Dispatch, batch: DispatchBatch | _ReadBatch) -> DispatchResult:
+        return DispatchResult(
+            request_id=dispatch.request_id,
+            client=dispatch.client,
+            attempt=dispatch.attempt,
+            refusal=self._accept(dispatch, batch.owner, batch.term),
+        )
+
+    def _accept(self, dispatch: Dispatch, owner: ControllerId, term: int | None) -> Refusal | None:
+        try:
+            self._claim.check_work(term, owner)
+        except RequestError as error:
+            return Refusal(code=error.code, message=f"worker {self._id}: {error.message}")
+        state = self._state()
+        if state in ("draining", "stopped"):
+            return Refusal(code="draining", message=f"worker {self._id} is shutting down")
+        if self._asleep():
+            message = f"the machine of worker {self._id} is about to sleep"
+            return Refusal(code="draining", message=message, retry_after_ms=_AWAKE_AFTER_MS)
+        if state == "unhealthy":
+            return Refusal(code="engine_crashed", message=f"worker {self._id} has no engine")
+        return self._scheduler.accept(dispatch, owner, announces=term is not None)
+
+    async def _on_resend(self, message: BusMessage) -> None:
+        """A client missed something: say it again, to the inbox that asks."""
+        client = subjects.parse_resend(message.subject)
+        if not subjects.is_inbox(message.reply, client, strict=self._strict):
+            return
+        try:
+            query = decode(ResendQuery, message.payload)
+        except DecodeError as error:
+            nothing = RequestId("")
+            refusal = ResendState(request_id=nothing, state="unknown", message=error.message)
+            await self._bus.publish(message.reply, encode(refusal))
+            return
+        request = self._scheduler.find((client, query.request_id))
+        state: ResendStateName = "unknown"
+        if request is not None:
+            state = "running" if request.end is None else "finished"
+        answer = ResendState(request_id=query.request_id, state=state)
+        await self._bus.publish(message.reply, encode(answer))
+        if request is not None:
+            self._scheduler.resend(request, message.reply, query.choice, query.from_index)
+
+    async def _on_control(self, message: BusMessage) -> None:
+        verb = subjects.parse_worker_control(message.subject)
+        try:
+            order = decode(CONTROL_ORDERS[verb], message.payload)
+            if isinstance(order, LeaderOrder):
+                self._claim.check(order.term)
+            reply = self._carry_out(order)
+        except KeyError:
+            reply = self._refuse("invalid_request", f"no control verb {verb!r}")
+        except DecodeError as error:
+            reply = self._refuse("invalid_request", error.message)
+        except ClusterError as error:
+            reply = self._refuse(error.code, error.message)
+        if message.reply:
+            answer = encode(reply)
+            if len(answer) > self._bus.max_payload:
+                reason = f"the answer has {len(answer)} bytes, more than one message may have"
+                answer = encode(self._refuse("payload_too_large", reason))
+            await self._bus.publish(message.reply, answer)
+
+    def _carry_out(self, order: ControlOrder) -> ControlReply:
+        match order:
+            case CancelRequest():
+                return ControlReply(worker=self._id, ok=self._cancel(order))
+            case AttachStream():
+                return self._attach(order)
+            case LoadModel():
+                self._scheduler.models.load(order.model)
+                return self._about_models(order.model)
+            case UnloadModel():
+                self._scheduler.models.unload(order.model)
+                return self._about_models(order.model)
+            case ListModels():
+                return self._about_models(order.model)
+            case DrainWorker():
+                self._drain(order)
+                return ControlReply(worker=self._id, ok=True)
+            case ConfigureWorker():
+                if self._state() in ("draining", "stopped"):
+                    return self._refuse("draining", f"worker {self._id} is shutting down")
+                return self._configure(order)
+            case ClaimWorker():
+                return self._be_claimed(order)
+            case TellContents():
+                limit = self._bus.max_payload // 4
+                told = self._scheduler.contents(order.requests, limit)
+                return ControlReply(worker=self._id, ok=True, contents=told)
+            case ListSessions():
+                sessions = self._scheduler.sessions.listing(order.client)[: order.limit]
+                return ControlReply(worker=self._id, ok=True, sessions=sessions)
+            case TellSession():
+                said = self._scheduler.sessions.said((order.client, order.session_id))
+                return ControlReply(worker=self._id, ok=said is not None, said=said)
+            case TellKept():
+                return ControlReply(worker=self._id, ok=True, kept=self._scheduler.kept.whole())
+            case ForgetSession():
+                self._scheduler.sessions.forget((order.client, order.session_id), drop=order.drop)
+                return ControlReply(worker=self._id, ok=True)
+            case PinSession():
+                session = order.client, order.session_id
+                status = self._scheduler.sessions.pin(session, pinned=order.pinned)
+                return ControlReply(worker=self._id, ok=True, sessions=[status])
+
+    def _cancel(self, order: CancelRequest) -> bool:
+        key = order.client, order.request_id
+        return self._scheduler.cancel(key, order.attempt, silent=order.silent)
+
+    def _attach(self, order: AttachStream) -> ControlReply:
+        request = self._scheduler.find((order.client, order.request_id))
+        if request is None or request.dispatch.attempt != order.attempt:
+            return self._refuse("unknown_request", f"no request {order.request_id!r} here")
+        self._scheduler.attach(request, order.inbox)
+        return ControlReply(worker=self._id, ok=True)
+
+    def _be_claimed(self, order: ClaimWorker) -> ControlReply:
+        self._claim.take(order.term or 0, order.controller)
+        claimed = Claimed(
+            term=self._claim.term,
+            requests=self._scheduler.claimed_by(order.controller, order.ended_within_ms),
+            kept=self._scheduler.kept.changes(),  # who does not hear this asks for all
+        )
+        return ControlReply(worker=self._id, boot_id=self._boot_id, ok=True, claimed=claimed)
+
+    def _about_models(self, one: ModelId | None) -> ControlReply:
+        """The state of one model, or of all.
+
+        Raises:
+            RequestError: that one is not here.
+        """
+        if one is not None:
+            self._scheduler.models.check_known(one)
+        statuses = self._scheduler.model_statuses()
+        models = [status for status in statuses if one in (None, status.id)]
+        return ControlReply(worker=self._id, ok=True, models=models)
+
+    def _refuse(self, code: str, message: str) -> ControlReply:
+        return ControlReply(worker=self._id, ok=False, code=code, message=message)
+
+
+def _read(payload: bytes) -> DispatchBatch | _ReadBatch | None:
+    """What a controller sent. One dispatch that cannot be read takes no others with it; None
+    where nobody knows whom to answer."""
+    try:
+        return decode(DispatchBatch, payload)
+    except DecodeError as error:
+        logger.error("a dispatch could not be read: %s", error.message)
+    with contextlib.suppress(DecodeError):
+        return decode(_ReadBatch, payload)
+    return None

@@ -1,0 +1,189 @@
+"""What a Mac tells its programs of sleep: that it wants to, will in a moment, and has woken.
+
+Source: Apple, Technical Q&A QA1340, "Registering and unregistering for sleep and wake
+notifications", and IOKit's `IOMessage.h`. Other systems tell nothing here.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import platform
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+WANTS_TO_SLEEP = 0xE0000270
+"""It was idle for a while; this may be refused."""
+
+WILL_SLEEP = 0xE0000280
+"""At the latest half a minute later, or when all have allowed it."""
+
+STAYS_AWAKE = 0xE0000290
+HAS_WOKEN = 0xE0000300
+
+_READY_WITHIN_S = 15.0
+_ANSWER_WITHIN_S = 20.0
+_LOOKS_S = 0.5
+
+_FRAMEWORKS = "/System/Library/Frameworks/"
+_PORT = ctypes.c_uint32
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _PORT, ctypes.c_uint32, ctypes.c_void_p)
+
+OnMessage = Callable[[int, int], None]
+"""Told a message and its number, with which it is answered."""
+
+
+class Power(Protocol):
+    """Of one machine."""
+
+    def listen(self, on_message: OnMessage) -> None:
+        """Have it called on this thread until `stop`.
+
+        Raises:
+            Exception: the system does not tell us.
+        """
+
+    def allow(self, number: int) -> None: ...
+
+    def refuse(self, number: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class SleepNotice:
+    """Has a worker get ready before its machine sleeps.
+
+    Args:
+        busy: whether somebody waits for what we do: then no idle machine falls asleep.
+        before: awaited before sleep.
+        after: awaited when the machine has woken, or stays awake.
+    """
+
+    def __init__(
+        self,
+        power: Power,
+        *,
+        busy: Callable[[], bool],
+        before: Callable[[], Awaitable[None]],
+        after: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._power = power
+        self._busy = busy
+        self._before = before
+        self._after = after
+
+    async def run(self) -> None:
+        """Listen until cancelled, or for ever in vain."""
+        loop = asyncio.get_running_loop()
+
+        def on_message(message: int, number: int) -> None:
+            reply = self._agrees(message)
+            try:
+                waiting = asyncio.run_coroutine_threadsafe(reply, loop)
+            except RuntimeError:  # we have ended
+                reply.close()
+                self._answer(message, number, agrees=True)
+                return
+            try:
+                agrees = waiting.result(_ANSWER_WITHIN_S)
+            except Exception as error:  # nothing of ours keeps a Mac awake
+                logger.warning("not ready for the sleep of this machine: %r", error)
+                waiting.cancel()
+                agrees = True
+            self._answer(message, number, agrees=agrees)
+
+        listening = asyncio.ensure_future(asyncio.to_thread(self._power.listen, on_message))
+        try:
+            await asyncio.shield(listening)
+        except Exception as error:  # the worker serves all the same
+            logger.warning("this machine will not tell of its sleep: %s", error)
+        finally:
+            self._power.stop()
+
+    def _answer(self, message: int, number: int, *, agrees: bool) -> None:
+        if message in (WANTS_TO_SLEEP, WILL_SLEEP):
+            (self._power.allow if agrees else self._power.refuse)(number)
+
+    async def _agrees(self, message: int) -> bool:
+        if message == WANTS_TO_SLEEP:
+            return not self._busy()
+        if message == WILL_SLEEP:
+            logger.info("this machine is about to sleep")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_READY_WITHIN_S):
+                    await self._before()
+        elif message in (STAYS_AWAKE, HAS_WOKEN):
+            await self._after()
+        return True
+
+
+class MacPower:
+    """The power management of macOS."""
+
+    def __init__(self) -> None:
+        self._root = 0
+        self._stopping = threading.Event()
+
+    def _load(self) -> None:
+        self._io = ctypes.CDLL(_FRAMEWORKS + "IOKit.framework/IOKit")
+        self._core = ctypes.CDLL(_FRAMEWORKS + "CoreFoundation.framework/CoreFoundation")
+        io, core, pointer = self._io, self._core, ctypes.c_void_p
+        io.IORegisterForSystemPower.argtypes = [pointer, pointer, _CALLBACK, pointer]
+        io.IORegisterForSystemPower.restype = _PORT
+        io.IODeregisterForSystemPower.argtypes = [pointer]
+        io.IONotificationPortGetRunLoopSource.argtypes = [pointer]
+        io.IONotificationPortGetRunLoopSource.restype = pointer
+        io.IONotificationPortDestroy.argtypes = [pointer]
+        io.IOServiceClose.argtypes = [_PORT]
+        io.IOAllowPowerChange.argtypes = [_PORT, ctypes.c_ssize_t]
+        io.IOCancelPowerChange.argtypes = [_PORT, ctypes.c_ssize_t]
+        core.CFRunLoopGetCurrent.restype = pointer
+        core.CFRunLoopAddSource.argtypes = [pointer, pointer, pointer]
+        core.CFRunLoopRunInMode.argtypes = [pointer, ctypes.c_double, ctypes.c_bool]
+        self._mode = pointer.in_dll(core, "kCFRunLoopDefaultMode")
+
+    def listen(self, on_message: OnMessage) -> None:
+        """Have it called on this thread until `stop`.
+
+        Raises:
+            OSError, AttributeError, ValueError: the system refuses, or is not as it was.
+        """
+        self._load()
+
+        def on_power(_context: int, _service: int, message: int, number: int | None) -> None:
+            on_message(message, number or 0)
+
+        callback = _CALLBACK(on_power)
+        port, notifier = ctypes.c_void_p(), _PORT()
+        self._root = self._io.IORegisterForSystemPower(
+            None, ctypes.byref(port), callback, ctypes.byref(notifier)
+        )
+        if not self._root:
+            raise OSError("IORegisterForSystemPower refused")
+        try:
+            source = self._io.IONotificationPortGetRunLoopSource(port)
+            self._core.CFRunLoopAddSource(self._core.CFRunLoopGetCurrent(), source, self._mode)
+            while not self._stopping.is_set():
+                self._core.CFRunLoopRunInMode(self._mode, _LOOKS_S, False)
+        finally:
+            self._io.IODeregisterForSystemPower(ctypes.byref(notifier))
+            self._io.IOServiceClose(self._root)
+            self._io.IONotificationPortDestroy(port)
+
+    def allow(self, number: int) -> None:
+        self._io.IOAllowPowerChange(self._root, number)
+
+    def refuse(self, number: int) -> None:
+        self._io.IOCancelPowerChange(self._root, number)
+
+    def stop(self) -> None:
+        """Have `listen` return soon."""
+        self._stopping.set()
+
+
+def this_machine() -> Power | None:
+    """None where nothing is told."""
+    return MacPower() if platform.system() == "Darwin" else None

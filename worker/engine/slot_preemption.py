@@ -1,0 +1,55 @@
+"""Preemption of slots in a full batch, as a pure decision.
+
+A prompt becomes overdue some time after its arrival (`Prefilling`). An overdue sequence may take
+the slot of the row that has held its slot longest, once that row has held it for a multiple of the
+estimated work of the newcomer; never the slot of a row that will end sooner than the newcomer
+would. The preempted row is parked: it keeps its KV cache, and gets the next free slot. So an
+overdue sequence waits for at most a few times its own work, and a long answer loses at most a fifth
+of its time to short ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_TURN = 4.0
+"""A row keeps its slot for this multiple of the work of the sequence that wants it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingSequence:
+    """A sequence that is ready to decode and has no slot.
+
+    Attributes:
+        overdue_at: when it may take the slot of another row.
+        priority: 0 is the most urgent.
+        work_s: estimated seconds from its start to its end.
+    """
+
+    overdue_at: float
+    priority: int
+    work_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingSlot:
+    """A row that decodes: `since` when, on the same clock, and for at most `left_s` more."""
+
+    priority: int
+    since: float
+    left_s: float
+
+
+def row_to_preempt(
+    waiting: WaitingSequence, placed: Sequence[DecodingSlot], now: float
+) -> int | None:
+    """The index of the row that loses its slot; None if no row has to yet."""
+    if waiting.overdue_at > now:
+        return None
+    candidates = [
+        (each.since, index)
+        for index, each in enumerate(placed)
+        if each.priority >= waiting.priority
+        and now - each.since > _TURN * waiting.work_s
+        and each.left_s > waiting.work_s
+    ]
+    return min(candidates)[1] if candidates else None

@@ -1,0 +1,1 @@
+"""Engine processes as the agent sees them: started, watched, restarted."""

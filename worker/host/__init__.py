@@ -1,0 +1,1 @@
+"""The machine that a worker runs on: hardware, CPU usage, memory footprint."""

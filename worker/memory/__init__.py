@@ -1,0 +1,1 @@
+"""Memory limits of a worker, and what happens when it exceeds them."""

@@ -1,0 +1,1 @@
+"""The state of each request on this worker."""

@@ -1,0 +1,1 @@
+"""The queue of a worker: admission, engine selection, prefetch, crash attribution."""

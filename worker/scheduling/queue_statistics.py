@@ -1,0 +1,97 @@
+"""What a queue did: counts and waits by priority, and how fast it drains."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shared.messages.events import LevelStatus, QueueStatus
+from shared.messages.request import PRIORITIES, Priority
+
+_RATE_WINDOW_S = 30.0
+_KEPT_WAITS = 512
+_UNKNOWN_RETRY_S = 1.0
+_SHORTEST_RETRY_S = 0.1
+_LONGEST_RETRY_S = 60.0
+
+
+@dataclass(slots=True)
+class _Level:
+    admitted: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    promoted: int = 0
+    waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_WAITS))
+
+
+class QueueStatistics:
+    """Counts since the start; waits of the last requests; the rate of the last half minute.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._levels: dict[Priority, _Level] = {level: _Level() for level in PRIORITIES}
+        self._left: deque[float] = deque()
+        self._started_at = clock()
+        self._booked_until = 0.0
+
+    def admitted(self, level: Priority, wait_s: float) -> None:
+        self._levels[level].admitted += 1
+        self._levels[level].waits_s.append(wait_s)
+        self.left()
+
+    def left(self) -> None:
+        """A request left the queue, to be served or not."""
+        self._left.append(self._clock())
+
+    def rejected(self, level: Priority) -> None:
+        self._levels[level].rejected += 1
+
+    def dropped(self, level: Priority) -> None:
+        self._levels[level].dropped += 1
+
+    def promoted(self, level: Priority) -> None:
+        self._levels[level].promoted += 1
+
+    @property
+    def drain_per_s(self) -> float:
+        """How many requests leave the queue in a second."""
+        now = self._clock()
+        while self._left and now - self._left[0] > _RATE_WINDOW_S:
+            self._left.popleft()
+        window_s = min(_RATE_WINDOW_S, now - self._started_at)
+        return len(self._left) / window_s if window_s > 0 else 0.0
+
+    def book_retry_ms(self) -> int:
+        """When the next one that found the queue full may come again: each gets the next place
+        that becomes free, so that they do not all come back at once."""
+        now, rate = self._clock(), self.drain_per_s
+        if rate == 0:
+            return int(_UNKNOWN_RETRY_S * 1000)
+        self._booked_until = max(now, self._booked_until) + 1 / rate
+        self._booked_until = min(self._booked_until, now + _LONGEST_RETRY_S)
+        return int(1000 * max(_SHORTEST_RETRY_S, self._booked_until - now))
+
+    def status(self, queued: dict[Priority, int], room: dict[Priority, int]) -> QueueStatus:
+        levels = {
+            name: LevelStatus(
+                queued=queued.get(name, 0),
+                admitted=level.admitted,
+                rejected=level.rejected,
+                dropped=level.dropped,
+                promoted=level.promoted,
+                wait_p50_ms=_percentile_ms(level.waits_s, 0.5),
+                wait_p95_ms=_percentile_ms(level.waits_s, 0.95),
+            )
+            for name, level in self._levels.items()
+        }
+        return QueueStatus(levels=levels, room=room, drain_per_s=round(self.drain_per_s, 2))
+
+
+def _percentile_ms(waits_s: deque[float], share: float) -> float:
+    if not waits_s:
+        return 0.0
+    ordered = sorted(waits_s)
+    return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)

@@ -1,0 +1,67 @@
+"""What a client is told of its request besides tokens: where it stands, and that it lives."""
+
+import time
+from collections.abc import Callable
+
+from shared.inboxes import PROBE_INTERVAL_S
+from shared.messages.stream import KEEP_ALIVE_S
+from worker.models.catalogue import ModelCatalogue
+from worker.requests.active_request import ActiveRequest
+from worker.streams.publisher import ClientMessage, PublishBatch
+
+_PROGRESS_INTERVAL_S = 0.5
+
+
+class StreamStatus:
+    """Sends the status messages of streams.
+
+    Args:
+        models: who tells how far a model is.
+        put: hands messages to the publisher.
+    """
+
+    def __init__(self, models: ModelCatalogue, put: Callable[[PublishBatch], None]) -> None:
+        self._models = models
+        self._put = put
+
+    def accepted(self, request: ActiveRequest) -> None:
+        """Tell that it is answered for."""
+        if (message := request.accepted_message()) is not None:
+            self._put(PublishBatch(client_messages=[ClientMessage.to_all(request, message)]))
+
+    def send(self, request: ActiveRequest) -> None:
+        """Tell all who listen how it stands."""
+        message = request.state_message()
+        request.last_sent_at = time.monotonic()
+        if message is not None:
+            self._put(PublishBatch(client_messages=[ClientMessage.to_all(request, message)]))
+
+    def renew(self, request: ActiveRequest, now: float) -> None:
+        """Tell what has changed while it waits for its model, and that it lives, if it is time."""
+        silent_s = now - request.last_sent_at
+        if silent_s >= (PROBE_INTERVAL_S if request.inboxes.doubtful else KEEP_ALIVE_S):
+            self.send(request)
+        elif request.status == "loading" and silent_s >= _PROGRESS_INTERVAL_S:
+            self._send_loading(request)
+
+    def replay(self, request: ActiveRequest, inbox: str, choice: int | None, index: int) -> None:
+        """Say again to one inbox what was said from a token index on."""
+        said = request.replay(choice, index)
+        accepted = request.accepted_message()
+        if accepted is not None and request.end is None and not index:
+            said.insert(0, accepted)
+        self._put(
+            PublishBatch(
+                client_messages=[ClientMessage(request, message, (inbox,)) for message in said]
+            )
+        )
+
+    def _send_loading(self, request: ActiveRequest) -> None:
+        model = self._models[request.model]
+        progress = model.overall_progress
+        if model.state == "warm":
+            request.status, request.progress = "queued", None
+            self.send(request)
+        elif progress is not None and round(progress, 2) != request.progress:
+            request.progress = round(progress, 2)
+            self.send(request)
