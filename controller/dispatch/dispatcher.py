@@ -19,7 +19,7 @@ from controller.requests.instructions import Instructions
 from controller.requests.metrics import ControllerMetrics
 from controller.requests.request import WORKER_FAULTS, ClientRequest, WorkerRejection
 from controller.requests.transitions import Trigger
-from controller.routing import TEMPORARY, NoRoute
+from controller.routing import NoRoute, nearest
 from shared.errors import ERROR_CODES, ClusterError, is_retryable
 from shared.ids import BootId, WorkerId
 from shared.messages.events import TokensEmitted
@@ -165,9 +165,9 @@ class Dispatcher:
         if error.code == "queue_full":
             for view in self._registry.workers:
                 view.queue_full_count += 1
-        why: ClusterError = all_rejected(request) if request.rejected else error
-        if error.code in TEMPORARY and why.code not in TEMPORARY:
-            why = error  # of the workers that did not reject it
+        why: ClusterError = error
+        if request.rejected:  # the others are ineligible
+            why = nearest([all_rejected(request), error])
         # Why the last attempt failed says more than that nobody else is there.
         self._fire(request, "finish_asked", request.last_error or StreamError.from_exception(why))
 

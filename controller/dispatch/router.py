@@ -18,6 +18,7 @@ from controller.routing import (
     RouteDecision,
     RouteQuery,
     find_ineligibility,
+    nearest,
     policy_named,
     select_worker,
 )
@@ -165,16 +166,16 @@ def waiting_kind(request: ClientRequest, query: RouteQuery) -> Hashable:
 
 
 def all_rejected(request: ClientRequest) -> Unavailable:
-    """Why no worker takes it, as they said; the code is of one that gets over it, if any does."""
+    """Why no worker takes it, as they said; where they are alike, the last one."""
     refusals = [each.refusal for each in request.rejected.values()]
-    nearest = ([each for each in refusals if each.code in TEMPORARY] or refusals)[-1]
+    told = nearest(refusals[::-1])
     waits = [each.retry_after_ms for each in refusals if each.retry_after_ms is not None]
     others = len(refusals) - _MOST_NAMED
     more = [f"{others} others refused"] if others > 0 else []
     return Unavailable(
         "; ".join([*more, *(refusal.message for refusal in refusals[-_MOST_NAMED:])]),
-        code=nearest.code,
-        param=nearest.param,
+        code=told.code,
+        param=told.param,
         retry_after_ms=min(waits, default=None),
     )
 

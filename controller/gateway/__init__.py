@@ -1,1 +1,1 @@
-"""The HTTP edge (its issue is not done yet)."""
+"""The HTTP gateway: OpenAI's and Anthropic's APIs in front of a cluster."""

@@ -5,7 +5,13 @@ why, `ttft_prediction` how long the others take to the first token, `policies` p
 `selection` combines them.
 """
 
-from controller.routing.ineligibility import TEMPORARY, Ineligibility, NoRoute, find_ineligibility
+from controller.routing.ineligibility import (
+    TEMPORARY,
+    Ineligibility,
+    NoRoute,
+    find_ineligibility,
+    nearest,
+)
 from controller.routing.policies import Policy, policy_named
 from controller.routing.route_query import RouteQuery
 from controller.routing.selection import RouteDecision, select_worker
@@ -18,6 +24,7 @@ __all__ = [
     "RouteDecision",
     "RouteQuery",
     "find_ineligibility",
+    "nearest",
     "policy_named",
     "select_worker",
 ]

@@ -1,7 +1,9 @@
 """Who cannot serve a request, and why."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from controller.fleet.worker_view import WorkerView
 from controller.routing.route_query import RouteQuery
@@ -45,6 +47,18 @@ class Ineligibility:
         return self.code in TEMPORARY or self.may_return
 
 
+class Reason(Protocol):
+    """Why a request was not served: an `Ineligibility`, a worker's rejection, or an error."""
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def retry_after_ms(self) -> int | None: ...
+
+
+R = TypeVar("R", bound=Reason)
+
 GONE = Ineligibility("no_worker", "ended a moment ago", may_return=True)
 
 
@@ -64,7 +78,8 @@ class NoRoute(Unavailable):
     def __init__(
         self, query: RouteQuery, ineligibilities: Ineligibilities, *, nobody: bool = False
     ) -> None:
-        code = _code(ineligibilities)
+        found = list(ineligibilities.values())
+        code = nearest(found).code if found else "no_worker"
         waits = [found.retry_after_ms for found in ineligibilities.values() if found.retry_after_ms]
         super().__init__(
             _message(query, ineligibilities),
@@ -176,19 +191,23 @@ def _unmet(report: WorkerReport, requires: Requirements) -> str | None:
     return None
 
 
-def _code(ineligibilities: Ineligibilities) -> str:
-    """The code of the workers nearest to serving the request; of several, the one that passes
-    first, since that is when to send the request again."""
-    codes = {found.code for found in ineligibilities.values()}
+def nearest(reasons: Sequence[R]) -> R:
+    """Of the reasons why a request was not served, the one to tell its client: that of a worker
+    which could serve it, and of several such the one that passes first, since that is when to send
+    the request again. The first of those that are alike.
+
+    Raises:
+        ValueError: there are no reasons.
+    """
+    codes = {reason.code for reason in reasons}
     for far in _FAR:
         if len(codes) > 1:
             codes.discard(far)
-    nearest = [found for found in ineligibilities.values() if found.code in codes]
-    return min(nearest, key=_passes_after_ms).code if nearest else "no_worker"
+    return min((one for one in reasons if one.code in codes), key=_passes_after_ms)
 
 
-def _passes_after_ms(found: Ineligibility) -> int:
-    return _LONGEST_RETRY_MS if found.retry_after_ms is None else found.retry_after_ms
+def _passes_after_ms(reason: Reason) -> float:
+    return math.inf if reason.retry_after_ms is None else reason.retry_after_ms
 
 
 def _message(query: RouteQuery, ineligibilities: Ineligibilities) -> str:

@@ -16,6 +16,7 @@ from shared.cli.options import (
 )
 from shared.cli.outcomes import Outcome, tell
 from shared.cli.progress import LoadDisplay
+from shared.cli.services.service import label_of
 from shared.cli.session import with_cluster
 from shared.cli.worker_orders import drain, named, shown_on
 from shared.client import Cluster
@@ -33,9 +34,9 @@ drained stays away until it is started again.
   cluster drain mac-2 --deadline 0        its streams go on elsewhere at once
 """
 
-_BRING_BACK = """To bring a worker back, run `worker` on its machine, or start its service:
-  macOS  launchctl kickstart gui/$UID/mlx-nats-cluster.worker
-  Linux  systemctl --user start mlx-nats-cluster.worker"""
+_BRING_BACK = f"""To bring a worker back, run `worker` on its machine, or start its service:
+  macOS  launchctl kickstart gui/$UID/{label_of("worker")}
+  Linux  systemctl --user start {label_of("worker")}"""
 
 
 @click.command(help=_HELP)

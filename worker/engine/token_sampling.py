@@ -140,7 +140,7 @@ def sample_filtered(
 
 
 def sample_full_vocabulary(scores: mx.array, keys: mx.array, group: SamplingGroup) -> mx.array:
-    """As `draw_filtered`, with the whole vocabulary in order."""
+    """As `sample_filtered`, with the whole vocabulary in order."""
     return sample_filtered(scores, keys, group, (scores.shape[-1],))
 
 

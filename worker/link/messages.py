@@ -254,7 +254,8 @@ class SequenceCached:
 
 @dataclass(frozen=True, slots=True)
 class SequenceMeasured:
-    """What is kept of the text that ends with a block; the others are those of `TextFigures`."""
+    """How much is cached of the sequence that ends with a block; for the other fields see
+    `SequenceStatistics`."""
 
     end: str
     tokens: int

@@ -79,6 +79,16 @@ def test_the_code_is_of_a_full_worker_where_the_others_rejected_it() -> None:
     assert (error.code, error.retry_after_ms) == ("queue_full", 1000)
 
 
+def test_of_a_rejection_and_a_full_worker_it_is_the_one_that_passes_first() -> None:
+    driven = Driven("w1", "w2")
+    driven.hear("w2", queued_requests=10, max_queue_depth=10)
+    driven.ask()
+    driven.reject(driven.next_sent(), "memory_pressure", retry_after_ms=9000)
+    driven.pass_time(5.1)
+    error = driven.error()
+    assert (error.code, error.retry_after_ms) == ("queue_full", 1000)
+
+
 def test_a_worker_that_started_again_may_take_what_its_last_boot_rejected() -> None:
     driven = Driven("w1")
     driven.ask()
