@@ -45,6 +45,8 @@ from shared.tasks import Tasks
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 2.0
+_LATE_S = 0.1
+"""A timer that comes so late tells that this process stood still."""
 _AGAIN_S = 0.1
 _CONFIRMED_S = 0.5
 """A leader that was away asks the other controllers if JetStream has not answered by then."""
@@ -269,5 +271,15 @@ class Leader:
         self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._on_timer)
 
     def _on_timer(self) -> None:
+        late_s = time.monotonic() - self._timer_at
         self._timer, self._timer_at = None, math.inf
+        if late_s > _LATE_S:
+            self._tasks.start(self._hear_first())
+        else:
+            self.on(TimePassed())
+
+    async def _hear_first(self) -> None:
+        """Answers of workers may wait unread: after a message there and back they have been heard,
+        and no client is told that it waits after it was told the end."""
+        await self._link.check()
         self.on(TimePassed())
