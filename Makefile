@@ -17,7 +17,7 @@ DEMO_QUESTION := What is the capital of France?
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos simulate architectures test test-all test-agents check format docs bench lock clean
+.PHONY: help setup demo chaos simulate architectures test test-all test-agents check format docs bench wheel lock clean
 
 help: ## show this list
 	@grep -E '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -65,8 +65,11 @@ bench: setup ## tokens/s through the cluster beside plain BatchGenerator
 bench-%: setup ## one of benchmarks/: bench-as-it-comes, -decode, -stall, -long-context (docs/benchmarks.md)
 	@$(BIN)/python -m benchmarks.$(subst -,_,$*)
 
+wheel: $(STAMP)/python ## dist/mlx_nats_cluster-*.whl, to install elsewhere (docs/install.md)
+	@$(BIN)/python -m hatchling build -t wheel
+
 lock: ## renew the pinned requirements from pyproject.toml (needs uv)
-	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --extra all --extra dev --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --upgrade -o requirements.txt
 	uv pip compile pyproject.toml deploy/containers/build.in --constraint requirements.txt \
 	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate \

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -183,17 +182,3 @@ def test_the_node_client_reads_a_tool_call(demo_cluster: ClusterProcess) -> None
     arguments = json.loads(call["function"]["arguments"])
     assert arguments["city"] in ("Paris", "Rome") and arguments["days"] in (1, 2)
     assert call.keys() == {"id", "type", "function"} and arguments.keys() == {"city", "days"}
-
-
-@pytest.mark.parametrize(
-    ("page", "number"),
-    [("docs/client.md", number) for number in range(5)],
-)
-def test_the_programs_in_the_docs_work(
-    demo_cluster: ClusterProcess, page: str, number: int
-) -> None:
-    program = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)[number]
-    program = program.replace("nats://127.0.0.1:4222", demo_cluster.url)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout) > 10

@@ -29,6 +29,7 @@ from shared.discovery.selection import may_follow, servers_to_follow
 from shared.errors import NoResponders, RequestTimedOut, SettingsError
 from shared.ids import WorkerId
 from shared.logs import LogStore, set_up_logging
+from shared.python_module import python_module
 from shared.service import StopRequest, run_on_bus, run_service
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
@@ -199,7 +200,7 @@ def _check(settings: ClusterSettings, *, as_json: bool) -> int:
     plan = engine_plan(settings)
     threads = settings.worker.engines.fixed_threads or available_cores()
     command = [
-        *(sys.executable, "-m", "worker.engine.check", "--threads", str(threads)),
+        *(*python_module("worker.engine.check"), "--threads", str(threads)),
         *("--engines", str(plan.count), "--why", plan.why),
     ]
     return subprocess.run([*command, *(["--json"] if as_json else [])], check=False).returncode

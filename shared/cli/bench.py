@@ -19,7 +19,7 @@ takes its share of the machine. Close everything else; on a Mac plug it in.
 """
 
 
-@click.group(cls=LazyGroup, package="shared.cli.benches", summaries=_BENCHES, help=_HELP)
+@click.group(cls=LazyGroup, package=f"{__package__}.benches", summaries=_BENCHES, help=_HELP)
 @version_option("cluster bench")
 def command() -> None:
     pass

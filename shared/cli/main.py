@@ -38,7 +38,7 @@ _HELP = """Use and look after a cluster of MLX workers.
 """
 
 
-@click.group(cls=LazyGroup, package="shared.cli", summaries=_COMMANDS, help=_HELP)
+@click.group(cls=LazyGroup, package=__package__ or "", summaries=_COMMANDS, help=_HELP)
 @version_option("cluster")
 def main() -> None:
     # Errors are shown by the commands; the libraries' own warnings are for services.

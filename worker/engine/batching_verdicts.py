@@ -19,7 +19,7 @@ from worker.engine.caches import leaves
 
 DATA = Path(__file__).with_name("verdicts.json")
 _MODULES = "mlx_lm.models."
-_OURS = "worker.engine."
+_OURS = f"{__package__}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from shared.python_module import python_module
+
 _WHEELS = ("ngsolve-openblas", "cmeel-openblas")
 _loaded: list[ctypes.CDLL] = []
 
@@ -75,7 +77,7 @@ def _is_dynamic(file: Path) -> bool:
 
 def _survives_trial(file: Path) -> bool:
     """Whether a child process gets through a small matrix product."""
-    command = [sys.executable, "-m", "worker.engine.blas", str(file)]
+    command = [*python_module("worker.engine.blas"), str(file)]
     return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
 
 

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -15,6 +14,7 @@ import orjson
 import psutil
 
 from shared.errors import DecodeError
+from shared.python_module import python_module
 from shared.settings.worker import EnginesSettings
 from worker.engine_process.exit import EngineExit
 from worker.host.machine import environment_with_threads
@@ -174,7 +174,7 @@ class EngineProcess:
         """Start a process that inherits these two descriptors."""
         descriptors = ("--fd", str(channel), "--activity-fd", str(activity))
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "worker.engine", *descriptors),
+            *(*python_module("worker.engine"), *descriptors),
             *self._arguments,
             pass_fds=[channel, activity],
             stdin=asyncio.subprocess.DEVNULL,

@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import os
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -14,6 +13,7 @@ from pathlib import Path
 from shared.errors import ModelError
 from shared.ids import is_hub_id
 from shared.messages.files import FilesOffer
+from shared.python_module import python_module
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ async def download(
     """
     if not is_hub_id(repo):
         raise ModelError(f"{repo} is no id of the hub (owner/name)")
-    command = [sys.executable, "-m", "worker.models.fetch_process", f"--repo={repo}"]
+    command = [*python_module("worker.models.fetch_process"), f"--repo={repo}"]
     if revision is not None:
         command.append(f"--revision={revision}")
     if trust_remote_code:

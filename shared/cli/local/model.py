@@ -1,9 +1,9 @@
 """The model that a cluster on this machine serves."""
 
 import subprocess
-import sys
 from typing import Any
 
+from shared.cli.local.programs import our_program
 from shared.errors import ModelError
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL
@@ -23,6 +23,6 @@ def fetch_demo_model(settings: ClusterSettings) -> None:
         ModelError: it could not be fetched; why is on stderr.
     """
     if DEMO_MODEL in settings.pre_warmed_models and DEMO_MODEL not in settings.models:
-        command = [sys.executable, "-m", "worker.main", "--fetch", DEMO_MODEL]
+        command = [our_program("worker"), "--fetch", DEMO_MODEL]
         if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode != 0:
             raise ModelError("the demo model is not there; see above")

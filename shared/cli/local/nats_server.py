@@ -5,7 +5,6 @@ import contextlib
 import json
 import re
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from shared.cli.local.child import Child
 from shared.cli.local.kept import local_address
 from shared.cli.local.programs import nats_server
 from shared.errors import ClusterError, SettingsError
+from shared.python_module import python_module
 
 _START_LIMIT_S = 15.0
 _POLL_S = 0.02
@@ -40,7 +40,7 @@ class NatsServer:
         self._access = access
         self._config = folder / "nats-server.json"
         self._ports = folder / "ports"
-        wrapper = [sys.executable, "-m", "shared.cli.local.lifeline"]
+        wrapper = python_module("shared.cli.local.lifeline")
         self.child = Child(
             "nats",
             [*wrapper, nats_server(), "--config", str(self._config)],
