@@ -1,1 +1,1 @@
-"""Brings requests to workers: route, offer, retry, wait for capacity. Pure values."""
+"""Brings requests to workers: routing, offers, retries, waiting for capacity. Pure values."""

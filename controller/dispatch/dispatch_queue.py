@@ -1,7 +1,7 @@
 """Dispatches on their way to workers: held a moment so that those for one worker go in one message,
 then sent, then answered one by one. Plain state; seconds of any monotonic clock.
 
-A lane has the dispatches for one boot of a worker that a model can serve in one batch.
+A lane holds the dispatches of one model for one boot of a worker: they can run in one batch.
 """
 
 import itertools
@@ -20,17 +20,17 @@ from shared.messages.events import WorkerReport
 from shared.settings.controller import DispatchSettings
 
 _ENVELOPE_BYTES = 1024
-"""What a message has beside its dispatches, at most."""
+"""Maximum size of a message without its dispatches."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchOutcome:
-    """What became of an offer: `refusal` is None where the worker has it.
+    """The result of an offer: `refusal` is None if the worker accepted the request.
 
     Attributes:
-        attempt: that was offered.
-        boot_id: that answered.
-        unknown: the worker did not answer; it may have it.
+        attempt: the attempt that was offered.
+        boot_id: of the worker that answered.
+        unknown: the worker did not answer, and may have the request.
     """
 
     request: ClientRequest
@@ -45,23 +45,24 @@ class _Worker:
     """One boot of a worker.
 
     Attributes:
-        most: dispatches that it takes in a message.
-        sent: numbers of messages that it has not answered.
+        max_per_message: dispatches that it accepts in one message.
+        sent: numbers of the messages that it has not answered.
+        paused_until: until then only high priority is sent.
     """
 
     id: WorkerId
     boot_id: BootId
-    most: int
+    max_per_message: int
     target: BatchTarget
-    lanes: "dict[ModelId, _WorkerQueue]" = field(default_factory=dict)
+    lanes: "dict[ModelId, _Lane]" = field(default_factory=dict)
     sent: set[int] = field(default_factory=set)
     paused_until: float = float("-inf")
 
 
 @dataclass(slots=True, eq=False)
-class _WorkerQueue:
+class _Lane:
     worker: _Worker
-    holding: DispatchBatching
+    batching: DispatchBatching
     held: "list[_Entry]" = field(default_factory=list)
 
 
@@ -81,8 +82,9 @@ class _Sent:
 
 
 class DispatchQueue:
-    """Args:
-    totals: counts what is sent.
+    """
+    Args:
+        totals: counts the dispatches and messages that are sent.
 
     Attributes:
         max_bytes: of a message.
@@ -100,44 +102,44 @@ class DispatchQueue:
         self._term = term
         self._settings = settings
         self._workers: dict[tuple[WorkerId, BootId], _Worker] = {}
-        self._held: dict[ClientRequest, _WorkerQueue] = {}
+        self._held: dict[ClientRequest, _Lane] = {}
         self._sent: dict[int, _Sent] = {}
-        self._due: Deadlines[_WorkerQueue | int] = Deadlines()
+        self._due: Deadlines[_Lane | int] = Deadlines()
         self.max_bytes = max_bytes
         self._totals = totals
         self._numbers = itertools.count(1)
 
     def configure(self, settings: DispatchSettings) -> None:
-        """Go by other settings, from the next message on."""
+        """Apply new settings, from the next message on."""
         self._settings = settings
 
     @property
     def next_at(self) -> float:
-        """When `pop_due` has something to do."""
+        """When `pop_due` is due."""
         return self._due.next_at
 
     def __len__(self) -> int:
-        """Offers that were not answered yet."""
+        """Number of offers that were not answered yet."""
         return len(self._held) + sum(len(sent.entries) for sent in self._sent.values())
 
     def add(
         self, report: WorkerReport, request: ClientRequest, now: float
     ) -> Sequence[SendDispatches]:
-        """Hold an offer until it is due; returns what is to be sent now."""
+        """Hold an offer until it is due. Return the messages to send now."""
         worker = self._worker(report)
         assert request.model is not None
         lane = self._lane(worker, request.model)
         lane.held.append(_Entry(request, request.attempt, request.dispatch_json(now), now))
         self._held[request] = lane
-        lane.holding.came(request.level, now)
-        due_at = lane.holding.due_at(worker.paused_until if request.level != "high" else 0.0)
+        lane.batching.added(request.level, now)
+        due_at = lane.batching.due_at(worker.paused_until if request.level != "high" else 0.0)
         if due_at <= now:
             return self._send_held(lane, now)
         self._due.set(lane, due_at)
         return ()
 
     def withdraw(self, request: ClientRequest) -> bool:
-        """Whether an offer was held still: then it is not sent."""
+        """Remove an offer that is still held. Return False if it is not held any more."""
         lane = self._held.pop(request, None)
         if lane is None:
             return False
@@ -145,12 +147,12 @@ class DispatchQueue:
         return True
 
     def pop_due(self, now: float) -> tuple[list[SendDispatches], list[DispatchOutcome]]:
-        """What is to be sent now, and of which offers nobody knows whether they arrived."""
+        """Return the messages to send now, and the offers that were not answered in time."""
         messages: list[SendDispatches] = []
-        lost: list[DispatchOutcome] = []
+        unanswered: list[DispatchOutcome] = []
         for due in self._due.pop_due(now):
-            if isinstance(due, _WorkerQueue):
-                due_at = due.holding.due_at(due.worker.paused_until)
+            if isinstance(due, _Lane):
+                due_at = due.batching.due_at(due.worker.paused_until)
                 if due_at > now and due.held:
                     self._due.set(due, due_at)
                 else:
@@ -158,82 +160,87 @@ class DispatchQueue:
             else:
                 worker = self._sent[due].worker
                 message = f"worker {worker.id} does not answer"
-                lost += self._lose(due, Refusal(code="worker_lost", message=message))
-        return messages, lost
+                refusal = Refusal(code="worker_lost", message=message)
+                unanswered += self._fail_unanswered(due, refusal)
+        return messages, unanswered
 
     def answered(
         self, number: int, reply: DispatchReply | None, now: float
     ) -> list[DispatchOutcome]:
-        """What a worker says to each offer of a message; nothing where that is too late.
+        """Return the outcome of each offer of a message; nothing if the answer is too late.
 
         Args:
-            reply: None where nobody listens there.
+            reply: None if nobody subscribes to the subject of the worker.
         """
         sent = self._sent.get(number)
         if sent is None:
             return []
         worker = sent.worker
         if reply is None:
-            gone = f"worker {worker.id} is not there"
-            return self._settle(number, Refusal(code="worker_lost", message=gone))
+            message = f"worker {worker.id} does not listen"
+            return self._settle(number, Refusal(code="worker_lost", message=message))
         if len(reply.results) != len(sent.entries):
-            wrong = f"{len(reply.results)} results instead of {len(sent.entries)}"
-            message = f"worker {worker.id} answered {wrong}"
-            return self._lose(number, Refusal(code="internal_error", message=message))
+            counts = f"{len(reply.results)} results for {len(sent.entries)} dispatches"
+            message = f"worker {worker.id} answered {counts}"
+            return self._fail_unanswered(number, Refusal(code="internal_error", message=message))
         worker.target.answered(sent.sent_at - sent.entries[0].held_at, now - sent.sent_at)
         self._close(number)
-        answers = []
+        outcomes = []
         for entry, result in zip(sent.entries, reply.results, strict=True):
             refusal = result.refusal
             if refusal is not None and refusal.code in TEMPORARY:
                 worker.paused_until = now + PAUSE_S
-            answers.append(DispatchOutcome(entry.request, entry.attempt, refusal, reply.boot_id))
-        return answers
+            outcomes.append(DispatchOutcome(entry.request, entry.attempt, refusal, reply.boot_id))
+        return outcomes
 
     def worker_gone(self, id: WorkerId, boot_id: BootId) -> list[DispatchOutcome]:
-        """Wait no longer for answers of this boot."""
+        """Return the outcome of each offer to a boot that is gone."""
         worker = self._workers.pop((id, boot_id), None)
         if worker is None:
             return []
         refusal = Refusal(code="worker_lost", message=f"worker {id} is gone")
-        answers = [each for number in list(worker.sent) for each in self._lose(number, refusal)]
+        outcomes = [
+            each for number in list(worker.sent) for each in self._fail_unanswered(number, refusal)
+        ]
         for lane in worker.lanes.values():
-            answers += [
+            outcomes += [
                 DispatchOutcome(entry.request, entry.attempt, refusal)
-                for entry in self._taken_out(lane)
+                for entry in self._remove_held(lane)
             ]
-        return answers
+        return outcomes
 
     def _worker(self, report: WorkerReport) -> _Worker:
         worker = self._workers.get((report.id, report.boot_id))
         if worker is None:
-            most = max(1, min(report.dispatches_per_message, self._settings.max_batch))
-            worker = _Worker(report.id, report.boot_id, most, BatchTarget(most))
+            limit = max(1, min(report.dispatches_per_message, self._settings.max_batch))
+            worker = _Worker(report.id, report.boot_id, limit, BatchTarget(limit))
             self._workers[report.id, report.boot_id] = worker
         return worker
 
-    def _lane(self, worker: _Worker, model: ModelId) -> _WorkerQueue:
+    def _lane(self, worker: _Worker, model: ModelId) -> _Lane:
         lane = worker.lanes.get(model)
         if lane is None:
-            lane = _WorkerQueue(worker, DispatchBatching(self._settings, worker.target))
+            lane = _Lane(worker, DispatchBatching(self._settings, worker.target))
             worker.lanes[model] = lane
         return lane
 
-    def _taken_out(self, lane: _WorkerQueue) -> "list[_Entry]":
+    def _remove_held(self, lane: _Lane) -> "list[_Entry]":
         held, lane.held = lane.held, []
-        lane.holding.went()
+        lane.batching.sent()
         self._due.drop(lane)
         for entry in held:
             self._held.pop(entry.request, None)
         return held
 
-    def _send_held(self, lane: _WorkerQueue, now: float) -> list[SendDispatches]:
+    def _send_held(self, lane: _Lane, now: float) -> list[SendDispatches]:
         limit = self.max_bytes - _ENVELOPE_BYTES
         messages: list[SendDispatches] = []
         batch: list[_Entry] = []
         size = 0
-        for entry in self._taken_out(lane):
-            if batch and (len(batch) == lane.worker.most or size + len(entry.body) > limit):
+        for entry in self._remove_held(lane):
+            if batch and (
+                len(batch) == lane.worker.max_per_message or size + len(entry.body) > limit
+            ):
                 messages.append(self._send(lane.worker, batch, now))
                 batch, size = [], 0
             batch.append(entry)
@@ -252,7 +259,7 @@ class DispatchQueue:
         payload = encode_batch(self._controller, self._term, [entry.body for entry in entries])
         return SendDispatches(worker.id, number, payload)
 
-    def _lose(self, number: int, refusal: Refusal) -> list[DispatchOutcome]:
+    def _fail_unanswered(self, number: int, refusal: Refusal) -> list[DispatchOutcome]:
         return self._settle(number, refusal, unknown=True)
 
     def _settle(
@@ -264,7 +271,7 @@ class DispatchQueue:
         ]
 
     def _close(self, number: int) -> Sequence[_Entry]:
-        """Nothing more is expected for a message."""
+        """Forget a message and return its offers."""
         sent = self._sent.pop(number)
         sent.worker.sent.discard(number)
         self._due.drop(number)

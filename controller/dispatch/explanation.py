@@ -1,11 +1,11 @@
-"""A decision of the routing, in words that people and programs read."""
+"""A routing decision as a `Route`, for people and programs."""
 
 from controller.routing import NoRoute, RouteDecision, RouteQuery
 from controller.routing.policies import Candidate
 from shared.ids import ControllerId, SkillName
 from shared.messages.routes import ForecastMs, Route, RouteCandidate, RouteObstacle
 
-_MOST_LISTED = 50
+_MAX_LISTED = 50
 
 
 def explained(
@@ -13,30 +13,30 @@ def explained(
     policy: str,
     skill: SkillName,
     query: RouteQuery,
-    decided: RouteDecision | NoRoute,
+    decision: RouteDecision | NoRoute,
 ) -> Route:
-    """What was decided for a need, and why; the chosen one stands first."""
-    listed = sorted(decided.ineligibilities.items())[:_MOST_LISTED]
-    out = [
+    """Return a decision and its reasons; the chosen worker is the first candidate."""
+    listed = sorted(decision.ineligibilities.items())[:_MAX_LISTED]
+    ineligible = [
         RouteObstacle(
             worker=worker, code=each.code, reason=each.reason, retry_after_ms=each.retry_after_ms
         )
         for worker, each in listed
     ]
-    others_out = len(decided.ineligibilities) - len(listed)
+    others_out = len(decision.ineligibilities) - len(listed)
     route = Route(
         controller=controller,
         policy=policy,
         skill=skill,
-        reason=decided.message if isinstance(decided, NoRoute) else decided.reason,
+        reason=decision.message if isinstance(decision, NoRoute) else decision.reason,
         home=query.home,
-        out=out,
+        out=ineligible,
         others_out=others_out,
     )
-    if isinstance(decided, NoRoute):
+    if isinstance(decision, NoRoute):
         return route
-    chosen = {"model": decided.model, "worker": decided.worker.id}
-    return route.model_copy(update={**chosen, "candidates": _candidates(decided)})
+    chosen = {"model": decision.model, "worker": decision.worker.id}
+    return route.model_copy(update={**chosen, "candidates": _candidates(decision)})
 
 
 def _candidates(decision: RouteDecision) -> list[RouteCandidate]:
@@ -45,7 +45,7 @@ def _candidates(decision: RouteDecision) -> list[RouteCandidate]:
     def order(candidate: Candidate) -> tuple[bool, float]:
         return candidate is not chosen, candidate.forecast.total_ms
 
-    return [_candidate(each) for each in sorted(decision.candidates, key=order)][:_MOST_LISTED]
+    return [_candidate(each) for each in sorted(decision.candidates, key=order)][:_MAX_LISTED]
 
 
 def _candidate(candidate: Candidate) -> RouteCandidate:

@@ -1,4 +1,4 @@
-"""What a request asks of a worker."""
+"""Builds the route query of a request."""
 
 from collections.abc import Collection, Sequence
 
@@ -16,64 +16,64 @@ def route_query_of(
     rules: Sequence[PromptRule],
     home: WorkerId | None,
     *,
-    reasons: bool = False,
+    may_reason: bool = False,
 ) -> RouteQuery:
-    """The need of a request with all that was said before it in its session.
+    """Return the route query of a request, with the earlier messages of its session.
 
     Args:
         rules: that workers apply to prompts before they compare them.
-        home: where its session was served.
-        reasons: of its answer something may be reasoning, or have to be kept from it.
+        home: the worker that served the session.
+        may_reason: the answer may contain reasoning, or reasoning must be suppressed.
     """
-    whole = request.whole
-    turns = cleaned(whole.turns, rules)
+    body = request.with_history
+    turns = cleaned(body.turns, rules)
 
-    abilities = _abilities(whole)
+    abilities = _abilities(body)
     known: dict[ModelId, Links] = {}
 
     def links(model: ModelId) -> Links:
         if model not in known:
-            found = prefix_links(model, whole, turns)
+            found = prefix_links(model, body, turns)
             known[model] = [(link.hex(), share) for link, share in found]
         return known[model]
 
     return RouteQuery(
         models=request.models,
-        requires=whole.requires,
-        level=whole.level,
-        text_bytes=whole.text_bytes(turns),
-        token_ids=sum(len(prompt) for prompt in whole.prompts if not isinstance(prompt, str)),
+        requires=body.requires,
+        level=body.level,
+        text_bytes=body.text_bytes(turns),
+        token_ids=sum(len(prompt) for prompt in body.prompts if not isinstance(prompt, str)),
         links=links,
         session=request.affinity,
         home=home,
         is_turn=request.session is not None,
         among_others=request.part_of is not None,
         abilities=abilities,
-        structured=reasons or _is_structured(whole, abilities),
+        structured=may_reason or _is_structured(body, abilities),
     )
 
 
-def _abilities(asked: InferenceRequest) -> frozenset[str]:
-    needed = []
-    if asked.tools and asked.usable_tools:
-        needed.append("tools")
-    if asked.structure is not None:
-        needed.append("schema")
-    if asked.continue_final_message:
-        needed.append("continuation")
-    return frozenset(needed)
+def _abilities(body: InferenceRequest) -> frozenset[str]:
+    abilities = []
+    if body.tools and body.usable_tools:
+        abilities.append("tools")
+    if body.structure is not None:
+        abilities.append("schema")
+    if body.continue_final_message:
+        abilities.append("continuation")
+    return frozenset(abilities)
 
 
-def _is_structured(asked: InferenceRequest, abilities: Collection[str]) -> bool:
-    """Whether there is more in it than text, or in the answer that it goes on with."""
-    sent = asked.resume.characters if asked.resume is not None else None
+def _is_structured(body: InferenceRequest, abilities: Collection[str]) -> bool:
+    """Whether the request, or the answer that it resumes, contains more than text."""
+    sent = body.resume.characters if body.resume is not None else None
     return (
-        bool(abilities or asked.chat_template_kwargs)
+        bool(abilities or body.chat_template_kwargs)
         or (sent is not None and bool(sent.reasoning or sent.tool_calls))
-        or asked.reasoning_effort not in (None, "none")
-        or asked.thinking_budget is not None
+        or body.reasoning_effort not in (None, "none")
+        or body.thinking_budget is not None
         or any(
             message.reasoning or message.tool_calls or message.tool_call_id
-            for message in asked.messages or []
+            for message in body.messages or []
         )
     )

@@ -1,4 +1,4 @@
-"""When an attempt that failed is followed by another one: exponential backoff with jitter."""
+"""The delay between a failed attempt and the next one: exponential backoff with jitter."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,10 @@ from shared.settings.controller import RetrySettings
 
 
 class RetrySchedule:
-    """Args:
-    draw: a random number from 0 to 1, so that requests that failed together do not come together.
+    """
+    Args:
+        rng: returns a random number from 0 to 1, so that requests that failed together are not
+            retried together.
     """
 
     def __init__(self, settings: RetrySettings, rng: Callable[[], float]) -> None:
@@ -15,14 +17,15 @@ class RetrySchedule:
         self._rng = rng
 
     def delay_s(self, failures: int) -> float | None:
-        """How long to wait after so many attempts failed, from 1 on; None where it is enough."""
+        """Return the delay after this many failed attempts, at least 1; None if there is no further
+        attempt."""
         settings = self._settings
         if not settings.enabled or failures >= settings.max_attempts:
             return None
-        return self.pause_s(failures)
+        return self.backoff_s(failures)
 
-    def pause_s(self, failures: int) -> float:
-        """The same, however often it is tried."""
+    def backoff_s(self, failures: int) -> float:
+        """Return the delay after this many failed attempts, regardless of the maximum."""
         settings = self._settings
         delay_ms = float(settings.initial_delay_ms)
         for _ in range(failures - 1):  # a power would overflow long after the limit is reached

@@ -1,5 +1,5 @@
-"""Finds a worker for a request: what it asks for, who is out for it, who of the others is
-picked."""
+"""Selects a worker for a request: builds its route query, excludes workers, applies the routing
+policy."""
 
 import contextlib
 from collections.abc import Callable, Collection, Hashable
@@ -28,13 +28,17 @@ from shared.messages.routes import Route
 from shared.settings import ClusterSettings
 from shared.settings.controller import RoutingSettings
 
-_MOST_NAMED = 10
-"""An error tells so many rejections; the others are counted."""
+_MAX_NAMED = 10
+"""Maximum number of rejections that an error message lists; the others are counted."""
 
 
 class Router:
-    """Args:
-    draw: a random number from 0 to 1.
+    """
+    Args:
+        rng: returns a random number from 0 to 1.
+
+    Attributes:
+        homes: the worker that served each session last.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class Router:
         self.homes = SessionAffinity(prefixes, ttl_s=_session_ttl_s(settings.controller.routing))
 
     def configure(self, settings: ClusterSettings) -> None:
-        """Go by other settings, from now on."""
+        """Apply new settings from now on."""
         routing = settings.controller.routing
         if routing.policy != self._policy.name:
             self._policy = policy_named(routing.policy)
@@ -62,40 +66,42 @@ class Router:
         self.homes.ttl_s = _session_ttl_s(routing)
 
     def query(self, request: ClientRequest, now: float) -> RouteQuery:
-        """What it asks of a worker."""
+        """Return the route query of a request."""
         affinity = request.affinity
         home = self.homes.home(affinity, now) if affinity is not None else None
         if request.query is not None:
             return request.query._replace(home=home)
-        hides = request.started or request.contents.reasoning_effort == "none"
-        reasons = hides and self._registry.has_reasoning(request.models)
-        return route_query_of(request, self._rules, home, reasons=reasons)
+        relevant = request.started or request.contents.reasoning_effort == "none"
+        may_reason = relevant and self._registry.has_reasoning(request.models)
+        return route_query_of(request, self._rules, home, may_reason=may_reason)
 
-    def find(self, request: ClientRequest, query: RouteQuery, now: float) -> RouteDecision:
-        """A worker that did not reject it, nor fail before unless there is no other.
+    def select(self, request: ClientRequest, query: RouteQuery, now: float) -> RouteDecision:
+        """Select a worker that did not reject the request; one on which an attempt failed only if
+        there is no other.
 
         Raises:
-            NoRoute: there is none.
+            NoRoute: no worker can serve the request now.
         """
-        out = {id for id, each in request.rejected.items() if not self._changed(id, each)}
-        if request.tried:
+        excluded = {id for id, each in request.rejected.items() if not self._changed(id, each)}
+        if request.failed_workers:
             with contextlib.suppress(NoRoute):
-                return self._choose(query, {*out, *request.tried}, self._policy, now)
-        return self._choose(query, out, self._policy, now)
+                also_excluded = {*excluded, *request.failed_workers}
+                return self._choose(query, also_excluded, self._policy, now)
+        return self._choose(query, excluded, self._policy, now)
 
     def splits(self, request: ClientRequest, now: float) -> bool:
-        """Whether it is served in parts: a list of prompts, or more choices than any worker decodes
-        at once."""
+        """Whether a request is served in parts: a list of prompts, or more choices than any worker
+        decodes at once."""
         body = request.contents
         if len(body.prompts) > 1 or body.n == 1:
             return len(body.prompts) > 1
-        _, most = self.capacity(request, now)
-        return body.n > most > 0 and body.resume is None
+        _, max_slots = self.capacity(request, now)
+        return body.n > max_slots > 0 and body.resume is None
 
     def capacity(self, request: ClientRequest, now: float) -> tuple[int, int]:
-        """Batch slots of the workers that could serve a request if they had room, and the most that
-        one of them has: for its first model that any of them has; of those that have it warm, if
-        there are some."""
+        """Return the batch slots of all workers that can serve a request, in use or not, and the
+        maximum of one worker. Counts workers that have its first available model; only those on
+        which the model is warm, if there are any."""
         body = request.contents
         query = RouteQuery(request.models, body.requires, body.level)
         for model in request.models:
@@ -113,7 +119,7 @@ class Router:
         return 0, 0
 
     def explain(self, request: ClientRequest, now: float) -> Route:
-        """Where it would go now, and why."""
+        """Return where a request would go now, and why."""
         query = self.query(request, now)
         try:
             return self.route(request, query, self._choose(query, (), deepcopy(self._policy), now))
@@ -121,10 +127,10 @@ class Router:
             return self.route(request, query, error)
 
     def route(
-        self, request: ClientRequest, query: RouteQuery, decided: RouteDecision | NoRoute
+        self, request: ClientRequest, query: RouteQuery, decision: RouteDecision | NoRoute
     ) -> Route:
-        """What was decided for a request, and why."""
-        return explained(self._controller, self._policy.name, request.skill, query, decided)
+        """Return the explanation of a routing decision."""
+        return explained(self._controller, self._policy.name, request.skill, query, decision)
 
     def _choose(
         self, query: RouteQuery, excluded: Collection[WorkerId], policy: Policy, now: float
@@ -140,7 +146,8 @@ class Router:
         )
 
     def _changed(self, worker: WorkerId, rejection: WorkerRejection) -> bool:
-        """Whether who rejected it was started again, or has told since how it stands now."""
+        """Whether the worker was restarted since its rejection, or has reported its state since a
+        temporary rejection."""
         view = self._registry.worker(worker)
         if view is None or view.report.boot_id != rejection.boot_id:
             return view is not None
@@ -148,8 +155,8 @@ class Router:
 
 
 def is_temporary(rejection: WorkerRejection) -> bool:
-    """Whether the worker may get over it: also one that says when to come again; and one that is
-    not there, or does not answer: it may be started again."""
+    """Whether the worker may accept the request later: it is short of capacity, said when to retry,
+    or did not answer, in which case it may be restarted."""
     refusal = rejection.refusal
     return refusal.retry_after_ms is not None or refusal.code in (
         *TEMPORARY, "worker_lost", "not_claimed"
@@ -157,25 +164,26 @@ def is_temporary(rejection: WorkerRejection) -> bool:
 
 
 def waiting_kind(request: ClientRequest, query: RouteQuery) -> Hashable:
-    """Who is alike here finds a worker where this one does; None for who was rejected, or failed,
-    somewhere."""
-    if request.rejected or request.tried:
+    """Return a key: requests with the same key can be served by the same workers. None for a
+    request that was rejected or failed on some worker."""
+    if request.rejected or request.failed_workers:
         return None
     requires = query.requires
     return tuple(query.models), requires and requires.model_dump_json(), query.abilities
 
 
 def all_rejected(request: ClientRequest) -> Unavailable:
-    """Why no worker takes it, as they said; where they are alike, the last one."""
+    """Return why the workers rejected a request, with the code of the nearest refusal; of equals
+    the last."""
     refusals = [each.refusal for each in request.rejected.values()]
-    told = nearest(refusals[::-1])
+    nearest_refusal = nearest(refusals[::-1])
     waits = [each.retry_after_ms for each in refusals if each.retry_after_ms is not None]
-    others = len(refusals) - _MOST_NAMED
+    others = len(refusals) - _MAX_NAMED
     more = [f"{others} others refused"] if others > 0 else []
     return Unavailable(
-        "; ".join([*more, *(refusal.message for refusal in refusals[-_MOST_NAMED:])]),
-        code=told.code,
-        param=told.param,
+        "; ".join([*more, *(refusal.message for refusal in refusals[-_MAX_NAMED:])]),
+        code=nearest_refusal.code,
+        param=nearest_refusal.param,
         retry_after_ms=min(waits, default=None),
     )
 

@@ -1,1 +1,1 @@
-"""Where clients' messages enter the leader: decoded, validated, handed to the request machine."""
+"""Messages of clients: decoded, validated, passed to the request machine."""

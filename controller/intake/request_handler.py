@@ -1,6 +1,7 @@
-"""Where messages of clients come in, at the controller that leads: requests, and questions.
+"""Handles the messages of clients on the leader: requests and queries.
 
-A controller that may lead in a moment holds what comes: it serves that then, or drops it.
+A controller that may become the leader holds messages; it handles them when it leads, or drops them
+after `_HOLD_S`.
 """
 
 import logging
@@ -11,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from controller.intake.validation import read_request, rejection
 from controller.leader.leader import Leader
-from controller.prompt_lists.list_runner import first_part
+from controller.prompt_lists.list_parts import first_part
 from controller.requests.events import Published, Queried
 from controller.requests.request import ClientRequest
 from shared import subjects
@@ -28,16 +29,16 @@ from shared.settings import ClusterSettings
 logger = logging.getLogger(__name__)
 
 _HOLD_S = 5.0
-_MOST_HELD = 10_000
+_MAX_HELD = 10_000
 
-_Handle = Callable[[Leader, BusMessage], Awaitable[None]]
+_Handler = Callable[[Leader, BusMessage], Awaitable[None]]
 
 
 class RequestHandler:
-    """Validates what clients send and hands it to the leader here.
+    """Validates the messages of clients and passes them to the leader of this process.
 
     Args:
-        health: the answer to a question for the health of the cluster.
+        health: returns the answer to a query for the health of the cluster.
     """
 
     def __init__(
@@ -56,37 +57,41 @@ class RequestHandler:
         self._subscriptions: list[Subscription] = []
         self._infer: Subscription | None = None
         self._held_since = math.inf
-        self._held: deque[tuple[float, _Handle, BusMessage]] = deque(maxlen=_MOST_HELD)
+        self._held: deque[tuple[float, _Handler, BusMessage]] = deque(maxlen=_MAX_HELD)
 
     def configure(self, settings: ClusterSettings) -> None:
-        """Go by other skills, from the next request on."""
+        """Apply new settings, from the next request on."""
         self._settings = settings
 
     async def hold(self) -> None:
-        """Hear clients, and keep what they say for a while."""
+        """Subscribe to the subjects of clients, and hold their messages."""
         self._held_since = time.monotonic()
         if self._subscriptions:
             return
-        handlers: tuple[tuple[str, _Handle], ...] = (
+        handlers: tuple[tuple[str, _Handler], ...] = (
             (subjects.REQUEST_ALL, self._on_query),
             (subjects.ROUTE_ALL, self._on_route),
             (subjects.HEALTH_CLUSTER, self._on_health),
         )
         for subject, handle in handlers:
-            self._subscriptions.append(await self._bus.subscribe(subject, self._taking(handle)))
-        self._infer = await self._bus.subscribe(subjects.INFER_ALL, self._taking(self._on_infer))
+            self._subscriptions.append(
+                await self._bus.subscribe(subject, self._serve_or_hold(handle))
+            )
+        self._infer = await self._bus.subscribe(
+            subjects.INFER_ALL, self._serve_or_hold(self._on_infer)
+        )
 
     async def serve(self, leader: Leader) -> None:
-        """Hand over what is held, and all that comes."""
+        """Pass the held messages and all that follow to the leader."""
         await self.hold()
-        while self._held:  # what comes meanwhile follows it
-            at, handle, message = self._held.popleft()
-            if at >= time.monotonic() - _HOLD_S:
+        while self._held:  # messages that arrive meanwhile are appended
+            held_at, handle, message = self._held.popleft()
+            if held_at >= time.monotonic() - _HOLD_S:
                 await handle(leader, message)
         self._leader = leader
 
     async def close(self) -> None:
-        """Hear clients no more; what is held goes."""
+        """Unsubscribe, and drop the held messages."""
         self._leader = None
         self._held.clear()
         await self.take_no_more()
@@ -95,24 +100,24 @@ class RequestHandler:
             await subscription.unsubscribe()
 
     async def take_no_more(self) -> None:
-        """No more requests; questions about those that are served are answered."""
+        """Accept no more requests; queries about active requests are still answered."""
         infer, self._infer = self._infer, None
         if infer is not None:
             await infer.unsubscribe()
 
     @property
     def in_vain(self) -> bool:
-        """Whether it holds what nobody here is going to serve in time."""
+        """Whether the held messages expire because this controller does not lead."""
         held_s = time.monotonic() - self._held_since
         return bool(self._subscriptions) and self._leader is None and held_s > _HOLD_S
 
     def forget_anonymous(self) -> None:
-        """Drop the requests without an id that are held: the leader that leaves has them."""
-        kept = [each for each in self._held if Claims.of(each[2].payload).request_id is not None]
-        self._held = deque(kept, maxlen=_MOST_HELD)
+        """Drop held requests without an id: the leader that shuts down has accepted them."""
+        named = [each for each in self._held if Claims.of(each[2].payload).request_id is not None]
+        self._held = deque(named, maxlen=_MAX_HELD)
 
-    def _taking(self, handle: _Handle) -> Callable[[BusMessage], Awaitable[None]]:
-        async def take(message: BusMessage) -> None:
+    def _serve_or_hold(self, handle: _Handler) -> Callable[[BusMessage], Awaitable[None]]:
+        async def on_message(message: BusMessage) -> None:
             if self._leader is not None:
                 await handle(self._leader, message)
             else:
@@ -121,7 +126,7 @@ class RequestHandler:
                     self._held.popleft()
                 self._held.append((now, handle, message))
 
-        return take
+        return on_message
 
     # Requests.
 
@@ -129,7 +134,7 @@ class RequestHandler:
         client, _ = subjects.parse_infer(message.subject)
         if not subjects.is_inbox(message.reply, client, strict=self._strict):
             logger.warning(
-                "a request on %s was ignored: its reply subject %r is no inbox of that client",
+                "a request on %s was ignored: its reply subject %r is not an inbox of this client",
                 message.subject, message.reply,
                 extra={"client": client, "code": "reply_not_allowed"},
             )  # fmt: skip
@@ -140,9 +145,9 @@ class RequestHandler:
         except RequestError as error:
             await self._reject(leader, message, error)
         except Exception as error:  # one request fails, not the controller
-            logger.exception("a request could not be taken in")
-            told = f"{type(error).__name__}: {error}"
-            await self._reject(leader, message, RequestError(told, code="internal_error"))
+            logger.exception("a request could not be accepted")
+            text = f"{type(error).__name__}: {error}"
+            await self._reject(leader, message, RequestError(text, code="internal_error"))
 
     def _read(self, message: BusMessage) -> ClientRequest:
         limit = self._bus.max_payload // 4
@@ -151,15 +156,15 @@ class RequestHandler:
 
     async def _reject(self, leader: Leader, message: BusMessage, error: RequestError) -> None:
         multiplex = Claims.of(message.payload).multiplex
-        told = rejection(message.payload, error, leader.machine.attempts_before)
-        await self._answer(message, encode_stream(told, multiplex=multiplex))
+        end = rejection(message.payload, error, leader.machine.attempts_before)
+        await self._answer(message, encode_stream(end, multiplex=multiplex))
 
-    # Questions.
+    # Queries.
 
     async def _on_query(self, leader: Leader, message: BusMessage) -> None:
-        """Cancel or status."""
+        """Handle a cancel or a query for the status of a request."""
         client, verb = subjects.parse_request(message.subject)
-        may_hear = subjects.may_hear(message.reply, client, strict=self._strict)
+        may_answer = subjects.may_hear(message.reply, client, strict=self._strict)
         try:
             if verb not in ("cancel", "status") or not is_name(client):
                 raise InvalidRequest(f"no verb {verb!r} of a client {client!r}")
@@ -169,27 +174,28 @@ class RequestHandler:
             state = RequestState(
                 request_id=request_id, state="unknown", controller=self._id, message=error.message
             )
-            if may_hear:
+            if may_answer:
                 await self._answer(message, encode(state))
             return
-        reply = message.reply if may_hear else ""
+        reply = message.reply if may_answer else ""
         leader.on(Queried((client, query.request_id), reply, cancel=verb == "cancel"))
 
     async def _on_route(self, leader: Leader, message: BusMessage) -> None:
-        """Where a request would go now."""
+        """Answer where a request would be routed now."""
         client, _ = subjects.parse_infer(message.subject)
         if not subjects.may_hear(message.reply, client, strict=self._strict):
             return
         try:
             now = time.monotonic()
             request = self._read(message)
-            one = first_part(request, now) if len(request.contents.prompts) > 1 else request
-            route = leader.machine.router.explain(one, now)
+            is_list = len(request.contents.prompts) > 1
+            routed = first_part(request, now) if is_list else request
+            route = leader.machine.router.explain(routed, now)
             answer = RouteAnswer(route=route)
         except RequestError as error:
             answer = RouteAnswer(code=error.code, message=error.message, param=error.param)
-        except Exception as error:  # one question fails, not the controller
-            logger.exception("a route could not be told")
+        except Exception as error:  # one query fails, not the controller
+            logger.exception("a route query failed")
             answer = RouteAnswer(code="internal_error", message=repr(error))
         await self._answer(message, encode(answer))
 

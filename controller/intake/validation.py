@@ -1,4 +1,4 @@
-"""What a client sent, validated: a request, or the error that says what is wrong."""
+"""Validation of client messages: a request, or an error that names the field."""
 
 from controller.requests.request import ClientRequest
 from controller.requests.skills import Skills, models_of
@@ -13,22 +13,22 @@ from shared.messages.stream import Failed, StreamError
 def read_request(
     message: BusMessage, skills: Skills, *, max_bytes: int, now: float
 ) -> ClientRequest:
-    """The request in a message on `mlx.infer.<client>.<skill>`.
+    """Return the request in a message on `mlx.infer.<client>.<skill>`.
 
     Args:
-        max_bytes: a quarter of what the server accepts, so that it still fits when it is
-            dispatched with others.
+        max_bytes: a quarter of the maximum payload of the server, so that the request still fits
+            into a message with other dispatches.
 
     Raises:
-        RequestError: something is wrong with it; `param` names the field.
+        RequestError: the request is invalid; `param` names the field.
     """
     client, skill = subjects.parse_infer(message.subject)
-    for what, name in (("client", client), ("skill", skill)):
+    for token, name in (("client", client), ("skill", skill)):
         if not is_name(name):
-            raise InvalidRequest(f"the {what} in the subject must match [A-Za-z0-9_-]{{1,64}}")
+            raise InvalidRequest(f"the {token} in the subject must match [A-Za-z0-9_-]{{1,64}}")
     if len(message.payload) > max_bytes:
         raise RequestError(
-            f"the request has {len(message.payload)} bytes; at most {max_bytes} are taken",
+            f"the request has {len(message.payload)} bytes; at most {max_bytes} are accepted",
             code="payload_too_large",
         )
     request = parse_request(message.payload)
@@ -47,5 +47,5 @@ def read_request(
 
 
 def rejection(payload: bytes, error: ClusterError, attempt: int) -> Failed:
-    """The terminal message of a request that was not accepted."""
+    """Return the terminal message of a request that was not accepted."""
     return Failed(Claims.of(payload).request_id, attempt, None, StreamError.from_exception(error))

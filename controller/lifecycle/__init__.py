@@ -1,1 +1,1 @@
-"""The state machine of requests: events in, instructions out. Nothing here waits or does I/O."""
+"""The state machine of requests: events in, instructions out. It does no I/O and does not wait."""

@@ -1,7 +1,8 @@
-"""What was said before in a session, put before a turn that comes alone.
+"""The earlier messages of a session, prepended to a turn that arrives without them.
 
-A worker keeps what was said in the sessions that it served (`worker/sessions`). With that, what is
-dispatched is the whole conversation: any worker can serve it, and another one can go on.
+Workers store the messages of the sessions that they served (`worker/sessions`). With the earlier
+messages prepended, a dispatch contains the whole conversation: any worker can serve it, and another
+worker can continue it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,63 +14,63 @@ from shared.messages.request import Message, turn_bytes
 
 
 def history_needed(request: ClientRequest, home: WorkerId | None) -> bool:
-    """Whether it may be a turn that came alone.
+    """Whether the request may be a turn without the earlier messages of its session.
 
     Args:
-        home: where its session was served last, if anybody knows.
+        home: the worker that served the session last, if known.
     """
     body = request.contents
     if request.session is None or not body.messages or body.history == "sent":
         return False
-    if request.earlier or request.joined:
+    if request.history or request.includes_history:
         return False
     alone = all(message.role in ("user", "tool") for message in body.messages)
     return body.history == "kept" or (home is not None and alone)
 
 
-def joined_history(
-    request: ClientRequest, said: Sequence[Message] | None, too_large: bool, limit_bytes: int
+def history_to_prepend(
+    request: ClientRequest, stored: Sequence[Message] | None, too_large: bool, limit_bytes: int
 ) -> list[Message]:
-    """The messages that go before those of a turn; none where it has them itself.
+    """Return the messages to prepend to a turn; none if the turn contains them already.
 
     Args:
-        said: all messages of the session; None where that cannot be had.
-        too_large: for a message.
+        stored: all messages of the session; None if they are not available.
+        too_large: they do not fit into one message.
 
     Raises:
-        RequestError: they are not known any more, or too large.
+        RequestError: they are no longer known, or too large.
     """
     assert request.session is not None
     body, session_id = request.contents, request.session[1]
     messages = body.messages or []
     if too_large:
         raise _too_large(session_id)
-    if said is None or (body.history == "kept" and not said):
+    if stored is None or (body.history == "kept" and not stored):
         raise RequestError(
-            f"session_id: what was said in {session_id!r} is not known (any more); "
+            f"session_id: the earlier messages of {session_id!r} are not known (any more); "
             "send the whole conversation, with history: sent",
             code="unknown_session",
             param="session_id",
         )
-    if body.history != "kept" and (not said or _same(said[0], messages[0])):
+    if body.history != "kept" and (not stored or _same(stored[0], messages[0])):
         return []
-    if _size(said) + _size(messages) > limit_bytes:
+    if _size(stored) + _size(messages) > limit_bytes:
         raise _too_large(session_id)
-    return list(said)
+    return list(stored)
 
 
 def _size(messages: Iterable[Message]) -> int:
-    """About the bytes that messages take."""
+    """Return the approximate size of messages in bytes."""
     return sum(turn_bytes(message.turn) + 50 for message in messages)
 
 
 def _too_large(session_id: str) -> RequestError:
     return RequestError(
-        f"session_id: what was said in {session_id!r} has become too large for a message",
+        f"session_id: the earlier messages of {session_id!r} are too large for one message",
         code="payload_too_large",
         param="session_id",
     )
 
 
-def _same(one: Message, other: Message) -> bool:
-    return one.role == other.role and one.text == other.text
+def _same(message: Message, other: Message) -> bool:
+    return message.role == other.role and message.text == other.text

@@ -1,5 +1,6 @@
-"""Which workers the leader has asked what they have. Until those answered that were there at the
-beginning, what it is asked for may run at one of them.
+"""Which workers the leader has claimed, and which have answered with their requests. Until all
+workers that were known when the term began have answered, a published request may already run on
+one of them.
 
 Plain state; seconds of any monotonic clock.
 """
@@ -9,52 +10,52 @@ from collections.abc import Iterable
 from shared.ids import WorkerId
 
 _ANSWER_S = 1.0
-"""Requests without a session begin so long after the leader began to lead, whoever has not
+"""Requests without a session start this long after the term began, even if workers have not
 answered."""
 _ASK_AGAIN_S = 1.0
-ASKED_AGAIN_S = 4.5
-"""Within this time a client publishes a request again that was lost with its worker and its leader:
-it takes three seconds of silence for a loss."""
+REPUBLISHED_WITHIN_S = 4.5
+"""A client publishes a request that was lost with its worker and its leader again within this time:
+three seconds of silence count as a loss."""
 _IN_FLIGHT_S = 1.0
-"""So much of what a worker told may have been on its way when it answered."""
+"""Events of the last second before an answer may still have been in flight."""
 
 
 class WorkerClaims:
     """
     Args:
-        workers: heard of when the leader began to lead.
+        workers: known when the term began.
 
     Attributes:
-        open_at: from then on requests without a session begin.
-        turns_open_at: from then on turns of sessions begin. It is later if a worker left before it
-            answered: an earlier turn may be lost with it.
+        starts_at: from then on requests without a session start.
+        turns_start_at: from then on turns of sessions start. It is moved if a worker is lost before
+            it answered, as an earlier turn may be lost with it.
     """
 
     def __init__(self, workers: Iterable[WorkerId], now: float) -> None:
-        self._missing = set(workers)
+        self._unanswered = set(workers)
         self._asked_at: dict[WorkerId, float] = {}
         self._answered: dict[WorkerId, float] = {}
-        self.open_at = now + _ANSWER_S
-        self.turns_open_at = now
+        self.starts_at = now + _ANSWER_S
+        self.turns_start_at = now
 
     @property
-    def missing(self) -> bool:
-        """Whether some that were there at the beginning have not answered yet."""
-        return bool(self._missing)
+    def incomplete(self) -> bool:
+        """Whether a worker that was known when the term began has not answered yet."""
+        return bool(self._unanswered)
 
-    def may_begin(self, now: float, *, turn: bool) -> bool:
-        """Whether a request may go to a worker: a turn of a session only when none can have an
-        earlier one."""
+    def may_start(self, now: float, *, turn: bool) -> bool:
+        """Whether a request may be dispatched; a turn of a session only when no worker can have an
+        earlier turn."""
         if turn:
-            return not self._missing and now >= self.turns_open_at
-        return not self._missing or now >= self.open_at
+            return not self._unanswered and now >= self.turns_start_at
+        return not self._unanswered or now >= self.starts_at
 
-    def asked_for_s(self, worker: WorkerId, now: float) -> float:
-        """Since it was asked last."""
+    def since_asked_s(self, worker: WorkerId, now: float) -> float:
+        """Return the seconds since the last claim; 0 without one."""
         return now - self._asked_at.get(worker, now)
 
     def ask(self, worker: WorkerId, now: float) -> bool:
-        """Whether it is to be asked now; then it was asked."""
+        """Whether to claim a worker now; if so, the claim is recorded as sent."""
         asked_at = self._asked_at.get(worker)
         if asked_at is not None and now - asked_at < _ASK_AGAIN_S:
             return False
@@ -62,19 +63,21 @@ class WorkerClaims:
         return True
 
     def answered(self, worker: WorkerId, asked_at: float) -> None:
-        """It told what it had when it was asked."""
+        """The worker answered the claim of `asked_at`."""
         self._answered[worker] = asked_at
-        self._missing.discard(worker)
+        self._unanswered.discard(worker)
 
-    def known_for_ms(self, worker: WorkerId, now: float) -> int | None:
-        """Since when what it told may be out of date; None where it told nothing yet."""
+    def answer_age_ms(self, worker: WorkerId, now: float) -> int | None:
+        """Return how long ago the last answer of a worker may have become out of date; None if the
+        worker has not answered yet."""
         asked_at = self._answered.get(worker)
         return round((now - asked_at + _IN_FLIGHT_S) * 1000) if asked_at is not None else None
 
-    def lost(self, worker: WorkerId, now: float) -> None:
-        """It is gone, started again, or takes no work from us: to be asked anew."""
+    def reset(self, worker: WorkerId, now: float) -> None:
+        """The worker is gone, was restarted, or rejected a dispatch as unclaimed: it must be
+        claimed anew."""
         self._asked_at.pop(worker, None)
         self._answered.pop(worker, None)
-        if worker in self._missing:
-            self._missing.discard(worker)
-            self.turns_open_at = now + ASKED_AGAIN_S
+        if worker in self._unanswered:
+            self._unanswered.discard(worker)
+            self.turns_start_at = now + REPUBLISHED_WITHIN_S

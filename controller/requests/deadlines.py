@@ -1,7 +1,7 @@
-"""When something is due, for many keys. Plain data; seconds of any monotonic clock.
+"""One deadline per key, for many keys. Plain data; seconds of any monotonic clock.
 
-Only the earliest time that a key was given counts. Who is due looks at what is really to be done,
-and says when to come again: that is cheaper than to move a time at each event.
+Only the earliest time set for a key counts. When a key is due, its owner checks what there is to do
+and sets the next deadline: that is cheaper than to move the deadline at each event.
 """
 
 import heapq
@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Deadlines(Generic[K]):
-    """One deadline a key: a heap, in which what was replaced or dropped stays until its time."""
+    """A heap of deadlines; entries that were replaced or dropped stay in it until their time."""
 
     def __init__(self) -> None:
         self._at: dict[K, float] = {}
@@ -22,7 +22,7 @@ class Deadlines(Generic[K]):
         self._numbers = itertools.count()
 
     def set(self, key: K, at: float) -> None:
-        """Due then, unless it is earlier."""
+        """Set the deadline of a key, unless it has an earlier one."""
         if at < self._at.get(key, math.inf):
             self._at[key] = at
             heapq.heappush(self._heap, (at, next(self._numbers), key))
@@ -32,14 +32,14 @@ class Deadlines(Generic[K]):
 
     @property
     def next_at(self) -> float:
-        """The earliest one; never where there is none."""
+        """The earliest deadline; infinity without any."""
         heap = self._heap
         while heap and self._at.get(heap[0][2]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
     def pop_due(self, now: float) -> list[K]:
-        """Those that are due, the earliest first; they have no deadline any more."""
+        """Remove the deadlines that have passed and return their keys, the earliest first."""
         due: list[K] = []
         while self.next_at <= now:
             key = heapq.heappop(self._heap)[2]

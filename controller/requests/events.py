@@ -1,5 +1,4 @@
-"""What may happen to the requests of a leader: the events that `controller.lifecycle.machine`
-takes."""
+"""The events of `controller.lifecycle.machine`: what can happen to the requests of a leader."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,14 +20,15 @@ class Published(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """The leader before, which left, gave these, in this order."""
+    """The previous leader, which shut down, sent these requests, in this order."""
 
     requests: Sequence[ClientRequest]
 
 
 class Queried(NamedTuple):
-    """A client cancelled a request, or asked how it stands; the answer goes to `reply`, if there is
-    any. Of a list clients cancel only the whole: `of_part` says that the list runner did it."""
+    """A client cancelled a request or asked for its state. The answer is published on `reply`,
+    unless that is empty. A client can only cancel a list as a whole: `of_part` says that the list
+    runner cancels a part."""
 
     key: RequestKey
     reply: str
@@ -37,13 +37,13 @@ class Queried(NamedTuple):
 
 
 class WorkerHeard(NamedTuple):
-    """A worker told how it stands; the registry knows it already."""
+    """A worker reported its state; the registry has the report already."""
 
     worker: WorkerId
 
 
 class WorkerClaimed(NamedTuple):
-    """A worker answered a claim of `asked_at`."""
+    """A worker answered a claim that was sent at `asked_at`."""
 
     worker: WorkerId
     boot_id: BootId
@@ -51,8 +51,8 @@ class WorkerClaimed(NamedTuple):
     asked_at: float
 
 
-class ContentsTold(NamedTuple):
-    """A worker told the contents of the first of these."""
+class ContentsReceived(NamedTuple):
+    """A worker sent the contents of the first of the requests that it was asked for."""
 
     worker: WorkerId
     asked: Sequence[RequestRef]
@@ -60,24 +60,24 @@ class ContentsTold(NamedTuple):
 
 
 class DispatchesAnswered(NamedTuple):
-    """A worker answered a message of dispatches; None where nobody listens there."""
+    """A worker answered a message of dispatches; `reply` is None if nobody subscribes there."""
 
     number: int
     reply: DispatchReply | None
 
 
 class RequestsReported(NamedTuple):
-    """What a worker told of its requests."""
+    """A worker reported what happened to its requests."""
 
     worker: WorkerId
     boot_id: BootId
     events: Sequence[RequestEvent]
 
 
-class HistoryTold(NamedTuple):
-    """What was said before in the session of a request; None where that cannot be had.
+class HistoryReceived(NamedTuple):
+    """The earlier messages of the session of a request; None if they are not available.
 
-    `too_large`: for a message.
+    `too_large`: they do not fit into one message.
     """
 
     key: RequestKey
@@ -86,33 +86,33 @@ class HistoryTold(NamedTuple):
 
 
 class ListEnded(NamedTuple):
-    """The list runner is done with a list, and has told its client."""
+    """The list runner finished a list and sent its client the terminal message."""
 
     key: RequestKey
     end: Done | Failed
 
 
 class Finish(NamedTuple):
-    """A request shall end with an error, whatever its worker does; all of them without a key."""
+    """End a request with an error, whatever its worker does; without a key, all requests."""
 
     key: RequestKey | None
     error: StreamError
 
 
 class LinkRestored(NamedTuple):
-    """Something may have been missed: the connection is new, or this process stood still."""
+    """Messages may have been missed: the connection is new, or this process was stalled."""
 
 
 class LeavingBegan(NamedTuple):
-    """Nothing goes to its first worker any more."""
+    """The leader shuts down: requests that no worker has yet stay here, to be transferred."""
 
 
 class TimePassed(NamedTuple):
-    """Something is due."""
+    """A deadline of the machine has passed."""
 
 
 Event = (
-    Published | Transferred | Queried | WorkerHeard | WorkerGone | WorkerClaimed | ContentsTold
-    | DispatchesAnswered | RequestsReported | HistoryTold | ListEnded | Finish | LinkRestored
+    Published | Transferred | Queried | WorkerHeard | WorkerGone | WorkerClaimed | ContentsReceived
+    | DispatchesAnswered | RequestsReported | HistoryReceived | ListEnded | Finish | LinkRestored
     | LeavingBegan | TimePassed
 )  # fmt: skip

@@ -1,10 +1,10 @@
-"""What the machine has the leader do: instructions, and the list in which an event collects
-them."""
+"""The instructions of the machine to the leader, and the list in which an event collects them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from controller.requests.client_messages import waiting_status
 from controller.requests.events import Event
 from controller.requests.request import ClientRequest
 from shared.ids import ControllerId, WorkerId
@@ -23,7 +23,7 @@ from shared.messages.stream import StreamError, StreamMessage
 
 
 class SendToClient(NamedTuple):
-    """Publish a message of a stream; what gets lost clients ask for."""
+    """Publish a message of a stream. Clients ask again for messages that are lost."""
 
     inboxes: Sequence[str]
     message: StreamMessage
@@ -31,7 +31,7 @@ class SendToClient(NamedTuple):
 
 
 class SendDispatches(NamedTuple):
-    """Ask a worker to take requests; `DispatchesAnswered` with this number follows, or nothing."""
+    """Offer requests to a worker; `DispatchesAnswered` with this number follows, or nothing."""
 
     worker: WorkerId
     number: int
@@ -46,8 +46,8 @@ LeaderOrders = (
 
 
 class SendControlOrder(NamedTuple):
-    """Send an order to a worker. With `then`, what it makes of the answer happened; it gets None
-    where there is none in time."""
+    """Send an order to a worker. `then` turns the reply, or None if there is none in time, into an
+    event for the machine."""
 
     worker: WorkerId
     order: LeaderOrders
@@ -60,8 +60,8 @@ class AnswerQuery(NamedTuple):
 
 
 class SendToListRunner(NamedTuple):
-    """Serve a list of prompts (`ListEnded` follows), tell it to one more inbox, too, end it as its
-    client asked, or end it with an error."""
+    """Serve a list of prompts (`ListEnded` follows), attach one more inbox to it, cancel it for its
+    client, or fail it with an error."""
 
     verb: Literal["serve", "attach", "cancel", "fail"]
     request: ClientRequest
@@ -70,7 +70,7 @@ class SendToListRunner(NamedTuple):
 
 
 class Log(NamedTuple):
-    """`fields` are those of a log line."""
+    """Write a log line; `fields` are its structured fields."""
 
     level: int
     text: str
@@ -83,7 +83,7 @@ Instruction = (
 
 
 class Instructions:
-    """What is to be done because of an event, in this order.
+    """The instructions that follow from one event, in order.
 
     Attributes:
         controller, term: of the leader.
@@ -97,21 +97,24 @@ class Instructions:
         self._collected: list[Instruction] = []
 
     def take(self) -> list[Instruction]:
-        """All since the last call."""
+        """Remove and return the instructions since the last call."""
         collected, self._collected = self._collected, []
         return collected
 
     def add(self, *instructions: Instruction) -> None:
         self._collected += instructions
 
-    def tell(self, request: ClientRequest, message: StreamMessage, inboxes: Sequence[str]) -> None:
-        request.told_at = self.now
+    def send_to_client(
+        self, request: ClientRequest, message: StreamMessage, inboxes: Sequence[str]
+    ) -> None:
+        request.updated_at = self.now
         if inboxes:
             self.add(SendToClient(tuple(inboxes), message, request.contents.multiplex))
 
-    def tell_waiting(self, request: ClientRequest, inboxes: Sequence[str]) -> None:
-        """How it stands, to clients that stream."""
-        self.tell(request, request.waiting_message(), inboxes if request.contents.stream else ())
+    def send_waiting_status(self, request: ClientRequest, inboxes: Sequence[str]) -> None:
+        """Send the status of a request that no worker has, if its client streams."""
+        listeners = inboxes if request.contents.stream else ()
+        self.send_to_client(request, waiting_status(request), listeners)
 
     def order(
         self,
@@ -122,17 +125,18 @@ class Instructions:
         self.add(SendControlOrder(worker, order, then))
 
     def cancel_attempt(self, request: ClientRequest, *, silent: bool = False) -> None:
-        """Best effort: where it gets lost, attempt numbers fence what still comes."""
+        """Cancel the request at its worker. Best effort: if the order is lost, attempt numbers
+        fence what the worker still sends."""
         if request.worker is not None:
             self.cancel(request.worker, request.ref, silent=silent)
 
     def cancel(self, worker: WorkerId, ref: RequestRef, *, silent: bool = False) -> None:
-        """`silent`: its client is told nothing."""
+        """Cancel an attempt; if `silent`, the worker sends its client no terminal message."""
         self.order(worker, CancelRequest(term=self.term, silent=silent, **dict(ref)))
 
     def attach(self, request: ClientRequest, inbox: str) -> None:
-        """Have the worker that has, or had, a request send its stream to one more inbox; where that
-        gets lost its client publishes again."""
+        """Have the worker that has, or had, a request send its stream to one more inbox. If the
+        order is lost, the client publishes again."""
         if request.worker is not None:
             self.order(
                 request.worker, AttachStream(term=self.term, inbox=inbox, **dict(request.ref))

@@ -1,9 +1,8 @@
-"""What a controller counts, for Prometheus.
+"""The Prometheus metrics of a controller.
 
-Labels hold names that the cluster or its operator gave, never what a caller made up: else a
-hostile one could fill the memory with time series. What is counted for each request is kept in
-plain numbers and put into metrics when somebody looks: the library's own counters take a
-microsecond each.
+Label values come from the cluster or its operator, never from clients: a hostile client could fill
+the memory with time series. Counts per request are plain numbers, and become metrics at a scrape:
+the library's own counters take a microsecond each.
 """
 
 import statistics
@@ -32,17 +31,19 @@ from shared.ids import ModelId, WorkerId
 
 _DISPATCH_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 _BREAKER_STATES: tuple[BreakerState, ...] = ("closed", "half-open", "open")
-_NOBODY = ""
+_NO_LABEL = ""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Counts over all terms, of those who have no labels for them.
+    """Counts over all terms, without labels.
 
     Attributes:
-        waiting: requests for which no worker has capacity, now.
-        waited, unplaced: those that came to wait, and those of them that found no worker in time.
-        dispatches, messages: that were sent to workers, and in how many messages.
+        waiting: requests in the wait queue now.
+        waited: requests that entered the wait queue.
+        unplaced: the number of those that found no worker in time, or gave way to a higher
+            priority.
+        dispatches, messages: dispatches sent to workers, and the messages that contained them.
     """
 
     waiting: int = 0
@@ -52,29 +53,29 @@ class Totals:
     messages: int = 0
 
 
-class _Counts:
+class _LabelledCounter:
     """A counter with labels."""
 
-    def __init__(self, name: str, text: str, *labels: str) -> None:
-        self._about = name, text
+    def __init__(self, name: str, documentation: str, *labels: str) -> None:
+        self._name, self._documentation = name, documentation
         self._labels = labels
         self._values: defaultdict[tuple[str, ...], float] = defaultdict(float)
 
-    def add(self, *labels: str, by: float = 1.0) -> None:
-        self._values[labels] += by
+    def add(self, *labels: str, amount: float = 1.0) -> None:
+        self._values[labels] += amount
 
     def metric(self) -> Metric:
-        family = CounterMetricFamily(*self._about, labels=self._labels)
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
         for labels, value in self._values.items():
             family.add_metric(labels, value)
         return family
 
 
-class _Durations:
+class _DurationHistogram:
     """A histogram of seconds for each model."""
 
-    def __init__(self, name: str, text: str, buckets: Sequence[float]) -> None:
-        self._about = name, text
+    def __init__(self, name: str, documentation: str, buckets: Sequence[float]) -> None:
+        self._name, self._documentation = name, documentation
         self._buckets = buckets
         self._counts: dict[ModelId, list[int]] = {}
         self._sums: dict[ModelId, float] = {}
@@ -86,26 +87,27 @@ class _Durations:
         self._sums[model] += seconds
 
     def metric(self) -> Metric:
-        family = HistogramMetricFamily(*self._about, labels=("model",))
+        family = HistogramMetricFamily(self._name, self._documentation, labels=("model",))
         bounds = [*(str(float(bound)) for bound in self._buckets), "+Inf"]
         for model, counts in self._counts.items():
-            upto = [sum(counts[: number + 1]) for number in range(len(counts))]
-            family.add_metric((model,), list(zip(bounds, upto, strict=True)), self._sums[model])
+            cumulative = [sum(counts[: number + 1]) for number in range(len(counts))]
+            buckets = list(zip(bounds, cumulative, strict=True))
+            family.add_metric((model,), buckets, self._sums[model])
         return family
 
 
 class ControllerMetrics(Collector):
-    """The counters of one controller. What others know already is asked when somebody looks.
+    """The metrics of one controller; values that other objects have are read at a scrape.
 
     Attributes:
-        registry: collects all of them.
-        accepted, completed, rejected, failed: requests of clients; a list counts once. Rejected are
-            those that ended because of what they ask.
-        retries: attempts that failed and were followed by another one.
-        migrations: of those, the ones that had begun to answer.
-        adoptions: requests that were taken over from controllers that are gone.
-        turns: of sessions, by where they went.
-        totals: counts that others keep.
+        registry: collects all metrics.
+        accepted, completed, rejected, failed: requests of clients; a list counts once. Rejected
+            requests failed because of their contents.
+        retries: attempts that failed and were followed by another attempt.
+        migrations: the number of those that had begun to answer.
+        adoptions: requests taken over from earlier leaders.
+        turns: of sessions: `first`, `home` (same worker as the previous turn) or `moved`.
+        totals: counts that the wait queue and the dispatch queue update.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -114,68 +116,69 @@ class ControllerMetrics(Collector):
         self.turns: Counter[str] = Counter()
         self.totals = Totals()
         self._workers = registry
-        self._requests = _Counts(
+        self._requests = _LabelledCounter(
             "mlx_controller_requests",
-            "Requests that ended, by the code of their end; of a list each prompt.",
+            "Requests that ended, by error code, `ok` or `cancelled`; each part of a list counts.",
             "model", "worker", "code",
         )  # fmt: skip
-        self._tokens = _Counts("mlx_controller_tokens", "Tokens of answers.", "model", "worker")
-        self._prompts = _Counts(
+        self._tokens = _LabelledCounter(
+            "mlx_controller_tokens", "Generated tokens.", "model", "worker"
+        )
+        self._prompts = _LabelledCounter(
             "mlx_controller_routed_prompt_bytes",
-            "Bytes of prompts, by whether the chosen worker was known to keep them.",
+            "Bytes of prompts, by the tier in which the chosen worker has them cached, or `no`.",
             "model", "worker", "kept",
         )  # fmt: skip
-        self._turns = _Counts(
+        self._turns = _LabelledCounter(
             "mlx_controller_session_turns",
-            "Turns of sessions: the first ones, those that went where the one before was served, "
-            "and those that moved.",
+            "Turns of sessions: `first`, `home` (same worker as the previous turn) or `moved`.",
             "went",
         )
-        self._retries = _Counts(
-            "mlx_controller_retries", "Attempts that failed and were followed by another one.",
+        self._retries = _LabelledCounter(
+            "mlx_controller_retries", "Attempts that failed and were followed by another attempt.",
             "worker", "code",
         )  # fmt: skip
-        self._migrations = _Counts(
+        self._migrations = _LabelledCounter(
             "mlx_controller_migrations",
-            "Of the retries, those of requests that had begun to answer.",
+            "Retries of requests that had begun to answer.",
             "worker", "code",
         )  # fmt: skip
-        self._refusals = _Counts(
-            "mlx_controller_refusals", "Dispatches that a worker did not take.", "worker", "code"
+        self._refusals = _LabelledCounter(
+            "mlx_controller_refusals", "Dispatches that a worker rejected.", "worker", "code"
         )
-        self._dispatch = _Durations(
-            "mlx_controller_dispatch_seconds", "From a request's acceptance to a worker's ack.",
+        self._dispatch = _DurationHistogram(
+            "mlx_controller_dispatch_seconds",
+            "From the acceptance of a request to the worker's ack.",
             _DISPATCH_BUCKETS_S,
         )  # fmt: skip
-        self._first_token = _Durations(
+        self._first_token = _DurationHistogram(
             "mlx_controller_time_to_first_token_seconds",
             "From the acceptance of a request to its first token.",
             FIRST_TOKEN_BUCKETS_S,
         )
-        self._duration = _Durations(
+        self._duration = _DurationHistogram(
             "mlx_controller_request_seconds",
-            "From the acceptance of a request to its end, of those that ended well.",
+            "From the acceptance of a request to its end, of requests that succeeded.",
             WHOLE_BUCKETS_S,
         )
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def arrived(self, request: ClientRequest) -> None:
-        """A request is known from now on."""
         self.accepted += request.part_of is None
 
     def routed(self, decision: RouteDecision, query: RouteQuery, seconds: float) -> None:
-        """The worker that was chosen took a request, so long after its acceptance."""
+        """The chosen worker accepted a request, `seconds` after the leader did."""
         self._dispatch.observe(decision.model, seconds)
         if query.session is not None:
-            moved = "home" if query.home == decision.worker.id else "moved"
-            went = "first" if query.home is None else moved
-            self.turns[went] += 1
-            self._turns.add(went)
-        kept, labels = decision.chosen.kept, (decision.model, decision.worker.id)
-        if kept.share:
-            self._prompts.add(*labels, kept.tier, by=kept.share * query.text_bytes)
-        self._prompts.add(*labels, "no", by=(1 - kept.share) * query.text_bytes)
+            affinity = "home" if query.home == decision.worker.id else "moved"
+            placed = "first" if query.home is None else affinity
+            self.turns[placed] += 1
+            self._turns.add(placed)
+        cached, labels = decision.chosen.kept, (decision.model, decision.worker.id)
+        if cached.share:
+            self._prompts.add(*labels, cached.tier, amount=cached.share * query.text_bytes)
+        self._prompts.add(*labels, "no", amount=(1 - cached.share) * query.text_bytes)
 
     def adopted(self) -> None:
         self.adoptions += 1
@@ -184,33 +187,32 @@ class ControllerMetrics(Collector):
         self._refusals.add(worker, code)
 
     def retried(self, worker: WorkerId | None, code: str, *, migrated: bool = False) -> None:
-        """`migrated`: it had begun to answer."""
+        """`migrated`: the request had begun to answer."""
         self.retries += 1
-        self._retries.add(worker or _NOBODY, code)
+        self._retries.add(worker or _NO_LABEL, code)
         if migrated:
             self.migrations += 1
-            self._migrations.add(worker or _NOBODY, code)
+            self._migrations.add(worker or _NO_LABEL, code)
 
     def first_token(self, model: ModelId, seconds: float) -> None:
         self._first_token.observe(model, seconds)
 
     def ended(self, request: ClientRequest, code: str, seconds: float, *, rejected: bool) -> None:
-        """A request ended.
-
+        """
         Args:
-            code: that of its error, `cancelled`, or `ok`.
-            rejected: it failed because of what it asks.
+            code: the error code, `cancelled`, or `ok`.
+            rejected: the request failed because of its contents.
         """
         if request.part_of is None:
-            self.completed += request.ended_well
+            self.completed += request.succeeded
             self.rejected += rejected
-            self.failed += not request.ended_well and not rejected
+            self.failed += not request.succeeded and not rejected
         if request.delegated:
-            return  # of those each part is counted
-        labels = request.model or _NOBODY, request.worker or _NOBODY
+            return  # its parts are counted
+        labels = request.model or _NO_LABEL, request.worker or _NO_LABEL
         self._requests.add(*labels, code)
         if request.tokens:
-            self._tokens.add(*labels, by=request.tokens)
+            self._tokens.add(*labels, amount=request.tokens)
         if code == "ok" and request.model is not None:
             self._duration.observe(request.model, seconds)
 
@@ -218,49 +220,51 @@ class ControllerMetrics(Collector):
         return self.collect()
 
     def collect(self) -> Iterable[Metric]:
-        for counts in (
+        for counter in (
             self._requests, self._tokens, self._prompts, self._turns, self._retries,
             self._migrations, self._refusals,
         ):  # fmt: skip
-            yield counts.metric()
-        for durations in (self._dispatch, self._first_token, self._duration):
-            yield durations.metric()
+            yield counter.metric()
+        for histogram in (self._dispatch, self._first_token, self._duration):
+            yield histogram.metric()
         totals, views = self.totals, self._workers.workers
-        for name, text, count in (
-            ("adoptions", "Requests of other controllers that were taken over.", self.adoptions),
-            ("waited_requests", "Requests that came to wait for room.", totals.waited),
-            ("unplaced_requests", "Of those that waited, who gave way to a higher priority, or "
-             "found no room in time.", totals.unplaced),
-            ("dispatches", "Dispatches that were sent to workers.", totals.dispatches),
-            ("dispatch_messages", "Messages in which they were sent.", totals.messages),
+        for name, documentation, count in (
+            ("adoptions", "Requests taken over from earlier leaders.", self.adoptions),
+            ("waited_requests", "Requests that entered the wait queue.", totals.waited),
+            ("unplaced_requests", "Requests that left the wait queue without a worker: displaced "
+             "by a higher priority, or out of time.", totals.unplaced),
+            ("dispatches", "Dispatches sent to workers.", totals.dispatches),
+            ("dispatch_messages", "Messages that contained dispatches.", totals.messages),
         ):  # fmt: skip
-            yield CounterMetricFamily(f"mlx_controller_{name}", text, value=count)
+            yield CounterMetricFamily(f"mlx_controller_{name}", documentation, value=count)
         yield GaugeMetricFamily(
-            "mlx_controller_waiting_requests", "Requests for which no worker has room.",
+            "mlx_controller_waiting_requests", "Requests for which no worker has capacity.",
             value=totals.waiting,
         )  # fmt: skip
         yield GaugeMetricFamily(
             "mlx_controller_load_deviation",
-            "Of the shares of places in use: standard deviation over mean, of workers that take "
+            "Coefficient of variation of the share of slots in use, over workers that accept "
             "requests.",
             value=load_deviation(views),
         )
-        yield from _of_workers(views)
+        yield from _worker_metrics(views)
 
 
-def _of_workers(views: Sequence[WorkerView]) -> Iterable[Metric]:
-    """How the workers stand, as the controller sees them."""
+def _worker_metrics(views: Sequence[WorkerView]) -> Iterable[Metric]:
+    """Yield the metrics of workers, as far as the controller knows them."""
     now = time.monotonic()
     requests = GaugeMetricFamily(
-        "mlx_controller_worker_requests", "Requests of a worker, as far as known.",
+        "mlx_controller_worker_requests",
+        "Requests of a worker: `active` and `queued` as reported, `sent_since` the report.",
         labels=("worker", "state"),
     )  # fmt: skip
     breakers = GaugeMetricFamily(
-        "mlx_controller_breaker_state", "1 for the state that the breaker of a worker is in.",
+        "mlx_controller_breaker_state",
+        "1 for the current state of the circuit breaker of a worker.",
         labels=("worker", "state"),
     )  # fmt: skip
     opened = CounterMetricFamily(
-        "mlx_controller_breaker_opened", "How often the breaker of a worker opened.",
+        "mlx_controller_breaker_opened", "How often the circuit breaker of a worker opened.",
         labels=("worker",),
     )  # fmt: skip
     for view in views:
@@ -277,7 +281,7 @@ def _of_workers(views: Sequence[WorkerView]) -> Iterable[Metric]:
 
 
 def load_deviation(views: Sequence[WorkerView]) -> float:
-    """The coefficient of variation of the workers' loads; 0 where all are idle."""
+    """Return the coefficient of variation of the workers' loads; 0 if all are idle."""
     loads = [
         view.choices / max(1, view.report.max_batch_size)
         for view in views

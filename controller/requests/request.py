@@ -1,5 +1,4 @@
-"""One request of a client, as the leader knows it: from its arrival to half a minute after its
-end."""
+"""One request of a client in the leader, from its arrival until half a minute after its end."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
@@ -10,12 +9,12 @@ from controller.requests.answer_progress import AnswerProgress
 from controller.routing import NoRoute, RouteDecision, RouteQuery
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
-from shared.messages.control import ClaimedRequest, RequestRef, RequestStateName
+from shared.messages.control import ClaimedRequest, RequestRef
 from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal, dispatch_json
 from shared.messages.events import RequestFailed, TokensEmitted
 from shared.messages.request import InferenceRequest, Message, Priority
 from shared.messages.routes import Route
-from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
+from shared.messages.stream import Done, Failed, StreamError
 
 RequestKey = tuple[ClientName, RequestId]
 
@@ -26,23 +25,12 @@ State = Literal[
 """See `controller.requests.transitions`."""
 
 WORKER_FAULTS = frozenset({"worker_lost", "engine_crashed", "internal_error"})
-"""Codes of errors that say that something is wrong with the worker, and not with the request."""
-
-_WIRE_STATES: dict[State, RequestStateName] = {
-    "waiting": "accepted",
-    "fetching": "accepted",
-    "queued": "accepted",
-    "offered": "dispatching",
-    "running": "running",
-    "backing_off": "accepted",
-    "delegated": "running",
-    "lost": "unknown",
-}
+"""Error codes that are the fault of the worker, not of the request."""
 
 
 @dataclass(slots=True)
 class WorkerRejection:
-    """What one boot of a worker said, that had said how it stands at `seen_at`."""
+    """The rejection by one boot of a worker, whose last report had arrived at `seen_at`."""
 
     refusal: Refusal
     boot_id: BootId
@@ -51,42 +39,45 @@ class WorkerRejection:
 
 @dataclass(slots=True, eq=False)
 class ClientRequest:
-    """State of one request; times are seconds on the clock of whoever calls.
+    """The state of one request; times are seconds on the caller's clock.
 
     Attributes:
-        inboxes: who listens: more than one where the request was published again.
-        dispatched_to: of those, whom the worker knows that was asked to take it last.
-        fingerprint: of the body as it came.
-        request: what the client asked for; None while only a worker knows, and after the end.
-        payload: that as its client wrote it, where it is at hand.
-        earlier: messages of its session that come before its own.
-        joined: `request` has them already, as its worker told it.
-        attempt: the highest number that was given; 0 before the first.
-        unsure: the worker of that attempt left or did not answer, and may have sent the terminal
-            message.
-        rejected: by whom, since the search for a worker began.
-        need: what it asks of a worker; None until that is asked first.
-        decision: how the worker was chosen that it was offered to last.
+        inboxes: that receive the stream: more than one if the request was published again.
+        dispatched_to: the inboxes that the last dispatch contained.
+        fingerprint: of the body as its client sent it.
+        request: the body; None while only a worker has it, and after the end.
+        payload: the body as its client encoded it, if available.
+        history: earlier messages of its session, which are prepended to its own.
+        includes_history: `request` contains the earlier messages, because its worker sent it so.
+        attempt: the highest attempt number so far; 0 before the first attempt.
+        may_have_ended: the worker of the last attempt is gone or did not answer, and may have sent
+            the terminal message.
+        rejected: workers that rejected it since the last accepted attempt.
+        query: what routing must know of it; None before the first routing.
+        decision: the routing decision of the last offer.
         no_route: why it waits for a worker.
-        waiting_kind: who is alike finds a worker where this one does; None where that cannot be
-            said.
-        waits_since: when the search first found none.
-        tried: workers whose attempt failed; others come first.
+        waiting_kind: requests of one kind can be served by the same workers; None if no other
+            request is comparable.
+        waiting_since: when routing first found no worker.
+        failed_workers: workers on which an attempt failed; other workers are preferred.
         failures: attempts that failed after a worker accepted them.
-        migrations: of those, the ones that had begun to answer.
-        crashes: of those, the ones that an engine ended with, maybe because of this request.
-        left: the worker that it had to leave after it had begun, and since when, until it goes on.
+        migrations: the number of those that had begun to answer.
+        crashes: the number of those that ended with an engine crash which this request may have
+            caused.
+        failover: the worker that failed after the answer had begun, and when it failed, until
+            another worker continues.
         last_error: of the last failed attempt.
-        returned: why its worker gave it back, while its contents are not known.
-        end: the terminal message, where this controller sent it.
-        ended_well: how it ended.
-        told_at: when its client was last told something from here.
-        heard_at: when its worker last said something of it.
+        pending_requeue: its worker requeued it before its contents were known here.
+        end: the terminal message, if this controller sent it.
+        succeeded: whether it ended without an error.
+        updated_at: when the leader last sent its client a message.
+        reported_at: when its worker last reported on it.
+        wake_at: in `queued`: when waiting ends; in `backing_off`: when the next attempt starts.
         reason: why no worker has it, for its client.
-        delegated: it is served in parts, by the list runner.
-        told_tokens: of its answer, as far as that is known without `progress`: those that went
-            through there, that its worker named, or that it ended with.
-        part_of: the request of which it is a part.
+        delegated: the list runner serves it in parts.
+        reported_tokens: tokens of its answer where `progress` does not have them: those that the
+            list runner published, that a claim reported, or that it had when it ended.
+        part_of: the id of the request of which it is a part.
     """
 
     request_id: RequestId
@@ -104,7 +95,7 @@ class ClientRequest:
     affinity: SessionKey | None = None
     state: State = "waiting"
     attempt: int = 0
-    unsure: bool = False
+    may_have_ended: bool = False
     worker: WorkerId | None = None
     boot_id: BootId | None = None
     model: ModelId | None = None
@@ -115,28 +106,28 @@ class ClientRequest:
     waiting_kind: Hashable = None
     route: Route | None = None
     progress: AnswerProgress = field(default_factory=AnswerProgress)
-    earlier: list[Message] = field(default_factory=list)
-    joined: bool = False
+    history: list[Message] = field(default_factory=list)
+    includes_history: bool = False
     dispatched_to: list[str] = field(default_factory=list)
     rejected: dict[WorkerId, WorkerRejection] = field(default_factory=dict)
-    waits_since: float | None = None
-    tried: set[WorkerId] = field(default_factory=set)
+    waiting_since: float | None = None
+    failed_workers: set[WorkerId] = field(default_factory=set)
     failures: int = 0
     migrations: int = 0
     crashes: int = 0
-    left: tuple[WorkerId, float] | None = None
+    failover: tuple[WorkerId, float] | None = None
     last_error: StreamError | None = None
-    returned: RequestFailed | None = None
+    pending_requeue: RequestFailed | None = None
     end: Done | Failed | None = None
-    ended_well: bool = True
+    succeeded: bool = True
     ended_at: float | None = None
-    told_at: float = 0.0
-    heard_at: float = 0.0
-    until: float = 0.0
+    updated_at: float = 0.0
+    reported_at: float = 0.0
+    wake_at: float = 0.0
     reason: str = "dispatching"
     cancelled: bool = False
     delegated: bool = False
-    told_tokens: int = 0
+    reported_tokens: int = 0
     part_of: RequestId | None = None
 
     @classmethod
@@ -155,7 +146,7 @@ class ClientRequest:
         elapsed_before_ms: float = 0.0,
         part_of: RequestId | None = None,
     ) -> "ClientRequest":
-        """A request as its client sent it, checked."""
+        """Return a request that a client published, after validation."""
         return cls(
             request_id,
             client,
@@ -171,66 +162,68 @@ class ClientRequest:
             session=_session(client, request.turn_of),
             affinity=_session(client, request.cache_session),
             progress=AnswerProgress(len(request.heard_ids)),
-            told_at=now,
+            updated_at=now,
             part_of=part_of,
         )
 
     @classmethod
     def claimed(
-        cls, told: ClaimedRequest, worker: WorkerId, boot_id: BootId, now: float
+        cls, claim: ClaimedRequest, worker: WorkerId, boot_id: BootId, now: float
     ) -> "ClientRequest":
-        """One that a worker has, or had: its contents are still to be told."""
-        request = cls._had_before(told, [told.model], told.fingerprint, told.session_id, now)
+        """Return a request that a worker has, or had; its contents follow (`set_contents`)."""
+        request = cls._restored(claim, [claim.model], claim.fingerprint, claim.session_id, now)
         request.state, request.worker, request.boot_id = "running", worker, boot_id
-        request.model, request.heard_at = told.model, now
-        request.told_tokens = told.tokens
-        request.returned = told.failure if told.state == "returned" else None
+        request.model, request.reported_at = claim.model, now
+        request.reported_tokens = claim.tokens
+        request.pending_requeue = claim.failure if claim.state == "returned" else None
         return request
 
     @classmethod
-    def carried(cls, told: Dispatch, models: list[ModelId], now: float) -> "ClientRequest":
-        """One that another leader had."""
-        session_id = told.request.turn_of
-        request = cls._had_before(told, models, told.body_fingerprint, session_id, now)
-        request.fill(told, models, now)
+    def carried(cls, dispatch: Dispatch, models: list[ModelId], now: float) -> "ClientRequest":
+        """Return a request that another leader transferred."""
+        session_id = dispatch.request.turn_of
+        request = cls._restored(dispatch, models, dispatch.body_fingerprint, session_id, now)
+        request.set_contents(dispatch, models, now)
         return request
 
     @classmethod
-    def _had_before(
+    def _restored(
         cls,
-        told: ClaimedRequest | Dispatch,
+        source: ClaimedRequest | Dispatch,
         models: list[ModelId],
         fingerprint: str,
         session_id: str | None,
         now: float,
     ) -> "ClientRequest":
         return cls(
-            told.request_id,
-            told.client,
-            told.skill,
+            source.request_id,
+            source.client,
+            source.skill,
             [],
             models,
             now,
             fingerprint,
-            session=_session(told.client, session_id),
-            attempt=told.attempt,
-            failures=told.retries,
-            migrations=told.migrations,
-            crashes=told.crashes,
-            told_at=now,
+            session=_session(source.client, session_id),
+            attempt=source.attempt,
+            failures=source.retries,
+            migrations=source.migrations,
+            crashes=source.crashes,
+            updated_at=now,
         )
 
-    def fill(self, told: Dispatch, models: list[ModelId], now: float) -> None:
-        """Its contents are known now."""
-        self.request, self.seed, self.inboxes = told.request, told.seed, list(told.inboxes)
-        self.earlier, self.joined = [], told.fingerprint is not None
+    def set_contents(self, dispatch: Dispatch, models: list[ModelId], now: float) -> None:
+        """Set the contents that a worker or another leader sent."""
+        self.request, self.seed = dispatch.request, dispatch.seed
+        self.inboxes = list(dispatch.inboxes)
+        self.history, self.includes_history = [], dispatch.fingerprint is not None
         self.models = models
-        self.arrived_at, self.elapsed_before_ms = now, told.elapsed_ms
-        self.route = told.route
-        self.affinity = _session(self.client, told.request.cache_session)
-        self.progress = AnswerProgress.of(told.resume, len(told.request.heard_ids))
+        self.arrived_at, self.elapsed_before_ms = now, dispatch.elapsed_ms
+        self.route = dispatch.route
+        self.affinity = _session(self.client, dispatch.request.cache_session)
+        resumed_tokens = len(dispatch.request.heard_ids)
+        self.progress = AnswerProgress.from_continuation(dispatch.resume, resumed_tokens)
 
-    # What it is.
+    # Properties.
 
     @property
     def key(self) -> RequestKey:
@@ -238,7 +231,7 @@ class ClientRequest:
 
     @property
     def ref(self) -> RequestRef:
-        """Its last attempt."""
+        """The last attempt, as orders to workers name it."""
         return RequestRef(client=self.client, request_id=self.request_id, attempt=self.attempt)
 
     @property
@@ -251,11 +244,11 @@ class ClientRequest:
         return self.request
 
     @property
-    def whole(self) -> InferenceRequest:
-        """With all that was said before in its session."""
-        if not self.earlier:
+    def with_history(self) -> InferenceRequest:
+        """The contents, with the earlier messages of the session prepended."""
+        if not self.history:
             return self.contents
-        messages = [*self.earlier, *(self.contents.messages or [])]
+        messages = [*self.history, *(self.contents.messages or [])]
         return self.contents.model_copy(update={"messages": messages})
 
     @property
@@ -264,16 +257,16 @@ class ClientRequest:
 
     @property
     def started(self) -> bool:
-        """Whether anything of its answer is known."""
+        """Whether any part of its answer is known."""
         return self.progress.started
 
     @property
     def tokens(self) -> int:
-        """Of all choices, that its workers told of."""
-        return self.progress.count or self.told_tokens
+        """Number of tokens of all choices that its workers reported."""
+        return self.progress.count or self.reported_tokens
 
     def elapsed_ms(self, now: float) -> float:
-        """Since it came to the cluster."""
+        """Return the time since the cluster accepted the request."""
         return self.elapsed_before_ms + (now - self.arrived_at) * 1000
 
     @property
@@ -285,40 +278,40 @@ class ClientRequest:
         return StreamError.of("deadline_exceeded", message)
 
     def runs_in(self, worker: WorkerId, boot_id: BootId | None) -> bool:
-        """Whether this boot of a worker has it."""
+        """Whether this boot of a worker has the request."""
         return (self.state, self.worker, self.boot_id) == ("running", worker, boot_id)
 
-    # What becomes of it.
+    # Changes of state.
 
-    def listen(self, inboxes: Iterable[str]) -> None:
-        """More listeners; the oldest go when there are too many."""
+    def add_inboxes(self, inboxes: Iterable[str]) -> None:
+        """Add inboxes that receive the stream; the oldest are dropped above `MAX_INBOXES`."""
         self.inboxes += [inbox for inbox in inboxes if inbox not in self.inboxes]
         del self.inboxes[:-MAX_INBOXES]
 
-    def offer(self, decision: RouteDecision, placed: Placement) -> None:
-        """A worker is asked to take it."""
+    def offer(self, decision: RouteDecision, placement: Placement) -> None:
+        """Begin an attempt: the request is offered to a worker."""
         view = decision.worker
         self.state, self.reason, self.attempt = "offered", "dispatching", self.attempt + 1
-        self.unsure = False
+        self.may_have_ended = False
         self.worker, self.boot_id, self.model = view.id, view.report.boot_id, decision.model
-        self.decision, self.placement = decision, placed
+        self.decision, self.placement = decision, placement
         self.dispatched_to = list(self.inboxes)
 
     def dispatch_json(self, now: float) -> bytes:
-        """What a worker is sent: with all that was said before in its session."""
-        fields = self._carried(now)
-        if self.earlier:
+        """Return the dispatch for a worker, with the earlier messages of the session."""
+        fields = self._dispatch_fields(now)
+        if self.history:
             fields["fingerprint"] = self.fingerprint
         elif self.payload is not None:
             return dispatch_json(fields, self.payload)
-        return dispatch_json(fields, encode(self.whole))
+        return dispatch_json(fields, encode(self.with_history))
 
     def transfer(self, now: float) -> Dispatch:
-        """What the next leader is sent."""
+        """Return the request as it is sent to the next leader."""
         body = self.contents.model_copy(update={"request_id": self.request_id})
-        return Dispatch(request=body, **self._carried(now))
+        return Dispatch(request=body, **self._dispatch_fields(now))
 
-    def _carried(self, now: float) -> dict[str, Any]:
+    def _dispatch_fields(self, now: float) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "request_id": self.request_id,
             "client": self.client,
@@ -336,96 +329,66 @@ class ClientRequest:
             fields["resume"] = self.progress.continuation(self.contents.heard_ids)
         if self.route is not None:
             fields["route"] = self.route
-        if self.joined:
+        if self.includes_history:
             fields["fingerprint"] = self.fingerprint
         return fields
 
     def run(self, boot_id: BootId, now: float) -> None:
-        """The worker has it."""
-        self.state, self.boot_id, self.heard_at = "running", boot_id, now
+        """The worker accepted the request."""
+        self.state, self.boot_id, self.reported_at = "running", boot_id, now
         self.rejected.clear()
-        self.waits_since = None
+        self.waiting_since = None
         if self.placement is not None:
             self.placement.taken()
 
-    def note(self, event: TokensEmitted, now: float) -> bool:
-        """Its worker emitted tokens; returns whether they are known now."""
+    def record_tokens(self, event: TokensEmitted, now: float) -> bool:
+        """Record tokens that its worker emitted. Return False if earlier ones are missing."""
         if self.placement is not None:
             self.placement.began(now)
-        return self.progress.note(event, self.elapsed_ms(now))
+        return self.progress.record(event, self.elapsed_ms(now))
 
     def give_up_attempt(self, error: StreamError, now: float) -> None:
-        """The worker is gone or gave the request back; another one comes."""
-        self._leave_worker("fault" if error.code in WORKER_FAULTS else "other", now)
+        """The worker is gone or requeued the request; another attempt follows."""
+        self._end_placement("fault" if error.code in WORKER_FAULTS else "other", now)
         self.last_error = error
         self.failures += 1
         if self.started:
             self.migrations += 1
-            if self.left is None and self.worker is not None:
-                self.left = self.worker, now
+            if self.failover is None and self.worker is not None:
+                self.failover = self.worker, now
             self.models = [self.model] if self.model is not None else self.models
         if self.worker is not None:
-            self.tried.add(self.worker)
+            self.failed_workers.add(self.worker)
         self.worker = self.boot_id = self.query = None
 
-    def decline(self, outcome: Outcome, now: float) -> None:
-        """The worker that it was offered to does not take it."""
-        self._leave_worker(outcome, now)
+    def detach(self, outcome: Outcome, now: float) -> None:
+        """The worker to which the request was offered does not have it."""
+        self._end_placement(outcome, now)
         self.worker = self.boot_id = None
 
     def lose(self, now: float) -> None:
-        """Its worker does not have it any more, and nobody knows how it ended."""
-        self.decline("other", now)
+        """The worker no longer has the request, and how it ended is unknown."""
+        self.detach("other", now)
         self.state, self.ended_at = "lost", now
 
-    def finish(self, *, well: bool, code: str, now: float) -> None:
-        """It ended; badly with an error `code`."""
-        good = well and not self.cancelled
-        self._leave_worker("served" if good else "fault" if code in WORKER_FAULTS else "other", now)
-        self.state, self.ended_well, self.ended_at = "ended", well, now
+    def finish(self, *, succeeded: bool, code: str, now: float) -> None:
+        """The request ended; with the error `code` if it did not succeed."""
+        served = succeeded and not self.cancelled
+        failed: Outcome = "fault" if code in WORKER_FAULTS else "other"
+        self._end_placement("served" if served else failed, now)
+        self.state, self.succeeded, self.ended_at = "ended", succeeded, now
 
     def forget_contents(self) -> None:
-        """It ended: what was asked and answered goes; what it takes to tell it from another
-        request stays. A prompt may be megabytes."""
-        self.told_tokens = self.tokens
+        """Drop contents and answer, as a prompt may be megabytes. What identifies the request
+        stays."""
+        self.reported_tokens = self.tokens
         self.request = self.payload = self.query = self.decision = None
-        self.earlier, self.progress = [], AnswerProgress()
+        self.history, self.progress = [], AnswerProgress()
 
-    def _leave_worker(self, outcome: Outcome, now: float) -> None:
+    def _end_placement(self, outcome: Outcome, now: float) -> None:
         if self.placement is not None:
             self.placement.ended(outcome, now)
             self.placement = None
-
-    # What is said of it.
-
-    def accepted_message(self) -> Status:
-        return Status(self.request_id, self.attempt, self.worker, "accepted", seed=self.seed)
-
-    def waiting_message(self) -> Status:
-        if self.started:
-            return Status(self.request_id, self.attempt, None, "migrating")
-        return Status(self.request_id, self.attempt, None, "queued", reason=self.reason)
-
-    def failed_message(self, error: StreamError) -> Failed:
-        route = self.route.model_dump(exclude_none=True) if self.route is not None else None
-        return Failed(self.request_id, self.attempt, self.worker, error, route)
-
-    def cancelled_message(self, now: float) -> Done:
-        """The end of a request that was cancelled while no worker had it."""
-        outputs = tuple(
-            ChoiceOutput(choice, 0, [], "", finish_reason="cancelled")
-            for choice in range(self.contents.choices)
-        )
-        waited_ms = round(self.elapsed_ms(now), 2)
-        timings = Timings(waited_ms, 0.0, waited_ms, 0.0)
-        return Done(self.request_id, self.attempt, None, Usage(0, 0, 0), timings, outputs)
-
-    @property
-    def wire_state(self) -> RequestStateName:
-        """As clients are told."""
-        if self.state == "ended":
-            return "finished" if self.ended_well else "failed"
-        return _WIRE_STATES[self.state]
 
 
 def _session(client: ClientName, session_id: str | None) -> SessionKey | None:

@@ -12,31 +12,31 @@ class SessionTurns:
     def __init__(self) -> None:
         self._turns: dict[SessionKey, deque[ClientRequest]] = {}
 
-    def arrived(self, request: ClientRequest, instead_of: ClientRequest | None = None) -> None:
+    def add(self, request: ClientRequest, replaced: ClientRequest | None = None) -> None:
         """Add a request as the last of its session. A request that was lost and is published again
-        (`instead_of`) keeps its place; one whose client already had tokens goes before all that
-        have not begun."""
+        takes the position of the lost one (`replaced`); a request whose client already had tokens
+        goes before all that have not begun."""
         if request.session is None:
             return
         turns = self._turns.setdefault(request.session, deque())
-        if instead_of is not None and instead_of in turns:
-            turns[turns.index(instead_of)] = request
-        elif request.progress.heard:
+        if replaced is not None and replaced in turns:
+            turns[turns.index(replaced)] = request
+        elif request.progress.resumed_tokens:
             turns.insert(sum(turn.state != "waiting" for turn in turns), request)
         else:
             turns.append(request)
 
-    def began_before(self, request: ClientRequest) -> None:
-        """It runs already: it is before all that wait."""
+    def add_running(self, request: ClientRequest) -> None:
+        """Add a request that a worker has already, before all that wait."""
         if request.session is not None:
             self._turns.setdefault(request.session, deque()).appendleft(request)
 
     def is_next(self, request: ClientRequest) -> bool:
-        """Whether no earlier turn of its session is here."""
+        """Whether the request has no session, or is the first of it."""
         return request.session is None or self._turns[request.session][0] is request
 
-    def left(self, request: ClientRequest) -> ClientRequest | None:
-        """It ended, or is gone; returns the turn that is next now, if that was it."""
+    def remove(self, request: ClientRequest) -> ClientRequest | None:
+        """Remove a request; if it was the first of its session, return the turn that is next."""
         session = request.session
         if session is None or (turns := self._turns.get(session)) is None or request not in turns:
             return None

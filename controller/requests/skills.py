@@ -10,7 +10,7 @@ Skills = Mapping[SkillName, list[ModelId]]
 
 
 def models_of(skill: SkillName, named: str | None, skills: Skills) -> list[ModelId]:
-    """The models that can serve a request, in the order of preference.
+    """Return the models that can serve a request, in the order of preference.
 
     Raises:
         RequestError: there is no such skill, or it does not have the model.
@@ -30,10 +30,10 @@ def models_of(skill: SkillName, named: str | None, skills: Skills) -> list[Model
     return [ModelId(named)]
 
 
-def models_told(told: Dispatch, skills: Skills) -> list[ModelId]:
-    """Those that may serve a request that somebody else took; the one that did where its skill is
-    no more."""
+def models_told(dispatch: Dispatch, skills: Skills) -> list[ModelId]:
+    """Return the models that can serve a request which another leader accepted; the model of the
+    dispatch if the skill was removed since."""
     try:
-        return list(models_of(told.skill, told.request.model, skills))
+        return list(models_of(dispatch.skill, dispatch.request.model, skills))
     except RequestError:
-        return [told.model]
+        return [dispatch.model]

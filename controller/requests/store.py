@@ -1,4 +1,4 @@
-"""All requests that the leader answers for; ended ones are remembered for a while."""
+"""All requests of the leader; requests that ended are remembered for a while."""
 
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from controller.requests.request import ClientRequest, RequestKey
 from shared.ids import ClientName
 
-KEPT_AFTER_END_S = 30.0
+RETAINED_AFTER_END_S = 30.0
 
 
 class RequestStore:
@@ -19,23 +19,24 @@ class RequestStore:
         self._by_client: Counter[ClientName] = Counter()  # of the active ones
 
     def __iter__(self) -> Iterator[ClientRequest]:
-        """Those that have not ended, in the order of their coming; they may end meanwhile."""
+        """The requests that have not ended, in the order of arrival. They may end while the
+        caller iterates."""
         return iter(list(self._active.values()))
 
     def __len__(self) -> int:
-        """How many have not ended."""
+        """Number of requests that have not ended."""
         return len(self._active)
 
     def get(self, key: RequestKey) -> ClientRequest | None:
-        """One that is served, or ended not long ago."""
+        """Return a request that is served, or ended recently."""
         return self._requests.get(key)
 
     def count(self, client: ClientName) -> int:
-        """How many of a client have not ended; a list of prompts is one."""
+        """Number of requests of a client that have not ended; a list of prompts counts once."""
         return self._by_client[client]
 
     def add(self, request: ClientRequest) -> None:
-        """In place of one of the same key."""
+        """Add a request; it replaces one with the same key."""
         if (known := self._requests.get(request.key)) is not None:
             self.remove(known)
         self._requests[request.key] = self._active[request.key] = request
@@ -43,24 +44,24 @@ class RequestStore:
             self._by_client[request.client] += 1
 
     def end(self, request: ClientRequest) -> None:
-        """It has ended: what was asked and answered goes."""
+        """Record that a request ended, and drop its contents and its answer."""
         if self._active.get(request.key) is request:
             self._deactivate(request)
             self._ended.append(request)
         request.forget_contents()
 
     def remove(self, request: ClientRequest) -> None:
-        """Forget it at once."""
+        """Forget a request at once."""
         if self._requests.get(request.key) is request:
             del self._requests[request.key]
         if self._active.get(request.key) is request:
             self._deactivate(request)
 
     def forget_old(self, now: float) -> None:
-        """Forget those that ended long ago."""
-        while self._ended and now - (self._ended[0].ended_at or 0.0) > KEPT_AFTER_END_S:
+        """Forget requests that ended more than `RETAINED_AFTER_END_S` ago."""
+        while self._ended and now - (self._ended[0].ended_at or 0.0) > RETAINED_AFTER_END_S:
             request = self._ended.popleft()
-            if self._requests.get(request.key) is request:  # else another came for it
+            if self._requests.get(request.key) is request:  # else it was replaced
                 del self._requests[request.key]
 
     def _deactivate(self, request: ClientRequest) -> None:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.prompt_lists import list_runner
+from controller.prompt_lists import list_publisher, list_runner
 from shared.bus import Bus
 from shared.settings.nats import NatsSettings
 from tests.controller.driven_runner import DrivenRunner
@@ -22,5 +22,6 @@ async def cluster(nats_settings: NatsSettings, bus: Bus) -> AsyncIterator[Runnin
 def runner(monkeypatch: pytest.MonkeyPatch) -> DrivenRunner:
     clock = Clock()
     monkeypatch.setattr("time.monotonic", clock)
-    monkeypatch.setattr(list_runner, "awake_or_asleep", clock)
+    for module in (list_publisher, list_runner):
+        monkeypatch.setattr(module, "awake_or_asleep", clock)
     return DrivenRunner(clock)

@@ -67,7 +67,7 @@ class DrivenRunner:
 
     def limit_messages(self, max_bytes: int) -> None:
         """Of the server."""
-        self._runner._max_bytes = max_bytes
+        self._runner._publisher.max_bytes = max_bytes
 
     # The leader.
 
@@ -170,7 +170,7 @@ class DrivenRunner:
     ) -> None:
         """The leader or a worker ends a part."""
         known = self.known[part.key]
-        known.state, known.ended_well = "ended", False
+        known.state, known.succeeded = "ended", False
         self.hear(Failed(*_origin(part), StreamError.of(code, message, **fields)))
 
     def hear(self, *messages: StreamMessage) -> None:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 from unittest import mock
 
+from controller.requests.client_messages import cancellation
 from shared.errors import RequestError
 
 Make = Callable[[Any], Any]
@@ -81,17 +82,17 @@ def _loses_a_token(right: Any) -> Any:
 
 
 def _ends_twice(right: Any) -> Any:
-    def end_well(machine: Any, request: Any) -> None:
+    def end_finished(endings: Any, request: Any) -> None:
         if request.request is not None:
-            end = request.cancelled_message(machine._out.now)
-            machine._out.tell(request, end, request.inboxes)
-        right(machine, request)
+            end = cancellation(request, endings._out.now)
+            endings._out.send_to_client(request, end, request.inboxes)
+        right(endings, request)
 
-    return end_well
+    return end_finished
 
 
 def _of_other_time(right: Any) -> Any:
-    return lambda machine, request: min(right(machine, request), request.arrived_at + 0.4)
+    return lambda timers, request: min(right(timers, request), request.arrived_at + 0.4)
 
 
 def _never_the_same(right: Any) -> Any:
@@ -111,20 +112,18 @@ def _fails_for_one(error: Exception) -> Make:
 
 
 def _one_more(right: Any) -> Any:
-    def chunk(runner: Any, one: Any, output: Any, usage: Any) -> Any:
+    def chunk(job: Any, output: Any, usage: Any) -> Any:
         shifted = [token + 1 for token in output.token_ids]
-        return right(runner, one, replace(output, token_ids=shifted), usage)
+        return right(job, replace(output, token_ids=shifted), usage)
 
     return chunk
 
 
-_MACHINE = "controller.lifecycle.machine:RequestMachine"
-
 PLANTS = (
     Plant("no end", "a worker that is gone is not noticed",
-          f"{_MACHINE}._on_worker_gone", _nothing),
+          "controller.lifecycle.machine:RequestMachine._on_worker_gone", _nothing),
     Plant("no end", "dispatches that are not answered are waited for without end",
-          "controller.dispatch.dispatch_queue:DispatchQueue._lose", _always([])),
+          "controller.dispatch.dispatch_queue:DispatchQueue._fail_unanswered", _always([])),
     Plant("gave up", "a client that hears nothing does nothing",
           "shared.client.recovery:Recovery._due", _nothing),
     Plant("choice", "an attempt after a failure has another seed",
@@ -132,7 +131,7 @@ PLANTS = (
     Plant("choice", "an attempt goes on a token too early",
           "controller.requests.answer_progress:AnswerProgress.continuation", _loses_a_token),
     Plant("choice", "tokens of a list are told wrong",
-          "controller.prompt_lists.list_runner:PromptListRunner._chunk", _one_more),
+          "controller.prompt_lists.list_job:ListJob.chunk", _one_more),
     Plant("turns at once", "a turn does not wait for the one before",
           "controller.requests.session_turns:SessionTurns.is_next", _always(True)),
     Plant("after it was replaced", "a leader that was away goes on as if it had not been",
@@ -142,7 +141,7 @@ PLANTS = (
     Plant("controllers lead", "a leader that was overtaken leads on",
           "controller.leader.election:LeaderElection._lose", _nothing),
     Plant("answered twice", "the leader tells the end that the worker told",
-          f"{_MACHINE}._end_well", _ends_twice),
+          "controller.lifecycle.endings:RequestEndings.end_finished", _ends_twice),
     Plant("counts at", "a request that ended is still counted at its worker",
           "controller.fleet.placement:Placement.ended", _nothing),
     Plant("has requests", "a worker keeps requests that ended",
@@ -150,7 +149,7 @@ PLANTS = (
     Plant("has r", "the leader keeps requests that ended",
           "controller.requests.store:RequestStore.end", _nothing),
     Plant("ended before its time", "deadlines come too early",
-          f"{_MACHINE}._last_moment", _of_other_time),
+          "controller.lifecycle.timers:RequestTimers._end_at", _of_other_time),
     Plant("failed without a reason", "some requests are refused",
           "controller.intake.request_handler:RequestHandler._read",
           _fails_for_one(RequestError("planted", code="payload_too_large"))),

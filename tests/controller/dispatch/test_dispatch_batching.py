@@ -16,17 +16,17 @@ LONGEST_S = {"high": 0.0, "medium": 0.003, "low": 0.005}
 def busy_holding(target: BatchTarget | None = None) -> DispatchBatching:
     """A lane from which the first one went just now, at 0."""
     holding = DispatchBatching(LIMITS, target or BatchTarget(16))
-    holding.came("medium", 0.0)
-    holding.went()
+    holding.added("medium", 0.0)
+    holding.sent()
     return holding
 
 
 def test_a_lone_request_goes_at_once() -> None:
     holding = DispatchBatching(LIMITS, BatchTarget(16))
     for now in (0.0, 0.003, 0.5):  # each after 3 ms of quiet
-        holding.came("low", now)
+        holding.added("low", now)
         assert holding.due_at(NEVER) <= now
-        holding.went()
+        holding.sent()
 
 
 @pytest.mark.parametrize(("level", "due_at"), [("high", 0.001), ("medium", 0.00175)])
@@ -34,14 +34,14 @@ def test_soon_after_another_it_is_held_a_moment_unless_it_is_urgent(
     level: Priority, due_at: float
 ) -> None:
     holding = busy_holding()
-    holding.came(level, 0.001)
+    holding.added(level, 0.001)
     assert holding.due_at(NEVER) == pytest.approx(due_at)
 
 
 def test_urgent_ones_take_all_with_them() -> None:
     holding = busy_holding()
-    holding.came("low", 0.001)
-    holding.came("high", 0.0011)
+    holding.added("low", 0.001)
+    holding.added("high", 0.0011)
     assert holding.due_at(NEVER) <= 0.0011
 
 
@@ -50,7 +50,7 @@ def test_while_more_come_it_waits_for_them_but_not_for_ever(level: Priority) -> 
     holding = busy_holding()
     now = first_at = 0.0005
     while holding.due_at(NEVER) > now or now == first_at:
-        holding.came(level, now)
+        holding.added(level, now)
         now += 0.0005
     assert holding.due_at(NEVER) == pytest.approx(first_at + LONGEST_S[level])
 
@@ -58,22 +58,22 @@ def test_while_more_come_it_waits_for_them_but_not_for_ever(level: Priority) -> 
 def test_a_low_one_does_not_hold_up_a_medium_one() -> None:
     holding = busy_holding()
     for number in range(7):
-        holding.came("medium" if number == 1 else "low", 0.0005 * (number + 1))
+        holding.added("medium" if number == 1 else "low", 0.0005 * (number + 1))
     assert holding.due_at(NEVER) == pytest.approx(0.001 + LONGEST_S["medium"])
 
 
 def test_as_many_as_is_worth_waiting_for_go_at_once() -> None:
     holding = busy_holding(BatchTarget(3))
     for _ in range(2):
-        holding.came("medium", 0.0001)
+        holding.added("medium", 0.0001)
         assert holding.due_at(NEVER) > 0.0001
-    holding.came("medium", 0.0001)
+    holding.added("medium", 0.0001)
     assert holding.due_at(NEVER) <= 0.0001
 
 
 def test_none_goes_to_a_worker_without_room_before_the_pause_is_over() -> None:
     holding = DispatchBatching(LIMITS, BatchTarget(16))
-    holding.came("medium", 0.0)
+    holding.added("medium", 0.0)
     assert holding.due_at(0.02) == 0.02
 
 
@@ -89,10 +89,10 @@ def test_nobody_is_held_longer_than_its_priority_allows(
         arrives_at = now + pause_s
         if limits and (due_at := holding.due_at(NEVER)) <= arrives_at:
             assert due_at <= min(limits) + 1e-9
-            holding.went()
+            holding.sent()
             limits = []
         now = arrives_at
-        holding.came(level, now)
+        holding.added(level, now)
         limits.append(now + LONGEST_S[level])
     assert holding.due_at(NEVER) <= min(limits) + 1e-9
 
@@ -100,23 +100,23 @@ def test_nobody_is_held_longer_than_its_priority_allows(
 def test_less_company_is_worth_waiting_for_where_the_worker_answers_sooner() -> None:
     target = BatchTarget(16)
     for _ in range(1000):
-        target.answered(waited_s=0.003, took_s=0.001)
+        target.answered(held_s=0.003, round_trip_s=0.001)
     assert target.size == 2
     for _ in range(1000):
-        target.answered(waited_s=0.001, took_s=0.01)
+        target.answered(held_s=0.001, round_trip_s=0.01)
     assert target.size == 16
 
 
 def test_the_target_stays_where_waiting_and_answering_take_about_as_long() -> None:
     target = BatchTarget(16)
     for _ in range(50):
-        target.answered(waited_s=0.003, took_s=0.001)
+        target.answered(held_s=0.003, round_trip_s=0.001)
     for _ in range(100):  # until what was before is forgotten
-        target.answered(waited_s=0.003, took_s=0.004)
+        target.answered(held_s=0.003, round_trip_s=0.004)
     settled = target.size
     assert settled < 16
     for _ in range(200):
-        target.answered(waited_s=0.003, took_s=0.004)
+        target.answered(held_s=0.003, round_trip_s=0.004)
     assert target.size == settled
 
 

@@ -40,7 +40,7 @@ def test_the_size_is_that_of_all_prompts(
 def test_what_was_said_before_in_a_session_belongs_to_it() -> None:
     turn = request(prompt=None, messages=[HELLO], session_id="s")
     alone = route_query_of(turn, (), None)
-    turn.earlier = [Message(role="user", content="Who are you?")]
+    turn.history = [Message(role="user", content="Who are you?")]
     whole = route_query_of(turn, (), WorkerId("mac"))
     assert (alone.text_bytes, whole.text_bytes) == (5, 17)
     assert len(whole.links(DEMO)) == 2 and whole.links(DEMO)[0] != alone.links(DEMO)[0]
@@ -111,4 +111,4 @@ def test_it_says_what_older_workers_would_not_understand(
 
 
 def test_an_answer_that_may_have_begun_with_thinking_goes_on_where_that_is_understood() -> None:
-    assert route_query_of(request(), (), None, reasons=True).structured
+    assert route_query_of(request(), (), None, may_reason=True).structured

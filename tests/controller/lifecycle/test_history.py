@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.lifecycle.history import history_needed, joined_history
+from controller.lifecycle.history import history_needed, history_to_prepend
 from controller.requests.request import ClientRequest
 from shared.errors import RequestError
 from shared.ids import WorkerId
@@ -26,12 +26,12 @@ def turn(*messages: dict[str, Any], **fields: Any) -> ClientRequest:
 def joined(
     one: ClientRequest, said: list[Message] | None = SAID, *, limit: int = LIMIT
 ) -> list[str]:
-    return [str(each.content) for each in joined_history(one, said, False, limit)]
+    return [str(each.content) for each in history_to_prepend(one, said, False, limit)]
 
 
 def error(one: ClientRequest, said: list[Message] | None, *, too_large: bool = False) -> str:
     with pytest.raises(RequestError) as caught:
-        joined_history(one, said, too_large, LIMIT)
+        history_to_prepend(one, said, too_large, LIMIT)
     assert caught.value.param == "session_id"
     return caught.value.code
 
@@ -62,7 +62,7 @@ def test_a_turn_may_have_come_alone_where_it_is_the_users_word_and_its_session_i
 
 def test_what_is_there_already_is_not_needed() -> None:
     one = turn(AND)
-    one.earlier = list(SAID)
+    one.history = list(SAID)
     assert not history_needed(one, MAC)
 
 

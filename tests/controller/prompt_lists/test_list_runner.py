@@ -1,7 +1,8 @@
 """Lists of prompts, and choices that no worker decodes at once, by value: which parts go when, and
 what the client hears of them as one stream."""
 
-from controller.prompt_lists.list_runner import MOST_SEEKING, first_part, part_id
+from controller.prompt_lists.list_parts import first_part, part_id
+from controller.prompt_lists.list_runner import MAX_UNPLACED
 from shared.ids import ClientName, RequestId
 from shared.messages.dispatch import choice_seed
 from shared.messages.stream import (
@@ -129,7 +130,7 @@ def test_so_many_seek_a_worker_at_a_time(runner: DrivenRunner) -> None:
     runner.slots = 100
     runner.serve(40)
     parts = runner.new_parts()
-    assert len(parts) == MOST_SEEKING
+    assert len(parts) == MAX_UNPLACED
     runner.run(*parts[:5])
     runner.say(parts[0], "prefill")
     assert len(runner.new_parts()) == 5

@@ -21,10 +21,10 @@ def emitted(index: int, *token_ids: int, choice: int = 0, **fields: Any) -> Toke
     )  # fmt: skip
 
 
-def noted(*events: TokensEmitted, heard: int = 0) -> AnswerProgress:
-    progress = AnswerProgress(heard)
+def noted(*events: TokensEmitted, resumed_tokens: int = 0) -> AnswerProgress:
+    progress = AnswerProgress(resumed_tokens)
     for number, event in enumerate(events):
-        progress.note(event, 100.0 * (number + 1))
+        progress.record(event, 100.0 * (number + 1))
     return progress
 
 
@@ -79,17 +79,17 @@ def test_a_choice_may_end_without_another_token() -> None:
 
 def test_of_a_resumed_answer_the_tokens_count_that_its_client_has_not() -> None:
     """Workers count from the beginning, with those of the client's `resume`."""
-    progress = noted(emitted(2, 3, text_sent=5), emitted(3, 4, text_sent=6), heard=2)
+    progress = noted(emitted(2, 3, text_sent=5), emitted(3, 4, text_sent=6), resumed_tokens=2)
     assert (progress.tokens, progress.count) == ({0: [3, 4]}, 2)
     known = progress.continuation([1, 2])
     assert known is not None and known.token_ids == {0: [1, 2, 3, 4]}
 
 
 def test_what_a_worker_tells_of_it_is_what_it_would_go_on_from() -> None:
-    progress = noted(emitted(2, 3, text_sent=5, cached_tokens=1), heard=2)
+    progress = noted(emitted(2, 3, text_sent=5, cached_tokens=1), resumed_tokens=2)
     known = progress.continuation([1, 2])
-    assert AnswerProgress.of(known, 2) == progress
-    assert AnswerProgress.of(None, 2) == AnswerProgress(2)
+    assert AnswerProgress.from_continuation(known, 2) == progress
+    assert AnswerProgress.from_continuation(None, 2) == AnswerProgress(2)
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=30))
@@ -100,6 +100,8 @@ def test_whatever_comes_twice_or_not_at_all_it_is_a_beginning_of_the_answer(
     progress = AnswerProgress()
     for index, count in spans:
         before = progress.count
-        progress.note(emitted(index, *answer[index : index + count], text_sent=index + count), 1.0)
+        progress.record(
+            emitted(index, *answer[index : index + count], text_sent=index + count), 1.0
+        )
         assert progress.count >= before
         assert progress.tokens.get(0, []) == answer[: progress.count]

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from controller.requests.events import (
     DispatchesAnswered,
     Finish,
-    HistoryTold,
+    HistoryReceived,
     LinkRestored,
     ListEnded,
     Transferred,
@@ -24,7 +24,7 @@ from controller.requests.instructions import (
     SendToListRunner,
 )
 from controller.requests.request import ClientRequest
-from controller.requests.store import KEPT_AFTER_END_S
+from controller.requests.store import RETAINED_AFTER_END_S
 from shared.ids import RequestId, WorkerId
 from shared.messages.control import CancelRequest
 from shared.messages.dispatch import Refusal
@@ -197,7 +197,7 @@ class AnyEvents(RuleBasedStateMachine):
             case "finish":
                 self.driven.on(Finish(key, StreamError.of("draining", "it shut down")))
             case _:
-                self.driven.on(HistoryTold(key, None))
+                self.driven.on(HistoryReceived(key, None))
         self._carry()
 
     @precondition(lambda self: self.lists)
@@ -299,7 +299,8 @@ class AnyEvents(RuleBasedStateMachine):
         if known is not None and known.fingerprint != asked.fingerprint:
             return f"_INBOX.conflict.{next(self.numbers)}"
         is_old = (
-            known is not None and (known.ended_at or math.inf) < self.driven.now - KEPT_AFTER_END_S
+            known is not None
+            and (known.ended_at or math.inf) < self.driven.now - RETAINED_AFTER_END_S
         )
         if known is None or is_old:
             self.lives[asked.request_id] = next(self.numbers)

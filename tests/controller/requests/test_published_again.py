@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from controller.requests.events import HistoryTold, ListEnded
+from controller.requests.events import HistoryReceived, ListEnded
 from controller.requests.request import State
 from shared.ids import RequestId
 from shared.messages.control import AttachStream
@@ -207,7 +207,7 @@ def test_of_a_list_that_has_ended_the_list_runner_says_all_again(well: bool) -> 
 def test_what_is_told_late_of_an_end_changes_nothing() -> None:
     driven = in_state("fetching")
     driven.cancel()
-    driven.on(HistoryTold(KEY, []))
+    driven.on(HistoryReceived(KEY, []))
     assert driven.words() == ["done"] and driven.sent() == []
 
 

@@ -6,6 +6,13 @@ import pytest
 
 from controller.fleet.placement import Placement
 from controller.fleet.worker_view import WorkerView
+from controller.requests.client_messages import (
+    accepted_status,
+    cancellation,
+    failure,
+    state_name,
+    waiting_status,
+)
 from controller.requests.request import ClientRequest
 from controller.routing import RouteQuery, policy_named, select_worker
 from shared.codec import decode
@@ -58,7 +65,7 @@ def test_attempts_are_counted_and_carry_what_was_fixed_at_acceptance() -> None:
     one = request(now=10.0)
     offered(one)
     first = sent(one, 10.5)
-    one.decline("other", 10.5)
+    one.detach("other", 10.5)
     offered(one, "other")
     second = sent(one, 12.0)
     assert [(each.attempt, each.elapsed_ms) for each in (first, second)] == [(1, 500), (2, 2000)]
@@ -80,7 +87,7 @@ def test_what_its_client_wrote_is_sent_as_it_is() -> None:
 def test_with_what_was_said_before_it_is_sent_whole_and_stays_the_same_request() -> None:
     one = request(prompt=None, messages=[HELLO], session_id="s")
     one.payload = b'{"messages": [{"role": "user", "content": "Hello"}], "session_id": "s"}'
-    one.earlier = [Message(role="user", content="Who are you?")]
+    one.history = [Message(role="user", content="Who are you?")]
     offered(one)
     dispatch = sent(one)
     messages = dispatch.request.messages or []
@@ -97,8 +104,8 @@ def test_time_before_this_leader_counts() -> None:
 
 def test_another_attempt_goes_on_from_what_was_emitted() -> None:
     one = running(request(n=2), now=1.0)
-    one.note(emitted(0, 1, 2, cached_tokens=3), 1.25)
-    one.note(emitted(0, 9, choice=1, finish_reason="stop"), 1.5)
+    one.record_tokens(emitted(0, 1, 2, cached_tokens=3), 1.25)
+    one.record_tokens(emitted(0, 9, choice=1, finish_reason="stop"), 1.5)
     one.give_up_attempt(LOST, 2.0)
     offered(one, "other")
     dispatch = sent(one, 2.0)
@@ -119,12 +126,12 @@ def test_who_failed_is_avoided_and_who_had_begun_goes_on_with_the_same_model() -
     one = request()
     one.models = [ModelId("best"), DEMO]
     running(one).give_up_attempt(LOST, 1.0)
-    assert (one.failures, one.migrations, one.tried) == (1, 0, {"mac"})
-    assert (one.worker, one.boot_id, one.left, one.models) == (None, None, None, ["best", DEMO])
-    running(one, now=2.0).note(emitted(0, 1), 2.0)
+    assert (one.failures, one.migrations, one.failed_workers) == (1, 0, {"mac"})
+    assert (one.worker, one.boot_id, one.failover, one.models) == (None, None, None, ["best", DEMO])
+    running(one, now=2.0).record_tokens(emitted(0, 1), 2.0)
     one.give_up_attempt(LOST, 3.0)
     assert (one.failures, one.migrations, one.models) == (2, 1, [DEMO])
-    assert (one.left, one.last_error) == (("mac", 3.0), LOST)
+    assert (one.failover, one.last_error) == (("mac", 3.0), LOST)
 
 
 def test_a_worker_that_is_asked_counts_it_until_it_ends_there() -> None:
@@ -132,19 +139,19 @@ def test_a_worker_that_is_asked_counts_it_until_it_ends_there() -> None:
     mac = offered(one)
     assert (mac.load, mac.choices, mac.unreported_ms) == (1, 2, 10.0)
     one.run(BOOT, 0.0)
-    one.note(emitted(0, 1), 1.0)
+    one.record_tokens(emitted(0, 1), 1.0)
     assert (mac.load, mac.unreported_ms) == (1, 0.0)
-    one.finish(well=True, code="", now=2.0)
+    one.finish(succeeded=True, code="", now=2.0)
     assert (mac.load, mac.choices) == (0, 0)
 
 
 def test_once_a_worker_has_it_the_search_begins_anew() -> None:
     one = request()
     offered(one)
-    one.waits_since = 0.5
+    one.waiting_since = 0.5
     one.run(BOOT, 1.0)
     assert one.state == "running" and not one.rejected
-    assert one.waits_since is None and one.heard_at == 1.0
+    assert one.waiting_since is None and one.reported_at == 1.0
 
 
 # Who listens.
@@ -154,7 +161,7 @@ def test_of_too_many_listeners_the_oldest_goes_and_none_is_there_twice() -> None
     one = request()
     for number in range(MAX_INBOXES):
         for _ in range(2):
-            one.listen([f"_INBOX.{number}"])
+            one.add_inboxes([f"_INBOX.{number}"])
     assert one.inboxes == [f"_INBOX.{number}" for number in range(MAX_INBOXES)]
 
 
@@ -163,17 +170,17 @@ def test_of_too_many_listeners_the_oldest_goes_and_none_is_there_twice() -> None
 
 def test_its_messages_tell_how_it_stands() -> None:
     one = request(n=2)
-    accepted, waiting = one.accepted_message(), one.waiting_message()
+    accepted, waiting = accepted_status(one), waiting_status(one)
     assert (accepted.status, accepted.seed, accepted.attempt) == ("accepted", 5, 0)
     assert (waiting.status, waiting.worker, waiting.reason) == ("queued", None, "dispatching")
-    running(one).note(emitted(0, 1), 0.0)
-    assert (one.waiting_message().status, one.waiting_message().reason) == ("migrating", None)
-    failed = one.failed_message(LOST)
+    running(one).record_tokens(emitted(0, 1), 0.0)
+    assert (waiting_status(one).status, waiting_status(one).reason) == ("migrating", None)
+    failed = failure(one, LOST)
     assert (failed.attempt, failed.worker, failed.error.code) == (1, "mac", "worker_lost")
 
 
 def test_a_cancelled_request_that_no_worker_had_ends_every_choice() -> None:
-    message = request(n=2).cancelled_message(0.25)
+    message = cancellation(request(n=2), 0.25)
     assert [output.finish_reason for output in message.outputs] == ["cancelled"] * 2
     assert [output.choice for output in message.outputs] == [0, 1]
     assert (message.usage.completion_tokens, message.timings.queue_ms) == (0, 250.0)
@@ -185,10 +192,10 @@ def test_clients_are_told_its_state_in_their_words() -> None:
         lambda: None,
         lambda: offered(one),
         lambda: one.run(BOOT, 0.0),
-        lambda: one.finish(well=True, code="", now=0.0),
+        lambda: one.finish(succeeded=True, code="", now=0.0),
     ):
         step()
-        words.append(one.wire_state)
+        words.append(state_name(one))
     assert words == ["accepted", "dispatching", "running", "finished"]
 
 
@@ -198,19 +205,19 @@ def test_it_runs_in_one_boot_of_a_worker_until_it_ends() -> None:
     assert not one.runs_in(MAC, BOOT)
     one.run(BOOT, 0.0)
     assert one.runs_in(MAC, BOOT) and not one.runs_in(MAC, BootId("b2"))
-    one.finish(well=True, code="", now=0.0)
+    one.finish(succeeded=True, code="", now=0.0)
     assert one.ended and not one.runs_in(MAC, BOOT)
 
 
 @pytest.mark.parametrize(("well", "state"), [(True, "finished"), (False, "failed")])
 def test_of_what_ended_what_is_left_tells_it_from_others(well: bool, state: str) -> None:
     one, same, other = (request(prompt=text, n=2) for text in ("long", "long", "another"))
-    running(one).note(emitted(0, 1, 2), 0.0)
-    one.note(emitted(0, 3, choice=1), 0.0)
-    one.finish(well=well, code="", now=1.0)
+    running(one).record_tokens(emitted(0, 1, 2), 0.0)
+    one.record_tokens(emitted(0, 3, choice=1), 0.0)
+    one.finish(succeeded=well, code="", now=1.0)
     one.forget_contents()
-    assert (one.request, one.payload, one.earlier, one.started) == (None, None, [], False)
-    assert (one.tokens, one.wire_state, one.ended_at) == (3, state, 1.0)
+    assert (one.request, one.payload, one.history, one.started) == (None, None, [], False)
+    assert (one.tokens, state_name(one), one.ended_at) == (3, state, 1.0)
     assert one.fingerprint == same.fingerprint != other.fingerprint
 
 
@@ -231,15 +238,15 @@ def test_what_a_worker_claims_is_known_without_its_contents() -> None:
     assert one.runs_in(MAC, BOOT) and one.request is None
     assert (one.attempt, one.fingerprint, one.session, one.tokens) == (3, "f", (ADA, "s"), 7)
     assert (one.failures, one.migrations, one.crashes) == (2, 1, 1)
-    assert one.heard_at == one.told_at == 4.0
+    assert one.reported_at == one.updated_at == 4.0
 
 
 def test_the_contents_that_a_worker_tells_are_all_that_it_takes_to_go_on() -> None:
     original = running(request(session_id="s", timeout_ms=60_000))
-    original.note(emitted(0, 1, 2), 0.5)
+    original.record_tokens(emitted(0, 1, 2), 0.5)
     told = original.transfer(2.0)
     one = ClientRequest.claimed(_told(attempt=1, session_id="s"), MAC, BOOT, 10.0)
-    one.fill(told, [DEMO], 10.0)
+    one.set_contents(told, [DEMO], 10.0)
     assert (one.contents, one.seed, one.inboxes) == (told.request, 5, ["_INBOX.x"])
     assert (one.progress.tokens, one.affinity) == ({0: [1, 2]}, (ADA, "s"))
     assert one.deadline == 68.0  # two of its sixty seconds were over
@@ -248,7 +255,7 @@ def test_the_contents_that_a_worker_tells_are_all_that_it_takes_to_go_on() -> No
 
 def test_what_no_worker_has_goes_to_the_next_leader_as_it_is() -> None:
     one = request(session_id="s", stream=False, now=1.0)
-    running(one).note(emitted(0, 1), 1.5)
+    running(one).record_tokens(emitted(0, 1), 1.5)
     one.give_up_attempt(LOST, 2.0)
     carried = ClientRequest.carried(one.transfer(3.0), [DEMO], 50.0)
     assert (carried.key, carried.state, carried.attempt) == (one.key, "waiting", 1)

@@ -19,35 +19,35 @@ def _turn(name: str, session: str | None = "s") -> ClientRequest:
 def test_the_first_that_came_is_next_and_then_the_one_after_it() -> None:
     turns, (one, two, three) = SessionTurns(), [_turn(name) for name in "abc"]
     for each in (one, two, three):
-        turns.arrived(each)
+        turns.add(each)
     assert [turns.is_next(each) for each in (one, two, three)] == [True, False, False]
-    assert turns.left(two) is None, "nobody's turn has come by that"
-    assert turns.left(one) is three and turns.is_next(three)
-    assert turns.left(three) is None
+    assert turns.remove(two) is None, "nobody's turn has come by that"
+    assert turns.remove(one) is three and turns.is_next(three)
+    assert turns.remove(three) is None
 
 
 def test_what_is_no_turn_waits_for_none() -> None:
     turns, alone = SessionTurns(), _turn("a", None)
-    turns.arrived(alone)
-    assert turns.is_next(alone) and turns.left(alone) is None
+    turns.add(alone)
+    assert turns.is_next(alone) and turns.remove(alone) is None
 
 
 def test_what_runs_already_is_before_all_that_wait() -> None:
     turns, waiting, running = SessionTurns(), _turn("a"), _turn("b")
-    turns.arrived(waiting)
-    turns.began_before(running)
+    turns.add(waiting)
+    turns.add_running(running)
     assert turns.is_next(running) and not turns.is_next(waiting)
-    assert turns.left(running) is waiting
+    assert turns.remove(running) is waiting
 
 
 def test_a_lost_turn_that_is_asked_again_keeps_its_place() -> None:
     turns, (lost, waiting, again) = SessionTurns(), [_turn(name) for name in "aba"]
-    turns.arrived(lost)
-    turns.arrived(waiting)
-    turns.arrived(again, instead_of=lost)
+    turns.add(lost)
+    turns.add(waiting)
+    turns.add(again, replaced=lost)
     assert turns.is_next(again)
-    assert turns.left(lost) is None
-    assert turns.left(again) is waiting
+    assert turns.remove(lost) is None
+    assert turns.remove(again) is waiting
 
 
 def test_what_its_client_had_tokens_of_is_before_all_that_have_not_begun() -> None:
@@ -55,24 +55,24 @@ def test_what_its_client_had_tokens_of_is_before_all_that_have_not_begun() -> No
     runs.state = "running"
     begun = request("c", session_id="s", resume={"token_ids": [1]})
     for each in (runs, waiting, begun):
-        turns.arrived(each)
-    assert turns.left(runs) is begun
-    assert turns.left(begun) is waiting
+        turns.add(each)
+    assert turns.remove(runs) is begun
+    assert turns.remove(begun) is waiting
 
 
 def test_one_leaves_once() -> None:
     turns, (one, two) = SessionTurns(), [_turn(name) for name in "ab"]
-    turns.arrived(one)
-    turns.arrived(two)
-    assert turns.left(one) is two
-    assert turns.left(one) is None
-    assert turns.left(_turn("stranger")) is None and turns.is_next(two)
+    turns.add(one)
+    turns.add(two)
+    assert turns.remove(one) is two
+    assert turns.remove(one) is None
+    assert turns.remove(_turn("stranger")) is None and turns.is_next(two)
 
 
 def test_after_the_last_turn_nothing_is_left_of_a_session() -> None:
     turns, one = SessionTurns(), _turn("a")
-    turns.arrived(one)
-    turns.left(one)
+    turns.add(one)
+    turns.remove(one)
     assert turns._turns == {}
 
 
@@ -90,10 +90,10 @@ class TurnsBesideLists(RuleBasedStateMachine):
         self.all.append(one)
         expected = self.expected[one.session]
         if first:
-            self.turns.began_before(one)
+            self.turns.add_running(one)
             expected.insert(0, one)
         else:
-            self.turns.arrived(one)
+            self.turns.add(one)
             expected.append(one)
 
     @precondition(lambda self: self.all)
@@ -104,7 +104,7 @@ class TurnsBesideLists(RuleBasedStateMachine):
         was_first = one in expected and expected[0] is one
         if one in expected:
             expected.remove(one)
-        assert self.turns.left(one) is (expected[0] if was_first and expected else None)
+        assert self.turns.remove(one) is (expected[0] if was_first and expected else None)
 
     @invariant()
     def one_of_each_session_is_next(self) -> None:

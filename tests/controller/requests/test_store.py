@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller.requests.request import ClientRequest
-from controller.requests.store import KEPT_AFTER_END_S, RequestStore
+from controller.requests.store import RETAINED_AFTER_END_S, RequestStore
 from shared.ids import ClientName, RequestId
 from tests.controller.values import ADA, request
 
@@ -14,7 +14,7 @@ BOB = ClientName("bob")
 
 
 def _end(store: RequestStore, one: ClientRequest, now: float) -> None:
-    one.finish(well=True, code="", now=now)
+    one.finish(succeeded=True, code="", now=now)
     store.end(one)
 
 
@@ -69,9 +69,9 @@ def test_ended_ones_are_remembered_for_a_while_and_others_for_good() -> None:
     for each in (ended, running):
         store.add(each)
     _end(store, ended, 5.0)
-    store.forget_old(5.0 + KEPT_AFTER_END_S)
+    store.forget_old(5.0 + RETAINED_AFTER_END_S)
     assert store.get(ended.key) is ended
-    store.forget_old(5.1 + KEPT_AFTER_END_S)
+    store.forget_old(5.1 + RETAINED_AFTER_END_S)
     assert store.get(ended.key) is None and store.get(running.key) is running
 
 
@@ -96,7 +96,7 @@ def test_the_end_of_one_that_was_replaced_does_not_end_the_other() -> None:
     store.add(first)
     _end(store, first, 0.0)
     store.add(second)
-    store.forget_old(1.0 + KEPT_AFTER_END_S)
+    store.forget_old(1.0 + RETAINED_AFTER_END_S)
     assert store.get(second.key) is second and list(store) == [second]
     _end(store, first, 2.0)
     assert list(store) == [second]
@@ -140,7 +140,7 @@ class StoreBesideAList(RuleBasedStateMachine):
         self.known = {
             name: one
             for name, one in self.known.items()
-            if one.ended_at is None or self.now - one.ended_at <= KEPT_AFTER_END_S
+            if one.ended_at is None or self.now - one.ended_at <= RETAINED_AFTER_END_S
         }
 
     @invariant()

@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 
-from controller.lifecycle.machine import RequestMachine
 from controller.requests.request import State
 from controller.requests.transitions import STATES, TRANSITIONS, Action, Trigger
+from tests.controller.requests.driven import Driven
 
 _NOT_AT_A_WORKER = {"waiting", "fetching", "queued", "backing_off"}
 
@@ -29,11 +29,11 @@ def test_each_trigger_means_something_in_some_state_and_there_is_no_other() -> N
 def test_each_action_is_one_of_the_machine_and_happens_somewhere() -> None:
     happen = {action for actions in TRANSITIONS.values() for action in actions.values()}
     assert happen == set(get_args(Action))
-    for action in happen:
-        assert callable(getattr(RequestMachine, f"_{action}"))
+    actions = Driven("w1").machine._actions
+    assert set(actions) == happen and all(map(callable, actions.values()))
 
 
-@pytest.mark.parametrize("trigger", ["cancel_asked", "finish_asked"])
+@pytest.mark.parametrize("trigger", ["cancel_requested", "end_requested"])
 def test_whatever_has_not_ended_hears_a_cancel_and_an_end_that_is_asked_for(
     trigger: Trigger,
 ) -> None:
@@ -45,12 +45,12 @@ def test_in_every_state_a_request_may_be_published_again() -> None:
 
 
 def test_what_has_ended_stays_so_but_for_who_asks_again() -> None:
-    assert TRANSITIONS["ended"] == {"published_again": "tell_end_again"}
+    assert TRANSITIONS["ended"] == {"published_again": "resend_end"}
     assert TRANSITIONS["lost"] == {"published_again": "run_again"}
 
 
 def test_what_no_worker_has_ends_at_once_and_else_its_worker_is_told() -> None:
-    ends = {state: actions.get("cancel_asked") for state, actions in TRANSITIONS.items()}
+    ends = {state: actions.get("cancel_requested") for state, actions in TRANSITIONS.items()}
     at_once = {state for state, action in ends.items() if action == "end_cancelled"}
     assert at_once == _NOT_AT_A_WORKER
     assert {state: ends[state] for state in ("offered", "running", "delegated")} == {
@@ -64,13 +64,13 @@ def test_what_no_worker_has_ends_at_once_and_else_its_worker_is_told() -> None:
     ("triggers", "states"),
     [
         (("tokens_emitted", "finished", "failed", "worker_gone"), {"running"}),
-        (("contents_told", "contents_lost"), {"running"}),
+        (("contents_received", "contents_lost"), {"running"}),
         (("offer_accepted", "offer_rejected"), {"offered"}),
-        (("returned",), {"offered", "running"}),
+        (("requeued",), {"offered", "running"}),
         (("may_begin",), {"waiting"}),
-        (("history_told",), {"fetching"}),
+        (("history_received",), {"fetching"}),
         (("capacity_changed",), {"queued"}),
-        (("pause_over",), {"backing_off"}),
+        (("backoff_ended",), {"backing_off"}),
         (("list_ended",), {"delegated"}),
     ],
 )

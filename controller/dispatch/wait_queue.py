@@ -1,5 +1,5 @@
-"""Where requests wait for which no worker has capacity now: bounded in number and in time. Plain
-state."""
+"""The wait queue: requests for which no worker has capacity now, bounded in number and in time.
+Plain state."""
 
 from collections.abc import Callable, Hashable
 
@@ -11,15 +11,16 @@ from shared.request_queue import PriorityQueue
 from shared.settings.controller import WaitingRoomSettings as Limits
 
 
-class WaitingRoom:
-    """By priority, then in the order in which they came.
+class WaitQueue:
+    """Requests by priority, then in the order of arrival.
 
     Args:
-        totals: counts who waits.
+        totals: counts the requests that wait.
 
     Attributes:
-        max_wait_s: how long any request should wait.
-        enabled: also where nobody will return, but only has no capacity.
+        max_wait_s: how long a request waits for capacity.
+        enabled: whether requests wait for capacity. Requests always wait for a worker that is
+            expected to return.
     """
 
     def __init__(self, limits: Limits, totals: Totals) -> None:
@@ -32,7 +33,7 @@ class WaitingRoom:
         totals.waiting = 0
 
     def configure(self, limits: Limits) -> None:
-        """Hold other limits; who waits already stays."""
+        """Apply new limits; requests that wait already stay."""
         self.max_wait_s, self.enabled = limits.max_wait_ms / 1000, limits.enabled
         self._queue.configure(limits.max_depth)
 
@@ -40,8 +41,8 @@ class WaitingRoom:
         return len(self._queue)
 
     def ahead_of(self, level: Priority, kind: Hashable) -> NoRoute | None:
-        """Why those wait whom a new request of this kind must not overtake; None where nobody
-        does."""
+        """Return why the requests wait that a new request of this kind must not overtake; None if
+        there are none."""
         if kind is None or not len(self._queue):
             return None
         first = next(self._queue.upcoming(lambda each: each == kind), None)
@@ -49,30 +50,32 @@ class WaitingRoom:
             return None
         return first.no_route
 
-    def enter(self, request: ClientRequest, now: float) -> ClientRequest | None:
-        """Have a request wait; returns the one for which there is no room."""
-        loser = self._queue.push(request, now)
-        self._totals.waited += loser is not request
-        self._totals.unplaced += loser not in (None, request)
+    def add(self, request: ClientRequest, now: float) -> ClientRequest | None:
+        """Add a request. If the queue was full, return the request that is not in the queue: this
+        one or a displaced one."""
+        displaced = self._queue.push(request, now)
+        self._totals.waited += displaced is not request
+        self._totals.unplaced += displaced not in (None, request)
         self._totals.waiting = len(self)
-        return loser
+        return displaced
 
-    def leave(self, request: ClientRequest, *, in_vain: bool = False) -> None:
-        """It waits no longer, if it did.
+    def remove(self, request: ClientRequest, *, unplaced: bool = False) -> None:
+        """Remove a request, if it waits.
 
         Args:
-            in_vain: no worker was found.
+            unplaced: no worker was found.
         """
         if request.request is not None and self._queue.remove(request):
-            self._totals.unplaced += in_vain
+            self._totals.unplaced += unplaced
             self._totals.waiting = len(self)
 
-    def look(self, place_again: Callable[[ClientRequest], None]) -> None:
-        """Try to find a worker for each in turn; of those who are alike, until one finds none."""
-        in_vain: set[Hashable] = set()
+    def retry(self, place_again: Callable[[ClientRequest], None]) -> None:
+        """Try to place the requests in order; of those with the same kind and priority, until one
+        finds no worker."""
+        unplaced: set[Hashable] = set()
         for request in list(self._queue):
             alike = request.waiting_kind, request.level
-            if request.waiting_kind is None or alike not in in_vain:
+            if request.waiting_kind is None or alike not in unplaced:
                 place_again(request)
                 if request.state == "queued":
-                    in_vain.add(alike)
+                    unplaced.add(alike)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.dispatch.waiting_room import WaitingRoom
+from controller.dispatch.wait_queue import WaitQueue
 from controller.requests.metrics import Totals
 from controller.requests.request import ClientRequest
 from controller.routing import Ineligibility, NoRoute, RouteQuery
@@ -25,7 +25,7 @@ def full(reason: str = "is full") -> NoRoute:
 
 
 class Hall:
-    """A waiting room, and places of several pools; the last one of each is not for low ones.
+    """A wait queue, and places of several pools; the last one of each is not for low ones.
 
     Attributes:
         guests: all who came, in order.
@@ -35,7 +35,7 @@ class Hall:
 
     def __init__(self, **limits: Any) -> None:
         self.totals = Totals()
-        self.room = WaitingRoom(Limits(**limits), self.totals)
+        self.queue = WaitQueue(Limits(**limits), self.totals)
         self.free: Counter[str] = Counter()
         self.guests: list[ClientRequest] = []
         self.looks: list[int] = []
@@ -55,12 +55,12 @@ class Hall:
         guest.waiting_kind = pool if known else None
         self.guests.append(guest)
         self._pools[guest] = pool
-        return self.room.enter(guest, 0.0)
+        return self.queue.add(guest, 0.0)
 
     def look(self) -> list[int]:
         """Who looks for a place."""
         self.looks.clear()
-        self.room.look(self._place_again)
+        self.queue.retry(self._place_again)
         return self.looks
 
     def pool(self, guest: ClientRequest) -> str:
@@ -72,7 +72,7 @@ class Hall:
     @property
     def counts(self) -> tuple[int, int, int]:
         """Who waits, who came to wait, who of them left in vain."""
-        assert self.totals.waiting == len(self.room)
+        assert self.totals.waiting == len(self.queue)
         return self.totals.waiting, self.totals.waited, self.totals.unplaced
 
     def _place_again(self, guest: ClientRequest) -> None:
@@ -82,7 +82,7 @@ class Hall:
             self.free[self.pool(guest)] -= 1
             guest.state = "offered"
             self.placed.append(number)
-            self.room.leave(guest)
+            self.queue.remove(guest)
         else:
             guest.no_route = full(f"was full for {number}")
 
@@ -133,19 +133,19 @@ def test_of_whom_nobody_is_alike_each_is_tried(hall: Hall) -> None:
 
 
 def test_a_new_one_is_told_of_those_it_must_not_overtake(hall: Hall) -> None:
-    assert hall.room.ahead_of("low", "a") is None
+    assert hall.queue.ahead_of("low", "a") is None
     hall.come("medium", "a")
     hall.come("high", "b", known=False)
-    told = [hall.room.ahead_of(level, "a") for level in PRIORITIES]
+    told = [hall.queue.ahead_of(level, "a") for level in PRIORITIES]
     assert [error and error.code for error in told] == [None, "queue_full", "queue_full"]
-    assert hall.room.ahead_of("low", "b") is None
-    assert hall.room.ahead_of("low", None) is None
+    assert hall.queue.ahead_of("low", "b") is None
+    assert hall.queue.ahead_of("low", None) is None
 
 
 def test_it_is_told_the_last_reason_of_who_is_ahead(hall: Hall) -> None:
     hall.come()
     hall.look()
-    error = hall.room.ahead_of("medium", "a")
+    error = hall.queue.ahead_of("medium", "a")
     assert error is not None and "was full for 0" in error.message
 
 
@@ -171,17 +171,17 @@ def test_who_finds_no_room_to_wait_has_not_waited(hall: Hall) -> None:
 
 def test_whether_it_is_switched_on_is_for_who_sends_requests_there_to_say() -> None:
     hall = Hall(enabled=False)
-    assert (hall.room.enabled, hall.come()) == (False, None)
-    hall.room.configure(Limits(enabled=True))
-    assert hall.room.enabled
+    assert (hall.queue.enabled, hall.come()) == (False, None)
+    hall.queue.configure(Limits(enabled=True))
+    assert hall.queue.enabled
 
 
 def test_with_other_limits_who_waits_already_stays(hall: Hall) -> None:
     for _ in range(3):
         hall.come()
-    hall.room.configure(Limits(max_depth=2, max_wait_ms=700))
-    assert (hall.counts, hall.room.max_wait_s) == ((3, 3, 0), 0.7)
-    hall.room.configure(Limits(max_depth=4))
+    hall.queue.configure(Limits(max_depth=2, max_wait_ms=700))
+    assert (hall.counts, hall.queue.max_wait_s) == ((3, 3, 0), 0.7)
+    hall.queue.configure(Limits(max_depth=4))
     assert hall.come() is None
     assert hall.come() is hall.guests[4]
 
@@ -189,10 +189,10 @@ def test_with_other_limits_who_waits_already_stays(hall: Hall) -> None:
 def test_who_left_leaves_once_and_only_then_in_vain_if_it_waited(hall: Hall) -> None:
     hall.come()
     guest, stranger = hall.guests[0], request("other")
-    hall.room.leave(stranger, in_vain=True)
+    hall.queue.remove(stranger, unplaced=True)
     assert hall.counts == (1, 1, 0)
     for _ in range(2):
-        hall.room.leave(guest, in_vain=True)
+        hall.queue.remove(guest, unplaced=True)
         assert hall.counts == (0, 1, 1)
     assert hall.look() == []
 
@@ -200,7 +200,7 @@ def test_who_left_leaves_once_and_only_then_in_vain_if_it_waited(hall: Hall) -> 
 def test_one_whose_contents_are_gone_may_leave_though_it_has_no_priority(hall: Hall) -> None:
     ended = request("ended")
     ended.forget_contents()
-    hall.room.leave(ended)
+    hall.queue.remove(ended)
     assert hall.counts == (0, 0, 0)
 
 
@@ -251,7 +251,7 @@ class RoomBesideAList(RuleBasedStateMachine):
     @rule(data=st.data(), in_vain=st.booleans())
     def give_up(self, data: st.DataObject, in_vain: bool) -> None:
         guest = data.draw(st.sampled_from(self.hall.guests))
-        self.hall.room.leave(guest, in_vain=in_vain)
+        self.hall.queue.remove(guest, unplaced=in_vain)
         if guest in self.waiting:
             self.waiting.remove(guest)
             self.unplaced += in_vain
@@ -272,7 +272,7 @@ class RoomBesideAList(RuleBasedStateMachine):
     def _must_not_overtake(self, level: Priority, pool: str) -> None:
         alike = [guest for guest in self.waiting if guest.waiting_kind == pool]
         ahead = [g for g in alike if PRIORITIES.index(g.level) <= PRIORITIES.index(level)]
-        assert (self.hall.room.ahead_of(level, pool) is not None) is bool(ahead)
+        assert (self.hall.queue.ahead_of(level, pool) is not None) is bool(ahead)
 
     def _turn(self, guest: ClientRequest) -> tuple[int, int]:
         return PRIORITIES.index(guest.level), self.hall.guests.index(guest)

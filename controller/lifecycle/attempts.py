@@ -1,0 +1,152 @@
+"""The attempts of a request: begun, placed on a worker, reported by the worker, repeated after a
+failure."""
+
+from collections.abc import Sequence
+
+from controller.dispatch.dispatch_queue import DispatchOutcome
+from controller.dispatch.dispatcher import Dispatcher
+from controller.lifecycle.endings import RequestEndings
+from controller.lifecycle.history import history_needed, history_to_prepend
+from controller.lifecycle.leader_term import LeaderTerm
+from controller.lifecycle.takeover import Takeover
+from controller.lifecycle.timers import RequestTimers
+from controller.requests.events import HistoryReceived
+from controller.requests.instructions import Instructions, SendToListRunner
+from controller.requests.request import ClientRequest, RequestKey
+from shared.errors import RequestError
+from shared.ids import BootId, ModelId
+from shared.messages.control import ControlReply, TellSession
+from shared.messages.dispatch import Dispatch
+from shared.messages.events import RequestFailed, TokensEmitted
+from shared.messages.request import Message
+from shared.messages.stream import StreamError
+
+
+class RequestAttempts:
+    """Actions of `controller.requests.transitions` that bring a request to a worker, and those that
+    follow from what the worker reports."""
+
+    def __init__(
+        self,
+        term: LeaderTerm,
+        dispatcher: Dispatcher,
+        takeover: Takeover,
+        timers: RequestTimers,
+        endings: RequestEndings,
+        instructions: Instructions,
+    ) -> None:
+        self._term = term
+        self._dispatcher = dispatcher
+        self._takeover = takeover
+        self._timers = timers
+        self._endings = endings
+        self._out = instructions
+
+    # Before a worker has the request.
+
+    def begin(self, request: ClientRequest) -> None:
+        self._term.raise_attempt(request)
+        router = self._dispatcher.router
+        if router.splits(request, self._out.now):
+            request.state, request.delegated = "delegated", True
+            self._timers.drop(request)
+            self._out.add(SendToListRunner("serve", request))
+            return
+        session, key = request.session, request.key
+        home = router.homes.last(session) if session is not None else None
+        if session is None or request.cancelled or not history_needed(request, home):
+            self.place(request)
+        elif home is None:
+            self.place_with_history(request, [], False)
+        else:
+            request.state, request.reason = "fetching", "history"
+            client, session_id = session
+            order = TellSession(term=self._term.number, client=client, session_id=session_id)
+            self._out.order(home, order, lambda reply: _history(key, reply))
+
+    def place_with_history(
+        self, request: ClientRequest, messages: Sequence[Message] | None, too_large: bool
+    ) -> None:
+        if self._term.shutting_down:
+            request.state, request.reason = "waiting", "leader_change"
+            return
+        try:
+            limit = self._dispatcher.queue.max_bytes // 4
+            request.history = history_to_prepend(request, messages, too_large, limit)
+        except RequestError as error:
+            self._endings.fail(request, StreamError.from_exception(error))
+        else:
+            self.place(request)
+
+    def place(self, request: ClientRequest) -> None:
+        self._term.raise_attempt(request)
+        self._dispatcher.place(request)
+        self._timers.update(request)
+        self._timers.retry_when_settled()
+
+    def run(self, request: ClientRequest, boot_id: BootId) -> None:
+        self._dispatcher.run(request, boot_id)
+        if request.cancelled:
+            self._out.cancel_attempt(request)
+        for inbox in request.inboxes:
+            if inbox not in request.dispatched_to:
+                self._out.attach(request, inbox)
+
+    def place_elsewhere(self, request: ClientRequest, outcome: DispatchOutcome) -> None:
+        worker, refusal = request.worker, outcome.refusal
+        self._dispatcher.rejected(request, outcome)
+        if worker is not None and refusal is not None and refusal.code == "not_claimed":
+            self._takeover.claim_anew(worker)
+        if request.cancelled:
+            self._endings.end_cancelled(request)
+        else:
+            self.place(request)
+
+    # While a worker has the request.
+
+    def record_tokens(self, request: ClientRequest, event: TokensEmitted) -> None:
+        if not self._dispatcher.record_tokens(request, event) and request.worker is not None:
+            self._takeover.claim(request.worker)  # the answer has all tokens
+
+    def set_contents(
+        self, request: ClientRequest, contents: Dispatch, models: list[ModelId]
+    ) -> None:
+        request.set_contents(contents, models, self._out.now)
+        self._timers.update(request)
+        if request.pending_requeue is not None:
+            event, request.pending_requeue = request.pending_requeue, None
+            self.requeue(request, event)
+        elif request.cancelled:
+            self._out.cancel_attempt(request)
+
+    def requeue(self, request: ClientRequest, event: RequestFailed) -> None:
+        if request.request is None:
+            request.pending_requeue = event  # until its contents are known
+            return
+        self._out.cancel_attempt(request, silent=True)  # so that the worker forgets it
+        request.crashes += event.suspect
+        wait_ms = event.retry_after_ms
+        self._retry(request, StreamError.of(event.code, event.message, retry_after_ms=wait_ms))
+
+    def fail_over(self, request: ClientRequest, error: StreamError) -> None:
+        """The worker is gone."""
+        if request.request is None:
+            self._endings.lose(request)
+            return
+        self._out.cancel_attempt(request, silent=True)
+        request.may_have_ended = True
+        self._retry(request, error)
+
+    def _retry(self, request: ClientRequest, error: StreamError) -> None:
+        if request.cancelled:
+            self._endings.end_cancelled(request)
+            return
+        self._dispatcher.retry(request, error)
+        self._timers.update(request)
+
+
+def _history(key: RequestKey, reply: ControlReply | None) -> HistoryReceived:
+    if reply is None or reply.said is None:
+        too_large = reply is not None and reply.code == "payload_too_large"
+        return HistoryReceived(key, None, too_large)
+    return HistoryReceived(key, [Message.model_validate(message) for message in reply.said])

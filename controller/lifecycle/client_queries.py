@@ -1,0 +1,122 @@
+"""What clients ask of a request that the leader knows: to receive its stream once more, its state,
+or to cancel it."""
+
+from collections import deque
+from collections.abc import Callable
+
+from controller.fleet.registry import Registry
+from controller.lifecycle.timers import RequestTimers
+from controller.lifecycle.worker_claims import WorkerClaims
+from controller.requests.client_messages import state_name
+from controller.requests.events import Queried
+from controller.requests.instructions import AnswerQuery, Instructions, SendToListRunner
+from controller.requests.request import ClientRequest
+from controller.requests.store import RequestStore
+from controller.requests.transitions import Trigger
+from shared.messages.control import RequestState
+
+_MAX_EARLY_CANCELS = 10_000
+
+
+class ClientQueries:
+    """Queries, and the actions of `controller.requests.transitions` for requests that are published
+    again or cancelled.
+
+    Args:
+        arrive: accepts a request that is published again, in place of the old one.
+        fire: triggers an action for a request.
+    """
+
+    def __init__(
+        self,
+        store: RequestStore,
+        registry: Registry,
+        claims: WorkerClaims,
+        timers: RequestTimers,
+        instructions: Instructions,
+        arrive: Callable[[ClientRequest, ClientRequest], None],
+        fire: Callable[[ClientRequest, Trigger], None],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._claims = claims
+        self._timers = timers
+        self._out = instructions
+        self._arrive = arrive
+        self._fire = fire
+        self._early_cancels: deque[Queried] = deque(maxlen=_MAX_EARLY_CANCELS)
+
+    # Queries.
+
+    def on_queried(self, event: Queried) -> None:
+        """Answer a query, and cancel the request if the query says so. While workers have not
+        answered their claims, one of them may have an unknown request: then a cancel is held and a
+        question for the state is not answered."""
+        request = self._store.get(event.key)
+        controller, request_id = self._out.controller, event.key[1]
+        state = RequestState(request_id=request_id, state="unknown", controller=controller)
+        if request is not None and request.state != "lost":
+            if event.cancel and (request.part_of is None or event.of_part):
+                request.cancelled = request.cancelled or not request.ended
+                self._fire(request, "cancel_requested")
+            state = RequestState(
+                request_id=request_id,
+                state=state_name(request),
+                controller=controller,
+                worker=request.worker if request.end is None else None,
+                attempt=request.attempt,
+                tokens=request.tokens,
+            )
+        elif self._claims.incomplete:
+            if event.cancel:
+                self._early_cancels.append(event)
+            return
+        if event.reply:
+            self._out.add(AnswerQuery(event.reply, state))
+
+    def release_early_cancels(self) -> None:
+        """Answer the cancels that were held: all workers have answered their claims, or are
+        gone."""
+        while self._early_cancels:
+            self.on_queried(self._early_cancels.popleft())
+
+    def cancel_at_worker(self, request: ClientRequest) -> None:
+        self._out.cancel_attempt(request)
+
+    def cancel_list(self, request: ClientRequest) -> None:
+        self._out.add(SendToListRunner("cancel", request))
+
+    # Published again.
+
+    def add_inboxes(self, request: ClientRequest, again: ClientRequest) -> None:
+        request.add_inboxes(again.inboxes)
+        self._out.send_waiting_status(request, again.inboxes)
+
+    def attach(self, request: ClientRequest, again: ClientRequest) -> None:
+        request.add_inboxes(again.inboxes)
+        for inbox in again.inboxes:
+            self._out.attach(request, inbox)
+
+    def attach_to_list(self, request: ClientRequest, again: ClientRequest) -> None:
+        request.add_inboxes(again.inboxes)
+        for inbox in again.inboxes:
+            self._out.add(SendToListRunner("attach", request, inbox))
+
+    def resend_end(self, request: ClientRequest, again: ClientRequest) -> None:
+        """Have the sender of the terminal message send it again. If that worker is gone, the
+        request runs again: the same seed gives the same answer."""
+        if request.end is not None and request.delegated:
+            self.attach_to_list(request, again)
+        elif request.end is not None:
+            self._out.send_to_client(again, request.end, again.inboxes)
+        elif request.worker and self._registry.is_here(request.worker, request.boot_id):
+            self.attach(request, again)
+        else:
+            self.run_again(request, again)
+
+    def run_again(self, request: ClientRequest, again: ClientRequest) -> None:
+        """Run the request again, with the same seed and higher attempt numbers: the client may have
+        received a part of the answer."""
+        again.attempt = request.attempt
+        self._timers.drop(request)
+        self._arrive(again, request)

@@ -1,0 +1,179 @@
+"""A list of prompts that is served in parts: its parts, and the one stream of its client."""
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from controller.prompt_lists.list_parts import ListPart
+from controller.requests.request import ClientRequest
+from shared.ids import RequestId
+from shared.inboxes import Inboxes
+from shared.messages.stream import (
+    ChoiceOutput,
+    Chunk,
+    Done,
+    Failed,
+    Status,
+    StatusName,
+    StreamError,
+    Timings,
+    Usage,
+)
+from shared.stream_log import MAX_BYTES, StreamLog
+
+_PROGRESS: tuple[StatusName | None, ...] = (
+    None, "accepted", "queued", "loading", "preempted", "migrating", "prefill", "running"
+)  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class ListJob:
+    """
+    Attributes:
+        whole: the request of the client.
+        log: of the stream, for inboxes that are attached later.
+        waiting: numbers of the parts that are not submitted, in order.
+        rejected: why the last submitted part was rejected; None once another part ended since.
+        not_before: until then no part is submitted.
+        capacity: batch slots of the workers that can serve it, as of `counted_at`.
+        begun: a worker accepted one of its parts.
+        sent_at: when the last message was sent to the client.
+        next_index: of each choice.
+        unfinished: numbers of the choices without a finish reason.
+    """
+
+    whole: ClientRequest
+    streams: bool
+    multiplex: bool
+    parts: list[ListPart]
+    inboxes: Inboxes
+    log: StreamLog
+    waiting: list[int]
+    rejected: StreamError | None = None
+    not_before: float = 0.0
+    capacity: int = 0
+    counted_at: float = float("-inf")
+    begun: bool = False
+    sent_at: float = 0.0
+    end: Done | Failed | None = None
+    ended_at: float = 0.0
+    usage_sent: bool = False
+    next_index: list[int] = field(default_factory=list)
+    unfinished: set[int] = field(default_factory=set)
+
+    @classmethod
+    def start(cls, whole: ClientRequest, parts: list[ListPart], awake_now: float) -> "ListJob":
+        """Return a list of which no part is submitted yet.
+
+        Args:
+            awake_now: of `shared.clock.awake_or_asleep`.
+        """
+        body = whole.contents
+        return cls(
+            whole,
+            body.stream,
+            body.multiplex,
+            parts,
+            Inboxes(whole.inboxes, awake_now),
+            StreamLog(body.choices, max_bytes=MAX_BYTES if body.stream else None),
+            [part.number for part in parts],
+            sent_at=time.monotonic(),
+            next_index=[0] * body.choices,
+            unfinished=set(range(body.choices)),
+        )
+
+    @property
+    def origin(self) -> tuple[RequestId, int, None]:
+        return self.whole.request_id, self.whole.attempt, None
+
+    @property
+    def submitted(self) -> list[ListPart]:
+        """The parts that the leader has."""
+        return [part for part in self.parts if part.request is not None]
+
+    @property
+    def is_answered(self) -> bool:
+        return all(part.answered for part in self.parts)
+
+    # Outputs.
+
+    def is_new(self, output: ChoiceOutput) -> bool:
+        """Whether an output has tokens or an end that an earlier try did not have."""
+        end = output.index + len(output.token_ids)
+        ends = output.finish_reason is not None and output.choice in self.unfinished
+        return end > self.next_index[output.choice] or ends
+
+    def chunk(self, output: ChoiceOutput, usage: Usage | None) -> Chunk:
+        """Record an output and return the message for the client. The first chunk with a usage has
+        its prompt tokens."""
+        self.log.append(output)
+        self.next_index[output.choice] = output.index + len(output.token_ids)
+        if output.finish_reason is not None:
+            self.unfinished.discard(output.choice)
+        self.whole.reported_tokens += len(output.token_ids)
+        was_sent, self.usage_sent = self.usage_sent, self.usage_sent or usage is not None
+        first = usage if not was_sent else None
+        if first is not None:
+            first = replace(first, completion_tokens=0)
+        return Chunk(*self.origin, output, first)
+
+    # Statuses.
+
+    def accepted_status(self) -> Status:
+        return Status(*self.origin, "accepted", seed=self.whole.seed)
+
+    def status(self) -> Status:
+        """Return the status of the part that has advanced most."""
+        if any(self.next_index):
+            return Status(*self.origin, "running")
+        known = [part.assembler for part in self.submitted if part.assembler is not None]
+        furthest = max(known, key=lambda each: _PROGRESS.index(each.status), default=None)
+        if furthest is None or furthest.status in (None, "accepted"):
+            return Status(*self.origin, "queued")
+        return Status(*self.origin, furthest.status, furthest.progress)
+
+    # The end.
+
+    def done(self) -> Done:
+        usages = self._usage_by_prompt()
+        usage = Usage(
+            sum(each.prompt_tokens for each in usages),
+            sum(each.cached_tokens for each in usages),
+            sum(self.next_index),
+            sum(part.usage.reasoning_tokens for part in self.parts if part.usage is not None),
+        )
+        outputs = () if self.streams else self.log.joined()
+        warnings = tuple(dict.fromkeys(each for part in self.parts for each in part.warnings))
+        return Done(*self.origin, usage, self._timings(), outputs, self._route(), warnings)
+
+    def failed(self, error: StreamError) -> Failed:
+        return Failed(*self.origin, error, self._route())
+
+    def prompt_error(self, part: ListPart, error: StreamError) -> StreamError:
+        """Return the error of a part with the index of its prompt, unless it is about another
+        field."""
+        if error.param not in (None, "prompt") or len(self.whole.contents.prompts) < 2:
+            return error
+        text = error.message.removeprefix("prompt: ")
+        return replace(error, message=f"prompt.{part.prompt}: {text}")
+
+    def _usage_by_prompt(self) -> list[Usage]:
+        """Return one usage per prompt, although a prompt may have several parts."""
+        usages: dict[int, Usage] = {}
+        for part in self.parts:
+            if part.usage is not None:
+                usages.setdefault(part.prompt, part.usage)
+        return list(usages.values())
+
+    def _timings(self) -> Timings:
+        """Return the timings of the part whose first token came first; decoding lasts from there
+        until now."""
+        elapsed_ms = round(self.whole.elapsed_ms(time.monotonic()), 2)
+        never = Timings(elapsed_ms, 0.0, elapsed_ms, 0.0)
+        known = [part.timings for part in self.parts if part.timings is not None]
+        first = min(known, key=lambda timings: timings.ttft_ms, default=never)
+        return replace(first, decode_ms=round(max(0.0, elapsed_ms - first.ttft_ms), 2))
+
+    def _route(self) -> dict[str, Any] | None:
+        """Return the route of the first part that has one."""
+        return next((part.route for part in self.parts if part.route is not None), None)

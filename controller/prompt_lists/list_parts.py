@@ -1,0 +1,102 @@
+"""The parts of a list of prompts: some choices of one prompt each, as requests of their own.
+
+The id of a part is derived from the request, so that a request that is published again finds its
+parts on the workers that have them.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from controller.requests.request import ClientRequest, RequestKey
+from shared.client.assembler import Assembler
+from shared.client.recovery import Recovery
+from shared.ids import RequestId
+from shared.messages.dispatch import choice_seed
+from shared.messages.stream import StreamError, Timings, Usage
+
+
+@dataclass(slots=True, eq=False)
+class ListPart:
+    """
+    Attributes:
+        number: index of the part in its list.
+        prompt: index of the prompt.
+        first: number of its first choice in the whole list.
+        tries: how often the part was submitted and failed.
+        losses: the number of those in which its worker lost contact with the leader.
+        request: while the part is submitted; None before, after a failure, and after its end.
+        answered: its choices are complete, or failed.
+    """
+
+    number: int
+    prompt: int
+    first: int
+    choices: int
+    tries: int = 0
+    losses: int = 0
+    request: ClientRequest | None = None
+    assembler: Assembler | None = None
+    recovery: Recovery | None = None
+    answered: bool = False
+    error: StreamError | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    route: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its choices in the whole list."""
+        return range(self.first, self.first + self.choices)
+
+
+def split(whole: ClientRequest, max_choices: int) -> list[ListPart]:
+    """Split a request into parts with at most `max_choices` choices of one prompt each."""
+    body = whole.contents
+    size = min(body.n, max(1, max_choices))
+    parts: list[ListPart] = []
+    for first in (
+        prompt * body.n + offset
+        for prompt in range(max(1, len(body.prompts)))
+        for offset in range(0, body.n, size)
+    ):
+        choices = min(size, body.n - first % body.n)
+        parts.append(ListPart(len(parts), first // body.n, first, choices))
+    return parts
+
+
+def part_id(key: RequestKey, choices: range, tries: int = 0) -> RequestId:
+    """Return the id of the part with these choices of a list. It does not depend on the leader."""
+    client, request_id = key
+    name = f"{client}\0{request_id}\0{choices.start}\0{choices.stop}\0{tries}".encode()
+    return RequestId(f"part-{hashlib.blake2b(name, digest_size=12).hexdigest()}")
+
+
+def first_part(whole: ClientRequest, now: float) -> ClientRequest:
+    """Return the request for the first prompt of a list."""
+    return part_request(whole, ListPart(0, 0, 0, whole.contents.n), "", now)
+
+
+def part_request(whole: ClientRequest, part: ListPart, inbox: str, now: float) -> ClientRequest:
+    """Return the request for one part. Its answers are those that one worker would give in the
+    whole list. It is not a turn of a session: parts do not wait for one another."""
+    body = whole.contents
+    changes: dict[str, Any] = {
+        "n": part.choices, "stream": True, "multiplex": True,
+        "request_id": None, "session_id": None, "affinity": None,
+    }  # fmt: skip
+    if body.prompts:
+        changes["prompt"] = body.prompts[part.prompt]
+    return ClientRequest.arrived(
+        whole.client,
+        whole.skill,
+        [inbox],
+        body.model_copy(update=changes),
+        whole.models,
+        request_id=part_id(whole.key, part.numbers, part.tries),
+        seed=choice_seed(whole.seed, part.first),
+        now=now,
+        elapsed_before_ms=whole.elapsed_ms(now),
+        part_of=whole.request_id,
+    )

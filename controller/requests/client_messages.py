@@ -1,0 +1,51 @@
+"""The messages and the state that the leader itself sends to the clients of a request."""
+
+from controller.requests.request import ClientRequest, State
+from shared.messages.control import RequestStateName
+from shared.messages.stream import ChoiceOutput, Done, Failed, Status, StreamError, Timings, Usage
+
+_STATE_NAMES: dict[State, RequestStateName] = {
+    "waiting": "accepted",
+    "fetching": "accepted",
+    "queued": "accepted",
+    "offered": "dispatching",
+    "running": "running",
+    "backing_off": "accepted",
+    "delegated": "running",
+    "lost": "unknown",
+}
+
+
+def accepted_status(request: ClientRequest) -> Status:
+    return Status(
+        request.request_id, request.attempt, request.worker, "accepted", seed=request.seed
+    )
+
+
+def waiting_status(request: ClientRequest) -> Status:
+    if request.started:
+        return Status(request.request_id, request.attempt, None, "migrating")
+    return Status(request.request_id, request.attempt, None, "queued", reason=request.reason)
+
+
+def failure(request: ClientRequest, error: StreamError) -> Failed:
+    route = request.route.model_dump(exclude_none=True) if request.route is not None else None
+    return Failed(request.request_id, request.attempt, request.worker, error, route)
+
+
+def cancellation(request: ClientRequest, now: float) -> Done:
+    """Return the terminal message of a request that was cancelled while no worker had it."""
+    outputs = tuple(
+        ChoiceOutput(choice, 0, [], "", finish_reason="cancelled")
+        for choice in range(request.contents.choices)
+    )
+    waited_ms = round(request.elapsed_ms(now), 2)
+    timings = Timings(waited_ms, 0.0, waited_ms, 0.0)
+    return Done(request.request_id, request.attempt, None, Usage(0, 0, 0), timings, outputs)
+
+
+def state_name(request: ClientRequest) -> RequestStateName:
+    """Return the name of the state of a request in answers to clients."""
+    if request.state == "ended":
+        return "finished" if request.succeeded else "failed"
+    return _STATE_NAMES[request.state]
