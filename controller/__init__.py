@@ -1,1 +1,1 @@
-"""The control plane: takes requests, chooses workers, and answers for every request it took."""
+"""The control plane: accepts requests, routes them to workers, and sees each through to its end."""

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from controller.rollout.store import RolloutStore
-from controller.service import Controller, Load
+from controller.service import Controller, LoadSettings
 from shared.bus import Bus
 from shared.cli.membership_commands import joining_commands
 from shared.cli.options import (
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 _HELP = """Route requests of a cluster to its workers.
 
-Run one, or up to three: one leads, the others stand by to follow it (that needs JetStream).
+Run one, or up to three: one leads, the others stand by to take over (that needs JetStream).
 Health: `nats req mlx.health.cluster ''`, or `cluster status`.
 
 \b
   controller --nats nats://192.168.1.20:4222 --config config/cluster.yaml
-  controller join          with a token of `cluster auth add controller NAME`; then: controller
+  controller join          with a token from `cluster auth add controller NAME`; then: controller
 """
 
 
@@ -50,9 +50,11 @@ Health: `nats req mlx.health.cluster ''`, or `cluster status`.
 @settings_options
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65535),
-    help="Serve figures for Prometheus there, on this machine only (0: any free port).",
+    help="Serve Prometheus metrics on this port, on this machine only (0: any free port).",
 )  # fmt: skip
-@click.option("--id", "controller_id", help="Name of this controller. Default: host and number.")
+@click.option(
+    "--id", "controller_id", help="Name of this controller. Default: host name and a random suffix."
+)
 @no_discovery_option
 @json_option
 @version_option("controller")
@@ -84,31 +86,35 @@ def main(
         return read_settings(config, nats, token, flags, seat="controller", rolled_out=rolled_out)
 
     settings = load(None)
-    made = f"{name_from(socket.gethostname())[:56]}-{secrets.token_hex(3)}"
-    identity = ControllerId(settings.controller.id or made)
+    default_id = f"{name_from(socket.gethostname())[:56]}-{secrets.token_hex(3)}"
+    identity = ControllerId(settings.controller.id or default_id)
     logs = set_up_logging(settings.logging, "controller", identity)
     sys.exit(run_service(lambda stop: _serve(settings, load, identity, logs, stop)))
 
 
-for joining in joining_commands("controller"):
-    main.add_command(joining)
+for command in joining_commands("controller"):
+    main.add_command(command)
 
 
-_COLLECT_AFTER = (50_000, 50, 1000)
-"""Objects, and collections, after which the garbage of each generation is looked for: with 1,000
-workers one look through all objects takes a tenth of a second, in which nothing is routed."""
+_GC_THRESHOLDS = (50_000, 50, 1000)
+"""Of the three generations of the garbage collector: with 1,000 workers a full collection takes a
+tenth of a second, during which no request is routed."""
 
 
 async def _serve(
-    settings: ClusterSettings, load: Load, identity: ControllerId, logs: LogStore, stop: StopRequest
+    settings: ClusterSettings,
+    load: LoadSettings,
+    identity: ControllerId,
+    logs: LogStore,
+    stop: StopRequest,
 ) -> int:
     gc.freeze()
-    gc.set_threshold(*_COLLECT_AFTER)
+    gc.set_threshold(*_GC_THRESHOLDS)
 
     async def work(bus: Bus) -> None:
-        now, version = await _rolled_out(bus, load, settings)
-        controller = Controller(now, bus, identity, logs, load=load, version=version)
-        async with _announced(now, bus, identity):
+        current, version = await _load_rolled_out(bus, load, settings)
+        controller = Controller(current, bus, identity, logs, load=load, version=version)
+        async with _announced(current, bus, identity):
             await controller.run(stop)
 
     return await run_on_bus(stop, settings.nats, "controller", identity, work)
@@ -118,19 +124,21 @@ async def _serve(
 async def _announced(
     settings: ClusterSettings, bus: Bus, identity: ControllerId
 ) -> AsyncIterator[None]:
-    """Meanwhile the local network is told of this cluster, where others can reach it."""
+    """Announce this cluster on the local network meanwhile, if other machines can reach it."""
     async with contextlib.AsyncExitStack() as stack:
-        told = announcement_of(settings.nats, bus.server_facts)
-        if settings.discovery.enabled and told is not None:
+        announcement = announcement_of(settings.nats, bus.server_facts)
+        if settings.discovery.enabled and announcement is not None:
             await stack.enter_async_context(
-                announced(told, identity, settings.discovery.interfaces)
+                announced(announcement, identity, settings.discovery.interfaces)
             )
         yield
 
 
-async def _rolled_out(bus: Bus, load: Load, own: ClusterSettings) -> tuple[ClusterSettings, int]:
-    """The settings of the version that all run, and which that is; the machine's own where that
-    cannot be had now: it is followed as soon as it can."""
+async def _load_rolled_out(
+    bus: Bus, load: LoadSettings, own: ClusterSettings
+) -> tuple[ClusterSettings, int]:
+    """Return the settings of the version that was rolled out, and its number; or, if the version
+    cannot be read now, the machine's own and 0: the controller applies the version once it can."""
     store = RolloutStore(bus)
     try:
         state = await store.state()
@@ -138,5 +146,5 @@ async def _rolled_out(bus: Bus, load: Load, own: ClusterSettings) -> tuple[Clust
         if version is not None:
             return load(RolledOutVersion(version.version, version.text)), version.version
     except ClusterError as error:
-        logger.info("starts with the machine's own settings: %s", error.message)
+        logger.info("starting with the machine's own settings: %s", error.message)
     return own, 0

@@ -1,4 +1,4 @@
-"""The figures of a controller over HTTP, for Prometheus: `GET /metrics`."""
+"""Serves the Prometheus metrics of a controller over HTTP: `GET /metrics`."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -10,22 +10,22 @@ from prometheus_client import CollectorRegistry, Metric, start_http_server
 from shared.errors import SettingsError
 from shared.settings.controller import MetricsSettings
 
-_ANSWER_S = 5.0
+_COLLECT_S = 5.0
 
 
 @contextmanager
 def serving_metrics(settings: MetricsSettings, registry: CollectorRegistry) -> Iterator[str | None]:
-    """Serve what a registry collects, from threads; yields the URL, or None where it is disabled.
+    """Serve the metrics of a registry, from threads; yields the URL, or None if disabled.
 
     Raises:
-        SettingsError: the address cannot be had.
+        SettingsError: the address is unavailable.
     """
     if not settings.enabled:
         yield None
         return
-    collected = _InLoop(asyncio.get_running_loop(), registry)
+    in_loop = _EventLoopRegistry(asyncio.get_running_loop(), registry)
     try:
-        server, thread = start_http_server(settings.port, settings.host, collected)
+        server, thread = start_http_server(settings.port, settings.host, in_loop)
     except (OSError, OverflowError) as error:
         where = f"{settings.host}:{settings.port}"
         raise SettingsError(f"controller.metrics: cannot listen on {where}: {error}") from None
@@ -37,19 +37,19 @@ def serving_metrics(settings: MetricsSettings, registry: CollectorRegistry) -> I
         thread.join()
 
 
-class _InLoop:
-    """A registry that is asked in the event loop, where what it tells of is changed."""
+class _EventLoopRegistry:
+    """Collects a registry in the event loop, where the measured objects are changed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, registry: Any) -> None:
         self._loop = loop
         self._registry = registry
 
     def collect(self) -> Iterable[Metric]:
-        return asyncio.run_coroutine_threadsafe(self._collect(), self._loop).result(_ANSWER_S)
+        return asyncio.run_coroutine_threadsafe(self._collect(), self._loop).result(_COLLECT_S)
 
-    def restricted_registry(self, names: Iterable[str]) -> "_InLoop":
-        """Who asks for some names only gets those."""
-        return _InLoop(self._loop, self._registry.restricted_registry(names))
+    def restricted_registry(self, names: Iterable[str]) -> "_EventLoopRegistry":
+        """Return a registry of these metrics only."""
+        return _EventLoopRegistry(self._loop, self._registry.restricted_registry(names))
 
     async def _collect(self) -> list[Metric]:
         return list(self._registry.collect())

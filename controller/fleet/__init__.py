@@ -1,1 +1,1 @@
-"""What workers there are, and what is known of each."""
+"""The workers and controllers that are alive, and what the leader knows of each."""

@@ -1,5 +1,5 @@
-"""A circuit breaker: a worker that failed often lately is left alone for a while, then tried again
-with few requests (Nygard, "Release It!", 2007).
+"""A circuit breaker: it stops requests to a worker that failed several times, then tries the worker
+again with a few requests (Nygard, "Release It!", 2007).
 
 A state machine with the clock passed in: no I/O.
 """
@@ -11,15 +11,15 @@ from shared.settings.controller import CircuitBreakerSettings as Limits
 
 BreakerState = Literal["closed", "open", "half-open"]
 
-_ONE_EVENT_S = 0.1
-"""What fails within so short a time has one cause: a death with ten streams is one failure."""
+_SAME_CAUSE_S = 0.1
+"""Failures within this time count once: the death of a worker with ten streams is one failure."""
 
 
 class CircuitBreaker:
-    """Counts what became of the requests that went to one worker.
+    """Counts the outcomes of the requests that were sent to one worker.
 
     Attributes:
-        opened: how often it opened.
+        opened: how often the breaker opened.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -35,7 +35,7 @@ class CircuitBreaker:
         self.opened = 0
 
     def state(self, now: float) -> BreakerState:
-        """Open ones become half-open when their time is over."""
+        """Return the state; an open breaker becomes half-open after `recovery_timeout_ms`."""
         if self._state == "open" and now >= self._reopens_at:
             self._state, self._successes = "half-open", 0
             self._trials.clear()
@@ -43,7 +43,7 @@ class CircuitBreaker:
         return self._state
 
     def admits(self, now: float) -> bool:
-        """Whether one more request may go there."""
+        """Whether one more request may be sent to the worker."""
         match self.state(now):
             case "closed":
                 return True
@@ -53,14 +53,14 @@ class CircuitBreaker:
                 return len(self._trials) < self._limits.half_open_max_calls
 
     def retry_after_ms(self, now: float) -> int:
-        """Until requests may go there again; 0 where they may, or that depends on one that is
-        there."""
+        """Return the time until the breaker becomes half-open; 0 if it is not open. A half-open
+        breaker that admits no request waits for a trial to end, at an unknown time."""
         if self.state(now) != "open":
             return 0
         return max(1, round(1000 * (self._reopens_at - now)))
 
     def begin(self, now: float) -> int:
-        """A request goes there; returns its number, with which its end is told once."""
+        """Record that a request is sent; returns the call number for reporting its end, once."""
         half_open = self.state(now) == "half-open"
         self._calls += 1
         if half_open:
@@ -68,7 +68,7 @@ class CircuitBreaker:
         return self._calls
 
     def succeeded(self, call: int, now: float) -> None:
-        """The worker did what it was asked to."""
+        """Record that the worker served the request."""
         if self.state(now) != "half-open" or call not in self._trials:
             return
         self._trials.remove(call)
@@ -79,26 +79,26 @@ class CircuitBreaker:
             self._trials.clear()
 
     def failed(self, call: int, now: float) -> None:
-        """The worker is at fault."""
+        """Record that the request failed by a fault of the worker."""
         match self.state(now):
             case "half-open" if call > self._last_before_trials:
-                self._open(now)  # also by one that had succeeded at first
+                self._open(now)  # also for a trial that was first recorded as a success
             case "closed":
                 self._count(now)
             case _:
-                pass  # it began before the worker was left alone, which says nothing new
+                pass  # sent before the breaker opened: this failure says nothing new
 
     def abandoned(self, call: int) -> None:
-        """The request ended without saying anything of the worker."""
+        """Record that the request ended and says nothing about the worker."""
         self._trials.discard(call)
 
     def abandon_all(self) -> None:
-        """Nothing will be told of the requests that went there."""
+        """Drop all calls: their ends will not be reported."""
         self._trials.clear()
 
-    def one_cause(self, since: float, now: float) -> None:
-        """The worker was silent, or ended: what failed since then counts as one failure, and where
-        that is what opened the breaker it is closed again."""
+    def count_as_one_failure(self, since: float, now: float) -> None:
+        """Merge all failures since `since`, when the worker fell silent or ended, into one; closes
+        the breaker if only the merged failures had opened it."""
         is_open = self.state(now) == "open"
         counted = self._opened_by if is_open else self._failures
         earlier = [at for at in counted if at < since]
@@ -114,7 +114,7 @@ class CircuitBreaker:
         horizon = now - self._limits.failure_window_ms / 1000
         while self._failures and self._failures[0] <= horizon:
             self._failures.popleft()
-        if self._failures and now - self._failures[-1] < _ONE_EVENT_S:
+        if self._failures and now - self._failures[-1] < _SAME_CAUSE_S:
             return
         self._failures.append(now)
         if len(self._failures) >= self._limits.failure_threshold:

@@ -1,8 +1,8 @@
-"""Finds out within a moment that a worker is gone: nobody answers where it listened.
+"""Detects within a moment that a worker process ended: its `alive` subject has no subscriber.
 
-The server says so itself: what is published for a subject without a subscriber comes back as its
-503. A process that is only slow, hung or cut off beyond the server keeps its subscription: its
-heartbeats stay out instead.
+The NATS server reports it: a message with a reply subject, published where nobody subscribes, comes
+back with status 503. A process that is slow, hung or cut off beyond the server keeps its
+subscription; its missing heartbeats reveal it instead.
 """
 
 import contextlib
@@ -16,22 +16,23 @@ from shared.bus import Bus, BusMessage
 from shared.errors import BusError
 from shared.ids import BootId, WorkerId
 
-_CALM_S = 1.0
-"""After a restart of NATS, or of our own connection, the others are back within this time."""
+_RECONNECT_S = 1.0
+"""After a restart of NATS, or a reconnect of this process, workers reconnect within this time."""
 
-_MOST_AT_ONCE = 100
-"""So many are probed in an interval, in turn: 1,000 each time would take a fifth of a core."""
+_MAX_PER_INTERVAL = 100
+"""Workers that are probed in one interval, in turn: probing 1,000 each time would use a fifth of a
+core."""
 
 Boot = tuple[WorkerId, BootId]
 
 
 class LivenessProbes:
-    """Asks workers whether they are there.
+    """Probes busy workers.
 
     Args:
-        everyone: all that are known.
-        busy: those of them that matter now.
-        on_gone: called for each that is not there; it is to be out of `everyone` then.
+        known: returns all known workers.
+        busy: returns the workers to probe, those with requests.
+        on_gone: called for each worker that ended; must remove it from `known`.
     """
 
     def __init__(
@@ -39,60 +40,63 @@ class LivenessProbes:
         bus: Bus,
         link: LinkMonitor,
         *,
-        everyone: Callable[[], Collection[Boot]],
+        known: Callable[[], Collection[Boot]],
         busy: Callable[[], Collection[Boot]],
         on_gone: Callable[[Boot], None],
     ) -> None:
         self._bus = bus
         self._link = link
-        self._everyone = everyone
+        self._known = known
         self._busy = busy
         self._on_gone = on_gone
         self._inbox = bus.new_inbox()
-        self._asked: dict[int, Boot] = {}
+        self._pending: dict[int, Boot] = {}
         self._absent: set[Boot] = set()
-        self._numbers = 0
-        self._missing: dict[Boot, float] = {}  # since when
-        self._turns: deque[Boot] = deque()
+        self._last_probe = 0
+        self._missing_since: dict[Boot, float] = {}
+        self._queue: deque[Boot] = deque()
 
     async def open(self) -> None:
-        await self._bus.subscribe(f"{self._inbox}.*", self._on_answer)
+        await self._bus.subscribe(f"{self._inbox}.*", self._on_reply)
 
     async def probe(self) -> None:
-        """Ask those whose turn it is; call it a few times a second."""
+        """Probe the next workers; call it a few times a second."""
         if not self._bus.connected:
-            self._missing.clear()
+            self._missing_since.clear()
             return
         with contextlib.suppress(BusError):
-            await self._look()
+            await self._probe_next()
 
-    async def _look(self) -> None:
-        asked = self._next() | self._missing.keys()
-        missing = await self._ask(asked)
-        if missing:  # of one alone nobody can tell whether it is NATS that began anew
-            everyone = set(self._everyone())
-            missing |= await self._ask(everyone - asked)
-            self._judge(missing, everyone)
-            missing &= set(self._everyone())
-        self._missing = {boot: since for boot, since in self._missing.items() if boot in missing}
+    async def _probe_next(self) -> None:
+        probed = self._next_batch() | self._missing_since.keys()
+        missing = await self._find_absent(probed)
+        if missing:  # only the state of all workers tells an ended worker from a restart of NATS
+            known = set(self._known())
+            missing |= await self._find_absent(known - probed)
+            self._report_gone(missing, known)
+            missing &= set(self._known())
+        self._missing_since = {
+            boot: since for boot, since in self._missing_since.items() if boot in missing
+        }
 
-    def _next(self) -> set[Boot]:
-        """Those whose turn it is."""
-        if not self._turns:
-            self._turns.extend(set(self._busy()) & set(self._everyone()))
-        return {self._turns.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._turns)))}
+    def _next_batch(self) -> set[Boot]:
+        if not self._queue:
+            self._queue.extend(set(self._busy()) & set(self._known()))
+        return {self._queue.popleft() for _ in range(min(_MAX_PER_INTERVAL, len(self._queue)))}
 
-    def _judge(self, missing: set[Boot], everyone: set[Boot]) -> None:
+    def _report_gone(self, missing: set[Boot], known: set[Boot]) -> None:
+        """Report missing workers at once if they are a minority and the connection is stable, and
+        otherwise once they had time to reconnect."""
         now = time.monotonic()
-        calm = self._link.calm_s >= _CALM_S
-        few = 2 * len(missing & everyone) <= len(everyone)
+        is_stable = self._link.stable_s >= _RECONNECT_S
+        are_few = 2 * len(missing & known) <= len(known)
         for boot in missing:
-            since = self._missing.setdefault(boot, now)
-            if (calm and few) or (not self._link.away and now - since >= _CALM_S):
+            since = self._missing_since.setdefault(boot, now)
+            if (is_stable and are_few) or (not self._link.stalled and now - since >= _RECONNECT_S):
                 self._on_gone(boot)
 
-    async def _ask(self, boots: Collection[Boot]) -> set[Boot]:
-        """Those of them that the server has no subscription of.
+    async def _find_absent(self, boots: Collection[Boot]) -> set[Boot]:
+        """Return those without a subscription at the NATS server.
 
         Raises:
             BusError: the server does not answer.
@@ -101,17 +105,18 @@ class LivenessProbes:
             return set()
         self._absent = set()
         for worker, boot_id in boots:
-            self._numbers += 1
-            self._asked[self._numbers] = worker, boot_id
-            reply = f"{self._inbox}.{self._numbers}"
+            self._last_probe += 1
+            self._pending[self._last_probe] = worker, boot_id
+            reply = f"{self._inbox}.{self._last_probe}"
             await self._bus.publish(subjects.worker_alive(worker, boot_id), b"", reply=reply)
         try:
-            await self._bus.flush(timeout_s=_CALM_S)  # its own answers come before this
+            # The server sends its own 503 replies before the reply to this flush.
+            await self._bus.flush(timeout_s=_RECONNECT_S)
             return self._absent
         finally:
-            self._asked.clear()
+            self._pending.clear()
 
-    async def _on_answer(self, message: BusMessage) -> None:
-        boot = self._asked.get(int(message.subject.rpartition(".")[2]))
+    async def _on_reply(self, message: BusMessage) -> None:
+        boot = self._pending.get(int(message.subject.rpartition(".")[2]))
         if boot is not None and message.no_responders:
             self._absent.add(boot)

@@ -1,17 +1,16 @@
-"""A request at a worker, as the controller's books have it: what the worker is expected to do, and
-what becoming of it says of the worker."""
+"""One attempt of a request at one worker: accounts for its load, and judges the worker by it."""
 
 from typing import Literal
 
 from controller.fleet.worker_view import WorkerView
 
 Outcome = Literal["served", "fault", "other"]
-"""The worker did its part, failed by its own fault, or neither can be said."""
+"""The worker did its part, failed by its own fault, or the outcome says neither."""
 
 
 class Placement:
-    """One attempt at one worker, from the moment it is chosen. Each end is told once; what comes
-    later changes nothing."""
+    """An attempt at a worker, from the moment the worker is selected. Each end is reported once;
+    later reports change nothing."""
 
     def __init__(
         self, view: WorkerView, prefill_ms: float, now: float, *, choices: int = 1
@@ -19,36 +18,36 @@ class Placement:
         self._view = view
         self._choices = choices
         self._call = view.breaker.begin(now) if view.breaker is not None else 0
-        self._state: Literal["asked", "taken", "over"] = "asked"
+        self._state: Literal["offered", "accepted", "ended"] = "offered"
         self._judged = False
-        view.asked(self, prefill_ms, choices)
+        view.offered(self, prefill_ms, choices)
 
     def taken(self) -> None:
-        """The worker has it."""
-        if self._state == "asked":
-            self._view.answered(self, took=True)
-            self._state = "taken"
+        """Record that the worker accepted the request."""
+        if self._state == "offered":
+            self._view.answered(self, accepted=True)
+            self._state = "accepted"
 
     def began(self, now: float) -> None:
-        """Tokens came: the worker works."""
-        if self._judged or self._state == "over":
+        """Record that tokens arrived: the worker serves the request."""
+        if self._judged or self._state == "ended":
             return
-        self._view.began(self)
+        self._view.prefilled(self)
         self._judge("served", now)
 
     def ended(self, outcome: Outcome, now: float) -> None:
-        """It is with that worker no longer."""
-        if self._state == "over":
+        """Record that the worker no longer has the request."""
+        if self._state == "ended":
             return
-        if self._state == "asked":
-            self._view.answered(self, took=False)
+        if self._state == "offered":
+            self._view.answered(self, accepted=False)
         else:
             self._view.ended(self, self._choices)
-        self._state = "over"
+        self._state = "ended"
         self._judge(outcome, now)
 
     def _judge(self, outcome: Outcome, now: float) -> None:
-        """A worker that gave tokens may still fail later: that is a failure of its own."""
+        """Tell the breaker. A fault after the first tokens is reported too, as a second outcome."""
         breaker = self._view.breaker
         if breaker is None or (self._judged and outcome != "fault"):
             return

@@ -1,4 +1,4 @@
-"""What each worker keeps of prompts, as workers tell it, and as is to be expected until they do."""
+"""Which prefixes each worker has cached: as workers report them, and as expected until they do."""
 
 import asyncio
 import logging
@@ -22,15 +22,18 @@ logger = logging.getLogger(__name__)
 _ANSWER_S = 5.0
 _NO_LINKS: Mapping[str, Tier] = MappingProxyType({})
 _EXPECTED_S = 10.0
-"""What is expected and not told for so long is not kept; workers tell every 5 s."""
+"""An expected prefix that is not reported within this time is not cached; workers report every
+5 s."""
 
 
 @dataclass(slots=True)
 class _WorkerPrefixes:
     """
     Attributes:
-        links: also those that are only expected.
-        expected: until when, the first first.
+        number: of the last report.
+        links: prefix hashes, expected ones included.
+        sessions: hashes of sessions, and how many turns of each the worker has.
+        expected: when the expectation of each link expires, soonest first.
     """
 
     boot_id: BootId
@@ -40,13 +43,14 @@ class _WorkerPrefixes:
     expected: dict[str, float] = field(default_factory=dict)
 
     @property
-    def known(self) -> set[str]:
+    def hashes(self) -> set[str]:
         """Links and sessions."""
         return {*self.links, *self.sessions}
 
 
 class PrefixCacheIndex:
-    """What workers keep, by worker; of one that is not in the registry nothing is taken."""
+    """The cached prefixes of each worker. Reports of workers that are not in the registry are
+    ignored."""
 
     def __init__(
         self, bus: Bus, registry: Registry, clock: Callable[[], float] = time.monotonic
@@ -54,135 +58,136 @@ class PrefixCacheIndex:
         self._bus = bus
         self._registry = registry
         self._clock = clock
-        self._kept: dict[WorkerId, _WorkerPrefixes] = {}
-        self._keepers: dict[str, set[WorkerId]] = {}
-        self._to_ask: asyncio.Queue[WorkerId] = asyncio.Queue()
+        self._by_worker: dict[WorkerId, _WorkerPrefixes] = {}
+        self._workers_by_hash: dict[str, set[WorkerId]] = {}
+        self._to_query: asyncio.Queue[WorkerId] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Ask whom there is to ask, until cancelled."""
+        """Request full reports, as `request_full_report` asks for them, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(self._ask(await self._to_ask.get()))
+                tasks.create_task(self._query(await self._to_query.get()))
 
     async def open(self) -> None:
-        await self._bus.subscribe(subjects.KEPT_EVENT_ALL, self._on_kept)
+        await self._bus.subscribe(subjects.KEPT_EVENT_ALL, self._on_report)
 
     def links(self, worker: WorkerId) -> Mapping[str, Tier]:
-        """Where the links are that a worker keeps."""
-        kept = self._kept.get(worker)
-        if kept is None:
+        """Return the prefix hashes that a worker has cached, and in which tier."""
+        known = self._by_worker.get(worker)
+        if known is None:
             return _NO_LINKS
-        if kept.expected:
-            self._drop_expired(worker, kept)
-        return kept.links
+        if known.expected:
+            self._drop_expired(worker, known)
+        return known.links
 
     def keepers(self, link: str) -> Collection[WorkerId]:
-        """The workers that keep a link, or know a session by its own."""
-        return self._keepers.get(link, ())
+        """Return the workers that have a prefix cached, or that know a session by its hash."""
+        return self._workers_by_hash.get(link, ())
 
     def home(self, session: SessionKey) -> WorkerId | None:
-        """The worker that knows most turns of a session."""
+        """Return the worker that has the most turns of a session."""
         link = session_link(*session).hex()
-        turns = {id: self._kept[id].sessions.get(link, 0) for id in self.keepers(link)}
+        turns = {id: self._by_worker[id].sessions.get(link, 0) for id in self.keepers(link)}
         return max(turns, key=lambda worker: (turns[worker], worker), default=None)
 
     def forget(self, worker: WorkerId, boot_id: BootId) -> None:
-        """A boot of a worker is gone."""
-        kept = self._kept.get(worker)
-        if kept is not None and kept.boot_id == boot_id:
-            del self._kept[worker]
-            self._drop_worker(worker, kept.known)
+        """Drop a boot of a worker that ended."""
+        known = self._by_worker.get(worker)
+        if known is not None and known.boot_id == boot_id:
+            del self._by_worker[worker]
+            self._drop_worker(worker, known.hashes)
 
     def expect(self, worker: WorkerId, links: Iterable[str]) -> None:
-        """A worker has computed a prompt, and will tell in some seconds that it keeps it: until
-        then what begins alike should go there too."""
-        kept, view = self._kept.get(worker), self._registry.worker(worker)
-        if kept is None or view is None or not has_prefix_cache(view.report):
+        """Record a prompt that a worker has prefilled as cached there. The worker reports it some
+        seconds later; until then prompts with the same prefix should go there, too."""
+        known, view = self._by_worker.get(worker), self._registry.worker(worker)
+        if known is None or view is None or not has_prefix_cache(view.report):
             return
         until = self._clock() + _EXPECTED_S
         for link in links:
-            if link not in kept.links or kept.expected.pop(link, None) is not None:
-                kept.links[link] = "memory"
-                kept.expected[link] = until
-                self._keepers.setdefault(link, set()).add(worker)
+            if link not in known.links or known.expected.pop(link, None) is not None:
+                known.links[link] = "memory"
+                known.expected[link] = until
+                self._workers_by_hash.setdefault(link, set()).add(worker)
 
-    def ask(self, worker: WorkerId) -> None:
-        """Have a worker tell all."""
-        self._to_ask.put_nowait(worker)
+    def request_full_report(self, worker: WorkerId) -> None:
+        """Have a worker report everything that it has cached."""
+        self._to_query.put_nowait(worker)
 
-    async def _ask(self, worker: WorkerId) -> None:
-        """One that does not answer is asked again when it tells its next changes."""
+    async def _query(self, worker: WorkerId) -> None:
+        """A worker that does not answer is queried again after its next incremental report."""
         try:
             order = TellKept()
             subject = subjects.worker_control(worker, order.verb)
             answer = await self._bus.request(subject, encode(order), timeout_s=_ANSWER_S)
-            kept = decode(ControlReply, answer.payload).kept
+            report = decode(ControlReply, answer.payload).kept
         except (BusError, DecodeError) as error:
-            logger.debug("worker %s does not say what it keeps: %s", worker, error.message)
+            logger.debug("worker %s does not report its cached prefixes: %s", worker, error.message)
             return
-        if kept is not None and self._registry.worker(kept.worker) is not None:
-            self.take(kept)
+        if report is not None and self._registry.worker(report.worker) is not None:
+            self.take(report)
 
-    async def _on_kept(self, message: BusMessage) -> None:
+    async def _on_report(self, message: BusMessage) -> None:
         try:
-            kept = decode(KeptPrefixes, message.payload)
+            report = decode(KeptPrefixes, message.payload)
         except DecodeError as error:
-            logger.error("what a worker keeps could not be read: %s", error.message)
+            logger.error("a report of cached prefixes could not be read: %s", error.message)
             return
-        if self._registry.worker(kept.worker) is None:
-            return  # it is asked when it is heard of
-        known = self._kept.get(kept.worker)
-        whole = kept.whole or kept.number == 1
-        if whole or (known and (known.boot_id, known.number + 1) == (kept.boot_id, kept.number)):
-            self.take(kept)
-        elif known is None or (known.boot_id, known.number) != (kept.boot_id, kept.number):
-            self.ask(kept.worker)
+        if self._registry.worker(report.worker) is None:
+            return  # the worker is queried when it joins
+        known = self._by_worker.get(report.worker)
+        whole = report.whole or report.number == 1
+        boot_id, number = report.boot_id, report.number
+        if whole or (known and (known.boot_id, known.number + 1) == (boot_id, number)):
+            self.take(report)
+        elif known is None or (known.boot_id, known.number) != (boot_id, number):
+            self.request_full_report(report.worker)
 
-    def take(self, told: KeptPrefixes) -> None:
-        """What a worker told."""
-        kept = self._kept.get(told.worker)
-        if kept is None or kept.boot_id != told.boot_id:
-            if kept is not None:
-                self._drop_worker(told.worker, kept.known)
-            kept = self._kept[told.worker] = _WorkerPrefixes(told.boot_id, 0)
-        if told.number < kept.number:
+    def take(self, report: KeptPrefixes) -> None:
+        """Apply a report; reports older than the last one are ignored."""
+        worker, known = report.worker, self._by_worker.get(report.worker)
+        if known is None or known.boot_id != report.boot_id:
+            if known is not None:
+                self._drop_worker(worker, known.hashes)
+            known = self._by_worker[worker] = _WorkerPrefixes(report.boot_id, 0)
+        if report.number < known.number:
             return
-        before = kept.known
-        if told.whole:
-            kept.links, kept.sessions = {}, {}
-            kept.expected.clear()
-        kept.number = told.number
-        for link in (*told.links, *told.gone):
-            kept.expected.pop(link, None)
-        kept.links |= told.links
-        kept.sessions |= told.sessions
-        for gone in told.gone:
-            kept.links.pop(gone, None)
-            kept.sessions.pop(gone, None)
-        now = kept.known
-        self._drop_worker(told.worker, before - now)
+        before = known.hashes
+        if report.whole:
+            known.links, known.sessions = {}, {}
+            known.expected.clear()
+        known.number = report.number
+        for link in (*report.links, *report.gone):
+            known.expected.pop(link, None)
+        known.links |= report.links
+        known.sessions |= report.sessions
+        for gone in report.gone:
+            known.links.pop(gone, None)
+            known.sessions.pop(gone, None)
+        now = known.hashes
+        self._drop_worker(worker, before - now)
         for link in now - before:
-            self._keepers.setdefault(link, set()).add(told.worker)
+            self._workers_by_hash.setdefault(link, set()).add(worker)
 
-    def _drop_expired(self, worker: WorkerId, kept: _WorkerPrefixes) -> None:
+    def _drop_expired(self, worker: WorkerId, known: _WorkerPrefixes) -> None:
         now, expired = self._clock(), []
-        for link, until in kept.expected.items():
+        for link, until in known.expected.items():
             if until > now:
                 break
             expired.append(link)
         for link in expired:
-            del kept.expected[link], kept.links[link]
+            del known.expected[link], known.links[link]
         self._drop_worker(worker, expired)
 
     def _drop_worker(self, worker: WorkerId, links: Iterable[str]) -> None:
-        """A worker keeps these no more."""
+        """Remove a worker from those that have these hashes."""
         for link in links:
-            keepers = self._keepers[link]
-            keepers.discard(worker)
-            if not keepers:
-                del self._keepers[link]
+            workers = self._workers_by_hash[link]
+            workers.discard(worker)
+            if not workers:
+                del self._workers_by_hash[link]
 
 
 def has_prefix_cache(report: WorkerReport) -> bool:
-    """Whether a worker keeps anything of what it computes."""
+    """Whether a worker caches prefixes at all."""
     return any(engine.kv_memory.memory_limit_bytes for engine in report.engines)

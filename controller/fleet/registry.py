@@ -1,4 +1,4 @@
-"""Which workers and controllers there are, from what they say of themselves.
+"""The workers and controllers that are alive, by their reports.
 
 Plain data and a clock passed in: no I/O.
 """
@@ -13,14 +13,14 @@ from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.events import ControllerEvent, ControllerReport, WorkerEvent, WorkerReport
 from shared.settings.controller import CircuitBreakerSettings as BreakerLimits
 
-_MOST_BREAKERS = 10_000
-_RETURNS_WITHIN_S = 10.0
-"""A worker that ended is often started again within this time."""
+_MAX_BREAKERS = 10_000
+_RESTARTS_WITHIN_S = 10.0
+"""A worker that ended often restarts within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """One boot of a worker ended, was replaced, or fell silent."""
+    """One boot of a worker ended, was replaced, or sent no report for too long."""
 
     worker: WorkerId
     boot_id: BootId
@@ -38,16 +38,20 @@ class Registry:
     """Every worker and controller that is alive.
 
     Attributes:
-        on_trial: workers with settings that have not proved themselves there.
+        on_trial: workers that run a version of the settings that is still on trial there.
     """
 
     def __init__(self, silence_limit_s: float, breakers: BreakerLimits | None = None) -> None:
-        """Without `breakers` no worker is left alone for its failures."""
+        """
+        Args:
+            silence_limit_s: a worker or controller without a report for this time is removed.
+            breakers: limits of the circuit breakers; None disables them.
+        """
         self._silence_limit_s = silence_limit_s
-        self._hung_s = silence_limit_s / 2
+        self._hung_after_s = silence_limit_s / 2
         self._workers: dict[WorkerId, WorkerView] = {}
         self._sorted: list[WorkerView] | None = None
-        self._gone_lately: dict[WorkerId, tuple[WorkerView, float]] = {}
+        self._recently_gone: dict[WorkerId, tuple[WorkerView, float]] = {}
         self._holding: dict[ModelId, list[WorkerView]] = {}
         self._warm: dict[ModelId, list[WorkerView]] = {}
         self._reasoning: set[ModelId] = set()
@@ -57,7 +61,7 @@ class Registry:
         self.on_trial: frozenset[WorkerId] = frozenset()
 
     def configure(self, breakers: BreakerLimits) -> None:
-        """Hold other limits; what workers did before is forgotten."""
+        """Apply other limits; every breaker starts anew."""
         if breakers == self._breaker_limits:
             return
         self._breaker_limits = breakers
@@ -67,24 +71,25 @@ class Registry:
 
     @property
     def workers(self) -> Sequence[WorkerView]:
-        """In the order of their ids."""
+        """All workers, sorted by id."""
         if self._sorted is None:
             self._sorted = sorted(self._workers.values(), key=lambda view: view.id)
         return self._sorted
 
     def holding(self, model: ModelId) -> Sequence[WorkerView]:
-        """The workers that have a model, whatever its state, in the order of their ids."""
+        """Return the workers that have a model, whatever its state, sorted by id."""
         if (found := self._holding.get(model)) is None:
             found = [view for view in self.workers if model in view.models]
             self._holding[model] = found
         return found
 
     def has_reasoning(self, models: Iterable[ModelId]) -> bool:
-        """Whether one of these thinks, as a worker said that served it; it may be gone since."""
+        """Whether one of these models generates reasoning, as reported by a worker that had it
+        warm; that worker may be gone since."""
         return not self._reasoning.isdisjoint(models)
 
-    def breakers(self, now: float) -> dict[WorkerId, Literal["half-open", "open"]]:
-        """Of workers that are here, those that are not closed."""
+    def tripped_breakers(self, now: float) -> dict[WorkerId, Literal["half-open", "open"]]:
+        """Return the breakers of known workers that are not closed."""
         found: dict[WorkerId, Literal["half-open", "open"]] = {}
         for view in self.workers:
             if view.breaker is not None and (state := view.breaker.state(now)) != "closed":
@@ -92,7 +97,7 @@ class Registry:
         return found
 
     def warm(self, model: ModelId) -> Sequence[WorkerView]:
-        """The workers that take requests and have a model warm, in the order of their ids."""
+        """Return the workers that accept requests and have a model warm, sorted by id."""
         if (found := self._warm.get(model)) is None:
             found = [view for view in self.holding(model) if _is_warm(view.report, model)]
             self._warm[model] = found
@@ -100,37 +105,37 @@ class Registry:
 
     @property
     def controllers(self) -> list[ControllerReport]:
-        return sorted((each.report for each in self._controllers.values()), key=lambda r: r.id)
+        return sorted((known.report for known in self._controllers.values()), key=lambda r: r.id)
 
     @property
     def old_controllers(self) -> list[ControllerId]:
-        """Those of a release in which every controller takes requests."""
-        return sorted(id for id, each in self._controllers.items() if each.protocol < 2)
+        """Controllers of a release without leaders, in which every controller accepts requests."""
+        return sorted(id for id, known in self._controllers.items() if known.protocol < 2)
 
     @property
     def highest_term(self) -> int:
-        """That any worker or controller told of."""
+        """The highest term that any worker or controller reported."""
         terms = [view.report.term for view in self.workers]
-        terms += [each.report.term for each in self._controllers.values()]
+        terms += [known.report.term for known in self._controllers.values()]
         return max(terms, default=0)
 
     def worker(self, worker: WorkerId) -> WorkerView | None:
         return self._workers.get(worker)
 
     def is_here(self, worker: WorkerId, boot_id: BootId | None) -> bool:
-        """Whether a worker is there, in this boot."""
+        """Whether this boot of a worker is alive."""
         view = self._workers.get(worker)
         return view is not None and view.report.boot_id == boot_id
 
-    def gone_lately(self, now: float) -> list[WorkerView]:
-        """Workers of which a boot ended a moment ago, as they were last."""
-        horizon = now - _RETURNS_WITHIN_S
-        gone = self._gone_lately
-        self._gone_lately = {id: each for id, each in gone.items() if each[1] > horizon}
-        return [view for view, _ in self._gone_lately.values()]
+    def recently_gone(self, now: float) -> list[WorkerView]:
+        """Return the last views of workers of which a boot ended in the last 10 s."""
+        horizon = now - _RESTARTS_WITHIN_S
+        gone = self._recently_gone
+        self._recently_gone = {id: (view, at) for id, (view, at) in gone.items() if at > horizon}
+        return [view for view, _ in self._recently_gone.values()]
 
     def on_worker_event(self, event: WorkerEvent, now: float) -> WorkerGone | None:
-        """Take in what a worker says; returns the end of a boot where that is what it means."""
+        """Apply a worker's event; returns a `WorkerGone` if a boot of the worker has ended."""
         report = event.worker
         known = self._workers.get(report.id)
         if event.type == "left":
@@ -139,16 +144,16 @@ class Registry:
             self._remove(known, now)
             return WorkerGone(report.id, report.boot_id, "it shut down")
         if known is not None and known.report.boot_id == report.boot_id:
-            if now - known.seen_at > self._hung_s:
-                _count_once(known, now)
-            if _standing(known.report) != _standing(report):
+            if now - known.seen_at > self._hung_after_s:
+                _merge_failures(known, now)
+            if _index_state(known.report) != _index_state(report):
                 self._models_changed(known.report, report)
             known.renew(report, now)
             return None
         if known is not None:
-            _count_once(known, now)
-            self._gone_lately[report.id] = known, now
-        was_up = any(view.id == report.id and view.was_up for view in self.gone_lately(now))
+            _merge_failures(known, now)
+            self._recently_gone[report.id] = known, now
+        was_up = any(view.id == report.id and view.was_up for view in self.recently_gone(now))
         self._add(
             WorkerView(
                 report,
@@ -160,11 +165,11 @@ class Registry:
             )
         )
         if known is not None:
-            return WorkerGone(report.id, known.report.boot_id, "it started again")
+            return WorkerGone(report.id, known.report.boot_id, "it restarted")
         return None
 
     def remove(self, worker: WorkerId, boot_id: BootId, now: float) -> bool:
-        """Drop one boot of a worker; False where it is not there."""
+        """Remove one boot of a worker; returns whether it was known."""
         view = self._workers.get(worker)
         if view is None or view.report.boot_id != boot_id:
             return False
@@ -178,28 +183,28 @@ class Registry:
         else:
             self._controllers[report.id] = _Controller(report, now, event.protocol)
 
-    def forget_silent(self, horizon: float) -> Iterable[WorkerGone]:
-        """Drop who has said nothing since; returns the workers among them."""
-        for id in [id for id, each in self._controllers.items() if each.seen_at < horizon]:
+    def remove_silent(self, horizon: float) -> Iterable[WorkerGone]:
+        """Remove workers and controllers without a report since `horizon`; returns the workers."""
+        for id in [id for id, known in self._controllers.items() if known.seen_at < horizon]:
             del self._controllers[id]
         silent = [view for view in self._workers.values() if view.seen_at < horizon]
         for view in silent:
             self._remove(view, horizon + self._silence_limit_s)
-        reason = f"nothing was heard of it for {self._silence_limit_s:g} s"
+        reason = f"no report for {self._silence_limit_s:g} s"
         return [WorkerGone(view.id, view.report.boot_id, reason) for view in silent]
 
     def _add(self, view: WorkerView) -> None:
         self._workers[view.id] = view
-        self._forget_lists()
-        self._note_reasoning(view.report)
+        self._clear_indexes()
+        self._record_reasoning(view.report)
 
     def _remove(self, view: WorkerView, now: float) -> None:
-        _count_once(view, now)
+        _merge_failures(view, now)
         del self._workers[view.id]
-        self._gone_lately[view.id] = view, now
-        self._forget_lists()
+        self._recently_gone[view.id] = view, now
+        self._clear_indexes()
 
-    def _forget_lists(self) -> None:
+    def _clear_indexes(self) -> None:
         self._sorted = None
         self._holding.clear()
         self._warm.clear()
@@ -208,9 +213,9 @@ class Registry:
         for model in {status.id for report in (before, after) for status in report.models}:
             self._holding.pop(model, None)
             self._warm.pop(model, None)
-        self._note_reasoning(after)
+        self._record_reasoning(after)
 
-    def _note_reasoning(self, report: WorkerReport) -> None:
+    def _record_reasoning(self, report: WorkerReport) -> None:
         self._reasoning |= {
             status.id
             for status in report.models
@@ -218,24 +223,25 @@ class Registry:
         }
 
     def _breaker(self, worker: WorkerId) -> CircuitBreaker | None:
-        """It outlives the worker's boots: who dies of each request is not new each time."""
+        """Return the breaker of a worker. The breaker outlives the worker's boots: a worker that
+        dies of each request is not trusted again after each restart."""
         if self._breaker_limits is None or not self._breaker_limits.enabled:
             return None
         if worker not in self._breakers:
-            if len(self._breakers) >= _MOST_BREAKERS:
+            if len(self._breakers) >= _MAX_BREAKERS:
                 del self._breakers[next(iter(self._breakers))]
             self._breakers[worker] = CircuitBreaker(self._breaker_limits)
         return self._breakers[worker]
 
 
-def _count_once(view: WorkerView, now: float) -> None:
-    """What a worker did not do since it was heard last has one cause."""
+def _merge_failures(view: WorkerView, now: float) -> None:
+    """Failures since the worker's last report have one cause."""
     if view.breaker is not None:
-        view.breaker.one_cause(view.seen_at, now)
+        view.breaker.count_as_one_failure(view.seen_at, now)
 
 
-def _standing(report: WorkerReport) -> list[object]:
-    """What decides in which lists a worker stands."""
+def _index_state(report: WorkerReport) -> list[object]:
+    """The part of a report that decides in which indexes a worker is."""
     return [report.state, *((status.id, status.state) for status in report.models)]
 
 

@@ -1,47 +1,47 @@
-"""Which worker served a session last, so that its next turn finds there what is kept of it."""
+"""Remembers which worker served a session last: that worker has the session's prefix cached."""
 
 from collections import OrderedDict
 
 from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from shared.ids import SessionKey, WorkerId
 
-_MOST_HOMES = 100_000
+_MAX_SESSIONS = 100_000
 
 
 class SessionAffinity:
     """
     Args:
-        kept: tells who knows a session that was served before this controller began.
-        ttl_s: after so long without a turn a session has no home; None where sessions are not sent
-            back to where they were.
+        prefixes: finds the worker of a session that was served before this controller started.
+        ttl_s: a session without a turn for this time has no home worker any more; None disables
+            session affinity.
     """
 
-    def __init__(self, kept: PrefixCacheIndex, *, ttl_s: float | None) -> None:
-        self._kept = kept
+    def __init__(self, prefixes: PrefixCacheIndex, *, ttl_s: float | None) -> None:
+        self._prefixes = prefixes
         self.ttl_s = ttl_s
         self._homes: OrderedDict[SessionKey, tuple[WorkerId, float]] = OrderedDict()
 
     def last(self, session: SessionKey) -> WorkerId | None:
-        """Who served a session last, however long ago."""
+        """Return the worker that served the session last, however long ago."""
         known = self._homes.get(session)
-        return known[0] if known is not None else self._kept.home(session)
+        return known[0] if known is not None else self._prefixes.home(session)
 
     def home(self, session: SessionKey, now: float) -> WorkerId | None:
-        """Where the next turn of a session is best served."""
+        """Return the worker that the next turn of the session should go to."""
         if self.ttl_s is None:
             return None
         known = self._homes.get(session)
         if known is None:
-            return self._kept.home(session)
+            return self._prefixes.home(session)
         worker, used_at = known
         return worker if now - used_at <= self.ttl_s else None
 
     def settle(self, session: SessionKey, worker: WorkerId, now: float) -> WorkerId | None:
-        """A worker answered a turn; returns who served the session before, if this controller
-        knows."""
+        """Record that a worker served a turn; returns the worker that served the turn before, if
+        this controller knows it."""
         before = self._homes.get(session)
         self._homes[session] = worker, now
         self._homes.move_to_end(session)
-        if len(self._homes) > _MOST_HOMES:
+        if len(self._homes) > _MAX_SESSIONS:
             self._homes.popitem(last=False)
         return before[0] if before is not None else None

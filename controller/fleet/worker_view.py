@@ -1,4 +1,4 @@
-"""A worker as a controller sees it: what it said last, and what was sent there since."""
+"""A worker as a controller sees it: its last report, and what was sent to the worker since."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -19,19 +19,18 @@ class _Sent(NamedTuple):
 class WorkerView:
     """
     Attributes:
-        seen_at: when it last said something, on the monotonic clock.
-        unreported: requests that its last report cannot count: those sent there since, less those
-            that ended since.
-        unreported_choices: likewise the answers that they wait for.
-        unreported_ms: until the prompts are computed that were sent there since, as predicted.
-        queue_full_count: requests rejected since then as its queue is full: each was told to retry
-            a little later than the one before.
-        breaker: of the worker, over all its boots.
-        protocol: that it speaks.
-        claimed: it takes work of the controller that leads here.
-        was_up: it has taken requests, in this boot or one that ended a moment ago: when it says
-            that it starts, it is not new here.
-        models: its models by name.
+        seen_at: when the last report arrived, on the monotonic clock.
+        unreported: requests that the last report cannot count: sent since, less ended since.
+        unreported_choices: the choices (answers) that these requests ask for.
+        unreported_ms: predicted time to prefill the prompts that were sent since.
+        queue_full_count: requests rejected since then because the queue is full: each client is
+            told to retry a little later than the one before.
+        breaker: outlives the worker's boots.
+        protocol: protocol version that the worker speaks.
+        claimed: whether the worker accepts work of this leader.
+        was_up: whether the worker has served before, in this boot or in one that ended a moment
+            ago: a worker in state `starting` may be a restarted one.
+        models: the worker's models by id.
     """
 
     report: WorkerReport
@@ -46,8 +45,8 @@ class WorkerView:
     claimed: bool = True
     id: WorkerId = field(init=False)
     models: dict[ModelId, ModelStatus] = field(init=False)
-    _asked: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
-    _taken: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
+    _offered: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
+    _accepted: dict[Hashable, _Sent] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.id = self.report.id
@@ -56,67 +55,67 @@ class WorkerView:
 
     @property
     def load(self) -> int:
-        """Requests it has, as far as known."""
+        """Requests that the worker has, as far as known."""
         report = self.report
         return max(0, report.active_requests + report.queued_requests + self.unreported)
 
     @property
     def choices(self) -> int:
-        """Places in batches that its requests take or wait for, as far as known."""
+        """Batch slots that its requests use or wait for, as far as known."""
         return max(self.load, self.report.choices + self.unreported_choices)
 
     def renew(self, report: WorkerReport, now: float) -> None:
-        """It said something. What it took before, it has counted: its answer left before its
-        report, on the same connection. What it has not answered yet, it may not have seen."""
+        """Apply a new report. The report counts every accepted request: the worker sent its answer
+        first, on the same connection. The report may lack offers without an answer."""
         self.report, self.seen_at = report, now
         self.was_up = self.was_up or report.state != "starting"
         self.models = {status.id: status for status in report.models}
-        self._taken.clear()
+        self._accepted.clear()
         self.queue_full_count = 0
-        self.unreported = len(self._asked)
-        self.unreported_choices = sum(sent.choices for sent in self._asked.values())
-        self.unreported_ms = sum(sent.prefill_ms for sent in self._asked.values())
+        self.unreported = len(self._offered)
+        self.unreported_choices = sum(sent.choices for sent in self._offered.values())
+        self.unreported_ms = sum(sent.prefill_ms for sent in self._offered.values())
 
-    def forget_sent(self) -> None:
-        """Another term begins: what was sent there in the last one is told by the worker."""
-        self._asked.clear()
-        self._taken.clear()
+    def reset_unreported(self) -> None:
+        """Forget what was sent in the last term: a worker lists its requests when it is claimed."""
+        self._offered.clear()
+        self._accepted.clear()
         self.claimed = False
         self.unreported = self.unreported_choices = 0
         self.unreported_ms = 0.0
         if self.breaker is not None:
             self.breaker.abandon_all()
 
-    def asked(self, request: Hashable, prefill_ms: float, choices: int = 1) -> None:
-        """A request is on its way there."""
-        self._asked[request] = _Sent(prefill_ms, choices)
+    def offered(self, request: Hashable, prefill_ms: float, choices: int = 1) -> None:
+        """Record that a request was offered to the worker."""
+        self._offered[request] = _Sent(prefill_ms, choices)
         self.unreported += 1
         self.unreported_choices += choices
         self.unreported_ms += prefill_ms
 
-    def answered(self, request: Hashable, *, took: bool) -> None:
-        """It took a request that it was asked to take, or did not."""
-        sent = self._asked.pop(request, None)
+    def answered(self, request: Hashable, *, accepted: bool) -> None:
+        """Record that the worker accepted or rejected an offer."""
+        sent = self._offered.pop(request, None)
         if sent is None:
             return
-        if took:
-            self._taken[request] = sent
+        if accepted:
+            self._accepted[request] = sent
         else:
             self.unreported -= 1
             self.unreported_choices -= sent.choices
             self.unreported_ms -= sent.prefill_ms
 
-    def began(self, request: Hashable) -> None:
-        """It has computed the prompt of a request; that may be heard before its answer."""
-        for known in (self._asked, self._taken):
-            if request in known:
-                sent = known[request]
+    def prefilled(self, request: Hashable) -> None:
+        """Record that a prompt was prefilled; this may arrive before the answer to the offer."""
+        for requests in (self._offered, self._accepted):
+            if request in requests:
+                sent = requests[request]
                 self.unreported_ms -= sent.prefill_ms
-                known[request] = _Sent(0.0, sent.choices)
+                requests[request] = _Sent(0.0, sent.choices)
 
     def ended(self, request: Hashable, choices: int = 1) -> None:
-        """A request that it took is there no longer."""
-        self.began(request)
-        self._taken.pop(request, None)
+        """Record that the worker no longer has a request that it accepted."""
+        self.prefilled(request)
+        self._accepted.pop(request, None)
         self.unreported -= 1
         self.unreported_choices -= choices

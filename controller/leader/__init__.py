@@ -1,1 +1,1 @@
-"""Leader election, and what a controller does while it leads."""
+"""Leader election, the leader itself, and the transfer of its requests."""

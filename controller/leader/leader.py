@@ -1,5 +1,4 @@
-"""What a controller does while it leads: it carries out what the machine says, and tells it what
-happened."""
+"""The leader: feeds events to the request machine, and carries out the machine's instructions."""
 
 import asyncio
 import contextlib
@@ -46,20 +45,21 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_S = 2.0
 _LATE_S = 0.1
-"""A timer that comes so late tells that this process stood still."""
-_AGAIN_S = 0.1
-_CONFIRMED_S = 0.5
-"""A leader that was away asks the other controllers if JetStream has not answered by then."""
-_UNSURE_S = 5.0
-"""If they do not all answer, it goes on after this time: another leader would have been heard by
-then."""
+"""A timer that fires so late shows that this process stalled."""
+_RETRY_S = 0.1
+_CONFIRM_S = 0.5
+"""After a stall, the leader asks the other controllers if JetStream does not answer within this
+time."""
+_MAX_UNCONFIRMED_S = 5.0
+"""If not all of them answer, the leader continues after this time: a heartbeat of another leader
+would have arrived by then."""
 
 
 class Leader:
-    """One term of a controller.
+    """One term of a leader.
 
-    Where this process stood still, or was cut off, another one may lead since: nothing is done and
-    sent until JetStream has said that none does.
+    After a stall of this process or its connection, another controller may lead: actions are
+    deferred until JetStream, or all other controllers, confirm that none does.
     """
 
     def __init__(
@@ -75,15 +75,15 @@ class Leader:
         self._controller = controller
         self._leadership = leadership
         self._link = link
-        self._lapses = link.lapses
-        self._held: list[Callable[[], None]] = []
-        self._replies, self._inbox = bus.new_inbox(), bus.new_inbox()
-        self._lists = PromptListRunner(
+        self._stalls = link.stalls
+        self._deferred: list[Callable[[], None]] = []
+        self._reply_inbox, self._list_inbox = bus.new_inbox(), bus.new_inbox()
+        self._list_runner = PromptListRunner(
             self.on,
             machine.find,
             lambda request: machine.router.capacity(request, time.monotonic()),
             self._send,
-            self._inbox,
+            self._list_inbox,
             bus.max_payload,
             lambda: bus.connections,
         )
@@ -95,16 +95,16 @@ class Leader:
         self._timer_at = math.inf
 
     async def open(self) -> None:
-        """Hear what workers answer and tell."""
+        """Subscribe to answers and events of workers, and to the messages for parts of lists."""
         bus = self._bus
         self._subscriptions = [
-            await bus.subscribe(f"{self._replies}.*", self._on_reply),
-            await bus.subscribe(f"{self._inbox}.>", self._on_part),
-            await bus.subscribe(subjects.request_event(self._controller), self._on_reported),
+            await bus.subscribe(f"{self._reply_inbox}.*", self._on_reply),
+            await bus.subscribe(f"{self._list_inbox}.>", self._on_list_message),
+            await bus.subscribe(subjects.request_event(self._controller), self._on_request_events),
         ]
 
     async def close(self) -> None:
-        """Send nothing more, hear nothing more."""
+        """Stop sending, and unsubscribe."""
         self._closed = True
         self._changes.notify()
         if self._timer is not None:
@@ -114,59 +114,59 @@ class Leader:
             await subscription.unsubscribe()
 
     def on(self, event: Event) -> None:
-        """Something happened: do what is to be done."""
-        self._when_sure(lambda: self._take(event))
+        """Handle an event, and carry out the instructions that follow."""
+        self._when_confirmed(lambda: self._handle(event))
 
-    def _take(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         for instruction in self.machine.on(event, time.monotonic()):
             self._carry_out(instruction)
         self._set_timer()
         self._changes.notify()
 
-    # Sure to lead.
+    # Confirmation after a stall.
 
-    def _when_sure(self, act: Callable[[], None]) -> None:
-        """Do it now, or when JetStream has said that nobody else leads."""
-        if self._is_sure:
+    def _when_confirmed(self, act: Callable[[], None]) -> None:
+        """Act now, or once it is confirmed that no other controller leads."""
+        if self._is_confirmed:
             act()
         else:
-            self._hold(act)
+            self._defer(act)
 
     @property
-    def _is_sure(self) -> bool:
-        return self._leadership.leads and not self._held and not self._was_away
+    def _is_confirmed(self) -> bool:
+        return self._leadership.leads and not self._deferred and not self._was_stalled
 
     @property
-    def _was_away(self) -> bool:
+    def _was_stalled(self) -> bool:
         link = self._link
-        return link.lapses != self._lapses or link.away or not self._bus.connected
+        return link.stalls != self._stalls or link.stalled or not self._bus.connected
 
-    def _hold(self, act: Callable[[], None]) -> None:
-        """Do it later; never, if another one leads."""
+    def _defer(self, act: Callable[[], None]) -> None:
+        """Act later; never, if another controller leads."""
         if self._leadership.leads and not self._closed:
-            self._held.append(act)
-            if len(self._held) == 1:
-                self._tasks.start(self._make_sure())
+            self._deferred.append(act)
+            if len(self._deferred) == 1:
+                self._tasks.start(self._confirm_and_resume())
 
-    async def _make_sure(self) -> None:
-        """Go on if nobody else leads; then with what may have been missed."""
-        until = time.monotonic() + _UNSURE_S
+    async def _confirm_and_resume(self) -> None:
+        """Wait for the confirmation; then act on what was deferred or may have been missed."""
+        until = time.monotonic() + _MAX_UNCONFIRMED_S
         while self._leadership.leads:
-            came_back = await self._link.check()
-            if came_back and (await self._is_confirmed() or time.monotonic() >= until):
-                self._lapses = self._link.lapses
+            is_linked = await self._link.check()
+            if is_linked and (await self._confirm() or time.monotonic() >= until):
+                self._stalls = self._link.stalls
                 self.on(LinkRestored())
-                self.on(TimePassed())  # after all that came meanwhile
-                held, self._held = self._held, []
-                for act in held:
-                    self._when_sure(act)
+                self.on(TimePassed())  # deferred, too: after all that arrived meanwhile
+                deferred, self._deferred = self._deferred, []
+                for act in deferred:
+                    self._when_confirmed(act)
                 return
-            await asyncio.sleep(_AGAIN_S)
-        self._held.clear()
+            await asyncio.sleep(_RETRY_S)
+        self._deferred.clear()
 
-    async def _is_confirmed(self) -> bool:
+    async def _confirm(self) -> bool:
         try:
-            async with asyncio.timeout(_CONFIRMED_S):
+            async with asyncio.timeout(_CONFIRM_S):
                 return await self._leadership.confirm()
         except (BusError, TimeoutError):
             with contextlib.suppress(BusError):
@@ -177,8 +177,8 @@ class Leader:
         """Return once every request has ended."""
         await self._changes.wait_until(lambda: not self.machine.active or self._closed)
 
-    async def until_nothing_is_offered(self) -> None:
-        """Return once no worker has yet to answer whether it takes a request."""
+    async def until_offers_answered(self) -> None:
+        """Return once every offered request was accepted or rejected."""
         await self._changes.wait_until(lambda: not self.machine.offered or self._closed)
 
     # Instructions.
@@ -186,7 +186,7 @@ class Leader:
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case SendDispatches(worker, number, payload):
-                self._send(subjects.worker_infer(worker), payload, f"{self._replies}.{number}")
+                self._send(subjects.worker_infer(worker), payload, f"{self._reply_inbox}.{number}")
             case SendToClient(inboxes, message, multiplex):
                 body = encode_stream(message, multiplex=multiplex)
                 for inbox in inboxes:
@@ -196,15 +196,15 @@ class Leader:
                 if then is None:
                     self._send(subject, payload)
                 else:
-                    self._tasks.start(self._ask(worker, subject, payload, then))
+                    self._tasks.start(self._send_order(worker, subject, payload, then))
             case AnswerQuery(reply, state):
                 self._send(reply, encode(state))
             case Log(level, text, fields):
                 logger.log(level, text, extra=dict(fields))
             case SendToListRunner():
-                if self._lists.idle:
-                    self._tasks.start(self._tend_lists())
-                self._lists.take(instruction)
+                if self._list_runner.idle:
+                    self._tasks.start(self._run_lists())
+                self._list_runner.take(instruction)
             case _:
                 assert_never(instruction)
 
@@ -212,17 +212,17 @@ class Leader:
         try:
             self._bus.send(subject, payload, reply=reply)
         except BusError as error:
-            logger.warning("a message on %s was lost: %s", subject, error.message)
+            logger.warning("a message on %s could not be sent: %s", subject, error.message)
 
-    async def _ask(self, worker: WorkerId, subject: str, payload: bytes, then: Then) -> None:
+    async def _send_order(self, worker: WorkerId, subject: str, payload: bytes, then: Then) -> None:
         reply: ControlReply | None = None
         try:
-            if self._was_away:  # else it would go out later
-                raise BusError("this process was away")
+            if self._was_stalled:  # the order would be sent after the stall
+                raise BusError("this process stalled")
             answer = await self._bus.request(subject, payload, timeout_s=_ANSWER_S)
             reply = decode(ControlReply, answer.payload)
         except (BusError, DecodeError) as error:
-            logger.debug("worker %s does not answer: %s", worker, error.message)
+            logger.debug("worker %s did not answer an order: %s", worker, error.message)
         if reply is not None and reply.code == "stale_term":
             self._leadership.on_refused()
         if (event := then(reply)) is not None:
@@ -240,27 +240,28 @@ class Leader:
                 logger.error("an answer of a worker cannot be read: %s", error.message)
         self.on(DispatchesAnswered(number, reply))
 
-    async def _on_reported(self, message: BusMessage) -> None:
+    async def _on_request_events(self, message: BusMessage) -> None:
         try:
-            told = decode(RequestEvents, message.payload)
+            report = decode(RequestEvents, message.payload)
         except DecodeError as error:
             logger.error("events of a worker cannot be read: %s", error.message)
             return
-        self.on(RequestsReported(told.worker, told.boot_id, told.events))
+        self.on(RequestsReported(report.worker, report.boot_id, report.events))
 
-    async def _on_part(self, message: BusMessage) -> None:
-        self._when_sure(lambda: self._lists.on_message(message))
+    async def _on_list_message(self, message: BusMessage) -> None:
+        self._when_confirmed(lambda: self._list_runner.on_message(message))
 
     # Time.
 
-    async def _tend_lists(self) -> None:
+    async def _run_lists(self) -> None:
         await asyncio.sleep(TICK_S)
-        while not self._lists.idle:
-            self._when_sure(self._lists.tick)
+        while not self._list_runner.idle:
+            self._when_confirmed(self._list_runner.tick)
             await asyncio.sleep(TICK_S)
 
     def _set_timer(self) -> None:
-        """One that is too early does no harm: it is not put off at each event."""
+        """Schedule `TimePassed`. A timer that fires too early is harmless, so events do not
+        postpone it."""
         at = self.machine.next_due
         if at >= self._timer_at:
             return
@@ -274,12 +275,12 @@ class Leader:
         late_s = time.monotonic() - self._timer_at
         self._timer, self._timer_at = None, math.inf
         if late_s > _LATE_S:
-            self._tasks.start(self._hear_first())
+            self._tasks.start(self._read_replies_first())
         else:
             self.on(TimePassed())
 
-    async def _hear_first(self) -> None:
-        """Answers of workers may wait unread: after a message there and back they have been heard,
-        and no client is told that it waits after it was told the end."""
+    async def _read_replies_first(self) -> None:
+        """Handle unread messages of workers before the timer: after a round trip they have been
+        read. Otherwise a client could receive a waiting status after its terminal message."""
         await self._link.check()
         self.on(TimePassed())

@@ -1,9 +1,11 @@
-"""What no worker has goes from the leader that leaves to the next one."""
+"""Transfers the requests that no worker has from a leader that shuts down to the next leader."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
 
+from controller.fleet.registry import Registry
 from controller.leader.leader import Leader
 from controller.requests.events import Transferred
 from controller.requests.request import ClientRequest
@@ -21,14 +23,30 @@ _ANSWER_S = 1.0
 _ENVELOPE_BYTES = 1024
 
 
-async def give(
+async def send_to_successor(
+    bus: Bus,
+    registry: Registry,
+    controller: ControllerId,
+    term: int,
+    requests: Sequence[Dispatch],
+) -> None:
+    """Return once a leader of a higher term has accepted all requests."""
+    while True:
+        for report in registry.controllers:
+            if report.leader and report.id != controller and report.term > term:
+                if await send_transfer(bus, controller, term, report.id, requests):
+                    return
+        await asyncio.sleep(0.02)
+
+
+async def send_transfer(
     bus: Bus,
     controller: ControllerId,
     term: int,
     successor: ControllerId,
     requests: Sequence[Dispatch],
 ) -> bool:
-    """Whether the next leader took them all: given again, they are the same requests."""
+    """Whether the next leader accepted all requests. Sending them again is harmless."""
     for batch in _batches(requests, bus.max_payload - _ENVELOPE_BYTES):
         message = Transfer(controller=controller, term=term, requests=batch)
         subject = subjects.controller_transfer(successor)
@@ -41,20 +59,22 @@ async def give(
     return True
 
 
-async def taken(bus: Bus, message: BusMessage, leader: Leader | None, skills: Skills) -> None:
-    """Take what the leader before gives, if this controller leads."""
+async def receive_transfer(
+    bus: Bus, message: BusMessage, leader: Leader | None, skills: Skills
+) -> None:
+    """Accept the requests of the last leader, if this controller leads."""
     try:
         transfer = decode(Transfer, message.payload)
     except DecodeError as error:
-        logger.error("what the leader before gives cannot be read: %s", error.message)
+        logger.error("the transfer of the last leader cannot be read: %s", error.message)
         return
     if leader is not None:
         now = time.monotonic()
-        carried = [
-            ClientRequest.carried(each, models_told(each, skills), now)
-            for each in transfer.requests
+        requests = [
+            ClientRequest.carried(dispatch, models_told(dispatch, skills), now)
+            for dispatch in transfer.requests
         ]
-        leader.on(Transferred(carried))
+        leader.on(Transferred(requests))
     if message.reply:
         await bus.publish(message.reply, encode(TransferReply(taken=leader is not None)))
 

@@ -1,1 +1,1 @@
-"""Rolling cluster.yaml out to the workers: done by the controller that leads."""
+"""The leader's roll-out of cluster.yaml to the workers, step by step."""

@@ -1,23 +1,22 @@
-"""What is to be done next about a roll-out: decided, not done. Plain values: no clock, no I/O."""
+"""Decides the next step of a roll-out, without taking it. Plain values: no clock, no I/O."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.rollout.gates import find_fault
+from controller.rollout.gates import find_violation
 from controller.rollout.worker_metrics import WorkerMetrics, error_share
+from shared.errors import InvalidRequest
 from shared.ids import BootId, ModelId, WorkerId
 from shared.messages.events import WorkerReport
 from shared.messages.rollout import MOST_KEPT, Baseline, Phase, Rollout, RolloutState
 
-_SETTLED_S = 1.0
-"""A worker that went over to a version tells so with a heartbeat."""
-_AGAIN_S = 10.0
-"""A worker that is not part of a roll-out and did not take its version is asked again then."""
+_RETRY_S = 10.0
+"""After this time a worker outside the current steps that did not switch gets its order again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchVersion:
-    """A worker is to go over to a version."""
+    """The order that a worker switches to a version."""
 
     worker: WorkerId
     version: int
@@ -25,45 +24,47 @@ class SwitchVersion:
 
 @dataclass(slots=True)
 class PendingSwitch:
-    """A worker was told to go over to a version.
+    """A worker was ordered to switch to a version.
 
     Attributes:
-        boot_id: that it had then.
-        failed: the models that it could not load then already.
-        refusal: what it said to that, where it did not take it.
+        since: when, seconds since 1970.
+        boot_id: the worker's boot then.
+        failed: the models that the worker had failed to load before.
+        rejection: why the worker rejected the order; None if it did not.
     """
 
     version: int
     since: float
     boot_id: BootId
     failed: frozenset[ModelId]
-    refusal: str | None = None
+    rejection: str | None = None
 
 
 @dataclass(slots=True)
 class RolloutProgress:
-    """What the leader alone knows, and another one finds out anew.
+    """State of the leader that is not stored; a new leader starts with a new one.
 
     Attributes:
-        heard_all: whoever is there has been heard; who has not is gone.
-        readings: of the phase that is under way, if it needs any.
+        all_reported: every worker that is alive has reported; the others are gone.
+        pending: orders that workers have not completed yet.
+        metrics: of the current phase, if it measures.
     """
 
-    heard_all: bool = True
-    under_way: dict[WorkerId, PendingSwitch] = field(default_factory=dict)
-    readings: WorkerMetrics | None = None
+    all_reported: bool = True
+    pending: dict[WorkerId, PendingSwitch] = field(default_factory=dict)
+    metrics: WorkerMetrics | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutDecision:
-    """The state from now on, and what to tell workers once it is kept."""
+    """The new state, and the orders for workers, to be sent after the state was stored."""
 
     state: RolloutState
     orders: Sequence[SwitchVersion] = ()
 
 
 def expected_version(state: RolloutState, worker: WorkerId) -> int:
-    """What a worker is to run now."""
+    """Return the version that a worker must run now."""
     rollout = state.rollout
     if rollout is None or rollout.ended:
         return state.stable
@@ -71,11 +72,11 @@ def expected_version(state: RolloutState, worker: WorkerId) -> int:
 
 
 def on_trial(state: RolloutState) -> frozenset[WorkerId]:
-    """The workers that run a version that has not proved itself there."""
+    """Return the workers that run a version that is on trial there."""
     rollout = state.rollout
     if rollout is None or not rollout.steps:
         return frozenset()
-    if rollout.phase == "rolling_back":  # they still run what is no good, for a moment
+    if rollout.phase == "rolling_back":  # for a moment they still run the failed version
         return frozenset(rollout.given)
     if rollout.phase in ("applying", "baking"):
         return frozenset(rollout.steps[rollout.step])
@@ -88,18 +89,20 @@ def decide(
     progress: RolloutProgress,
     now: float,
 ) -> RolloutDecision:
-    """Args:
-    reports: of the workers that are there.
-    progress: changed: what came to its end is forgotten.
-    now: seconds since 1970.
+    """Return the next state and orders.
+
+    Args:
+        reports: of the workers that are alive.
+        progress: mutated: completed orders are removed.
+        now: seconds since 1970.
     """
-    _forget_done(state, reports, progress, now)
+    _remove_completed(state, reports, progress, now)
     rollout = state.rollout
     if rollout is not None and not rollout.ended:
-        rollout = _advanced(rollout, reports, progress, now)
+        rollout = _next_phase(rollout, reports, progress, now)
         if rollout is not state.rollout:
-            progress.readings = None
-            state = _with(state, rollout)
+            progress.metrics = None
+            state = _with_rollout(state, rollout)
     at_once = 1
     if rollout is not None and rollout.phase == "rolling_back":
         at_once = max(1, len(reports) // 2)
@@ -109,130 +112,130 @@ def decide(
     return RolloutDecision(state, _orders(state, reports, progress, at_once))
 
 
-def order_sent(
+def record_order(
     state: RolloutState,
     order: SwitchVersion,
     report: WorkerReport,
     progress: RolloutProgress,
     now: float,
 ) -> None:
-    """An order is being told."""
-    progress.under_way[order.worker] = PendingSwitch(
-        order.version, now, report.boot_id, frozenset(_failed(report))
+    """Record in `progress` that an order is sent."""
+    progress.pending[order.worker] = PendingSwitch(
+        order.version, now, report.boot_id, frozenset(_failed_models(report))
     )
 
 
-def _advanced(
+def _next_phase(
     rollout: Rollout,
     reports: Mapping[WorkerId, WorkerReport],
     progress: RolloutProgress,
     now: float,
 ) -> Rollout:
-    """One phase further, where it is time."""
+    """Return the roll-out in its next phase if it is time, else unchanged."""
     settings = rollout.settings
     match rollout.phase:
         case "measuring":
-            if rollout.paused or progress.readings is None:
+            if rollout.paused or progress.metrics is None:
                 return rollout
-            if now - progress.readings.began_at >= settings.baseline_s:
+            if now - progress.metrics.began_at >= settings.baseline_s:
                 baseline = Baseline(
-                    error_share=error_share(progress.readings.counts()),
-                    speeds=progress.readings.speeds(),
+                    error_share=error_share(progress.metrics.counts()),
+                    speeds=progress.metrics.speeds(),
                 )
-                return _in(rollout, "applying", now, baseline=baseline)
+                return _enter(rollout, "applying", now, baseline=baseline)
         case "applying":
-            if (fault := _find_failed(rollout, reports, progress, now)) is not None:
-                return _in(rollout, "rolling_back", now, reason=fault)
+            if (failure := _find_failure(rollout, reports, progress, now)) is not None:
+                return _enter(rollout, "rolling_back", now, reason=failure)
             members = [reports[worker] for worker in rollout.reached if worker in reports]
-            waiting = any(worker in progress.under_way for worker in rollout.reached)
-            if waiting or _unheard(rollout, reports, progress):
+            is_pending = any(worker in progress.pending for worker in rollout.reached)
+            if is_pending or _lacks_reports(rollout, reports, progress):
                 return rollout
             if all(is_healthy_on(report, rollout.version) for report in members):
-                return _in(rollout, "baking", now)
+                return _enter(rollout, "baking", now)
         case "baking":
-            if progress.readings is None:
+            if progress.metrics is None:
                 return rollout
-            over = now - progress.readings.began_at >= settings.bake_s
-            fault = find_fault(
+            is_over = now - progress.metrics.began_at >= settings.bake_s
+            failure = find_violation(
                 settings.gates,
                 rollout.baseline or Baseline(),
-                progress.readings,
+                progress.metrics,
                 rollout.reached,
                 at=now,
-                whole=over,
+                complete=is_over,
             )
-            if fault is not None:
-                return _in(rollout, "rolling_back", now, reason=fault)
-            if over and not rollout.paused:
+            if failure is not None:
+                return _enter(rollout, "rolling_back", now, reason=failure)
+            if is_over and not rollout.paused:
                 if rollout.step + 1 < len(rollout.steps):
-                    return _in(rollout, "applying", now, step=rollout.step + 1)
-                return _in(rollout, "done", now)
+                    return _enter(rollout, "applying", now, step=rollout.step + 1)
+                return _enter(rollout, "done", now)
         case "rolling_back":
-            back = all(
-                is_healthy_on(report, rollout.before) or _gave_up(report, rollout.before)
+            are_back = all(
+                is_healthy_on(report, rollout.before) or _failed_to_start(report, rollout.before)
                 for report in reports.values()
             )
-            if back and not progress.under_way and not _unheard(rollout, reports, progress):
-                return _in(rollout, "rolled_back", now)
+            if are_back and not progress.pending and not _lacks_reports(rollout, reports, progress):
+                return _enter(rollout, "rolled_back", now)
     return rollout
 
 
-def _unheard(
+def _lacks_reports(
     rollout: Rollout, reports: Mapping[WorkerId, WorkerReport], progress: RolloutProgress
 ) -> bool:
-    """Whether a worker that has the version may still say so, to a leader that is new."""
-    return not progress.heard_all and any(worker not in reports for worker in rollout.given)
+    """Whether a new leader must wait for reports of workers that have the version."""
+    return not progress.all_reported and any(worker not in reports for worker in rollout.given)
 
 
-def _find_failed(
+def _find_failure(
     rollout: Rollout,
     reports: Mapping[WorkerId, WorkerReport],
     progress: RolloutProgress,
     now: float,
 ) -> str | None:
-    """Why the version is no good for a worker that was to go over to it."""
+    """Return why a worker failed to switch to the version; None if none did."""
     for worker in rollout.reached:
-        report, order = reports.get(worker), progress.under_way.get(worker)
-        if order is not None and order.refusal is not None:
-            return f"{worker} does not take it: {order.refusal}"
+        report, order = reports.get(worker), progress.pending.get(worker)
+        if order is not None and order.rejection is not None:
+            return f"{worker} rejected the version: {order.rejection}"
         if order is not None and now - order.since > rollout.settings.patience_s:
             state = "gone" if report is None else report.state
             return f"{worker} is {state} after {rollout.settings.patience_s:g} s"
         if report is None:
             continue
-        if _gave_up(report, rollout.version):
-            return f"{worker} does not come up: {report.config_problem}"
+        if _failed_to_start(report, rollout.version):
+            return f"{worker} did not start: {report.config_problem}"
         if report.config_version != rollout.version:
             continue
         if report.state == "unhealthy":
-            return f"{worker} has no engine that runs with it"
-        before = order.failed if order is not None else frozenset(_failed(report))
-        if new := [model for model in report.models if model.id in _failed(report) - before]:
+            return f"{worker} has no running engine"
+        before = order.failed if order is not None else frozenset(_failed_models(report))
+        if new := [model for model in report.models if model.id in _failed_models(report) - before]:
             return f"{worker} cannot load {new[0].id}: {new[0].error}"
     return None
 
 
-def _forget_done(
+def _remove_completed(
     state: RolloutState,
     reports: Mapping[WorkerId, WorkerReport],
     progress: RolloutProgress,
     now: float,
 ) -> None:
-    forward = state.rollout is not None and state.rollout.phase in ("applying", "baking")
-    members = state.rollout.reached if state.rollout is not None and forward else []
-    for worker, order in list(progress.under_way.items()):
+    is_forward = state.rollout is not None and state.rollout.phase in ("applying", "baking")
+    members = state.rollout.reached if state.rollout is not None and is_forward else []
+    for worker, order in list(progress.pending.items()):
         report = reports.get(worker)
         done = order.version != expected_version(state, worker) or (
             report is not None
             and is_healthy_on(report, order.version)
             and not _newly_failed(report, order)
         )
-        if done or (worker not in members and now - order.since > _AGAIN_S and report is not None):
-            del progress.under_way[worker]
+        if done or (worker not in members and now - order.since > _RETRY_S and report is not None):
+            del progress.pending[worker]
 
 
 def _newly_failed(report: WorkerReport, order: PendingSwitch) -> bool:
-    return bool(_failed(report) - order.failed)
+    return bool(_failed_models(report) - order.failed)
 
 
 def _orders(
@@ -241,19 +244,19 @@ def _orders(
     progress: RolloutProgress,
     at_once: int,
 ) -> list[SwitchVersion]:
-    free = at_once - len(progress.under_way)
+    capacity = at_once - len(progress.pending)
     wanted = []
     for worker, report in sorted(reports.items()):
         version = expected_version(state, worker)
-        if report.config_version == version or _gave_up(report, version):
+        if report.config_version == version or _failed_to_start(report, version):
             continue
-        if worker not in progress.under_way and report.state not in ("draining", "stopped"):
+        if worker not in progress.pending and report.state not in ("draining", "stopped"):
             wanted.append(SwitchVersion(worker, version))
-    return wanted[: max(0, free)]
+    return wanted[: max(0, capacity)]
 
 
 def is_healthy_on(report: WorkerReport, version: int) -> bool:
-    """Whether a worker serves with a version, and has loaded what that asks for."""
+    """Whether a worker is ready with a version, and has warmed all models of that version."""
     return (
         report.config_version == version
         and report.state == "ready"
@@ -261,27 +264,27 @@ def is_healthy_on(report: WorkerReport, version: int) -> bool:
     )
 
 
-def _gave_up(report: WorkerReport, version: int) -> bool:
+def _failed_to_start(report: WorkerReport, version: int) -> bool:
     return (report.config_problem or "").startswith(f"version {version}:")
 
 
-def _failed(report: WorkerReport) -> set[ModelId]:
+def _failed_models(report: WorkerReport) -> set[ModelId]:
     return {model.id for model in report.models if model.state == "failed"}
 
 
-def _in(rollout: Rollout, phase: Phase, now: float, **also: object) -> Rollout:
+def _enter(rollout: Rollout, phase: Phase, now: float, **also: object) -> Rollout:
     return rollout.model_copy(update={"phase": phase, "since": now, **also})
 
 
-def _with(state: RolloutState, rollout: Rollout) -> RolloutState:
+def _with_rollout(state: RolloutState, rollout: Rollout) -> RolloutState:
     stable = state.stable
     if rollout.phase == "done":
         stable = rollout.version
     return state.model_copy(update={"rollout": rollout, "stable": stable})
 
 
-def begin(state: RolloutState, rollout: Rollout) -> RolloutState:
-    """Another roll-out; the one before is history."""
+def start_rollout(state: RolloutState, rollout: Rollout) -> RolloutState:
+    """Return the state with a new roll-out; the one before moves to the history."""
     history = state.history
     if state.rollout is not None:
         history = [state.rollout, *history][:MOST_KEPT]
@@ -292,3 +295,14 @@ def begin(state: RolloutState, rollout: Rollout) -> RolloutState:
             "last_version": max(state.last_version, rollout.version),
         }
     )
+
+
+def change_rollout(state: RolloutState, **fields: object) -> RolloutState:
+    """Return the state with changed fields of the current roll-out.
+
+    Raises:
+        InvalidRequest: nothing is being rolled out.
+    """
+    if state.rollout is None or state.rollout.ended:
+        raise InvalidRequest("nothing is being rolled out")
+    return state.model_copy(update={"rollout": state.rollout.model_copy(update=fields)})

@@ -1,7 +1,7 @@
 """Rolls cluster.yaml out, while this controller leads.
 
-What is decided is kept in JetStream before it is done, so that the next leader goes on from there:
-only what was measured of the phase that is under way is measured anew.
+Each decision is stored in JetStream before it is carried out, so that the next leader continues
+from there. Only the measurements of the current phase start again.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ from controller.leader.election import LeaderElection
 from controller.rollout.policy import (
     RolloutProgress,
     SwitchVersion,
-    begin,
+    change_rollout,
     decide,
     on_trial,
-    order_sent,
+    record_order,
+    start_rollout,
 )
 from controller.rollout.steps import plan_steps
 from controller.rollout.store import RolloutStore
@@ -59,16 +60,16 @@ from shared.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
-_FOLLOW_S = 1.0
-_TICK_S = 0.25
-_READ_S = 1.0
+_STANDBY_TICK_S = 1.0
+_LEADER_TICK_S = 0.25
+_MEASURE_S = 1.0
 _ANSWER_S = 5.0
-_TROUBLE_S = 1.0
-_ASK_AGAIN_S = 10.0
-_HEARD_WITHIN_S = 10.0
-"""Whoever is there is heard in this time, also if it starts again just then."""
+_ERROR_DELAY_S = 1.0
+_RETRY_S = 10.0
+_ALL_REPORT_S = 10.0
+"""Every worker that is alive reports within this time, even if it is just restarting."""
 _ROLL_BACK_DRAIN_MS = 3000
-"""A version that is no good is left soon; streams go on elsewhere."""
+"""Workers leave a failed version soon; their streams migrate."""
 
 _AT_ONCE = {
     "canary": 0, "steps_percent": [100], "baseline_s": 0.0, "bake_s": 0.0,
@@ -78,15 +79,15 @@ _AT_ONCE = {
 class RolloutRunner:
     """
     Args:
-        settings: how it is done where an order says nothing else.
-        version: that this controller runs with.
-        take_failovers_ms: as of `Requests`.
-        on_stable: told each version that all are to run now, 0 for their own files; and its text.
-        look: what a text would change in this controller, and what that takes; raises
-            SettingsError where it is no good.
+        settings: defaults for orders that do not set their own.
+        version: the version that this controller runs with.
+        take_failovers_ms: `RequestMachine.take_failovers_ms`.
+        on_stable: called with the version that all must run now (0: their own files) and its text.
+        plan: returns what a text would change in this controller, and what the change takes; raises
+            SettingsError if the text is invalid.
 
     Attributes:
-        stable: the version that all run now, who are not part of a roll-out.
+        stable: the version that all workers outside the current roll-out run.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class RolloutRunner:
         registry: Registry,
         take_failovers_ms: Callable[[], Mapping[WorkerId, float]],
         on_stable: Callable[[int, str | None], None],
-        look: Callable[[str], tuple[Effect | None, Sequence[SettingDifference]]],
+        plan: Callable[[str], tuple[Effect | None, Sequence[SettingDifference]]],
     ) -> None:
         self.settings = settings
         self.stable = version
@@ -109,149 +110,154 @@ class RolloutRunner:
         self._registry = registry
         self._take_failovers_ms = take_failovers_ms
         self._on_stable = on_stable
-        self._look = look
+        self._plan = plan
         self._store = RolloutStore(bus)
-        self._state: RolloutState | None = None  # as we keep it while we lead
-        self._listens_since = math.inf
-        self._asked_at = -math.inf
-        self._heard = False
+        self._state: RolloutState | None = None  # as this leader stored it
+        self._subscribed_at = math.inf
+        self._last_read_at = -math.inf
+        self._has_state = False
         self._progress = RolloutProgress()
-        self._texts: dict[int, str | None] = {0: None}
-        self._read_at = 0.0
-        self._turn = asyncio.Lock()
+        self._yaml: dict[int, str | None] = {0: None}
+        self._measured_at = 0.0
+        self._lock = asyncio.Lock()
         self._tasks = Tasks()
 
     async def open(self) -> None:
-        """Hear orders, and what the leader keeps."""
+        """Subscribe to orders, and to the state that the leader stores."""
         await self._bus.subscribe(subjects.rollout("*"), self._on_order)
         await self._bus.subscribe(
-            subjects.kept(subjects.ROLLOUT_BUCKET, subjects.ROLLOUT_KEY), self._on_kept
+            subjects.kept(subjects.ROLLOUT_BUCKET, subjects.ROLLOUT_KEY), self._on_state
         )
 
     async def close(self) -> None:
         await self._tasks.end()
 
     async def run(self) -> None:
-        """Go on with what is under way whenever this controller leads, until cancelled."""
+        """Continue the current roll-out whenever this controller leads, until cancelled."""
         self._bus.on_reconnect.append(self._on_reconnect)
-        self._listens_since = time.monotonic()
-        said = ""
+        self._subscribed_at = time.monotonic()
+        logged = ""
         while True:
             try:
-                async with self._turn:
+                async with self._lock:
                     await self._tick()
-                said = ""
+                logged = ""
             except BusError as error:
                 self._state = None
-                if not isinstance(error, WriteConflict) and error.message != said:
-                    said = error.message
-                    logger.warning("versions of cluster.yaml cannot be rolled out: %s", said)
-                await asyncio.sleep(_TROUBLE_S)
-            except Exception:  # requests are served all the same
+                if not isinstance(error, WriteConflict) and error.message != logged:
+                    logged = error.message
+                    logger.warning("versions of cluster.yaml cannot be rolled out: %s", logged)
+                await asyncio.sleep(_ERROR_DELAY_S)
+            except Exception:  # this controller still serves requests
                 self._state = None
                 logger.exception("versions of cluster.yaml cannot be rolled out")
-                await asyncio.sleep(_ASK_AGAIN_S)
-            await asyncio.sleep(_TICK_S if self._leadership.leads else _FOLLOW_S)
+                await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_LEADER_TICK_S if self._leadership.leads else _STANDBY_TICK_S)
 
     async def _on_reconnect(self) -> None:
-        """What was kept meanwhile was not heard."""
-        self._heard = False
+        """Read the state again: a change may have been missed."""
+        self._has_state = False
 
     async def _tick(self) -> None:
         if not self._leadership.leads:
             self._state = None
-            if not self._heard and time.monotonic() - self._asked_at > _ASK_AGAIN_S:
-                self._asked_at = time.monotonic()
+            if not self._has_state and time.monotonic() - self._last_read_at > _RETRY_S:
+                self._last_read_at = time.monotonic()
                 await self._follow(await self._store.state())
             return
-        state = await self._led()
+        state = await self._leader_state()
         now = time.time()
         reports = {view.id: view.report for view in self._registry.workers}
-        self._read(state, reports, now)
-        listens_s = time.monotonic() - self._listens_since
-        self._progress.heard_all = listens_s > _HEARD_WITHIN_S
+        self._measure(state, reports, now)
+        subscribed_s = time.monotonic() - self._subscribed_at
+        self._progress.all_reported = subscribed_s > _ALL_REPORT_S
         decision = decide(state, reports, self._progress, now)
         if decision.state is not state:
-            await self._keep(decision.state)
+            await self._save(decision.state)
         for order in decision.orders:
-            order_sent(decision.state, order, reports[order.worker], self._progress, now)
-            self._tasks.start(self._tell(order, decision.state))
+            record_order(decision.state, order, reports[order.worker], self._progress, now)
+            self._tasks.start(self._send_order(order, decision.state))
 
-    async def _led(self) -> RolloutState:
-        """The state, read once in each time that we lead."""
+    async def _leader_state(self) -> RolloutState:
+        """Return the state; read from JetStream once per term, and again after an error."""
         if self._state is None:
             self._state = await self._store.state()
             self._progress = RolloutProgress()
             await self._follow(self._state)
         return self._state
 
-    async def _keep(self, state: RolloutState) -> None:
+    async def _save(self, state: RolloutState) -> None:
         if not self._leadership.leads:
-            raise WriteConflict("this controller leads no more")
+            raise WriteConflict("this controller no longer leads")
         before = self._state.rollout if self._state is not None else None
-        await self._store.keep_state(state)
+        await self._store.save_state(state)
         self._state = state
         rollout = state.rollout
         if rollout is not None and (before is None or before.phase != rollout.phase):
             reason = f": {rollout.reason}" if rollout.reason else ""
             logger.info("version %d of cluster.yaml: %s%s", rollout.version, rollout.phase, reason)
 
-    def _read(self, state: RolloutState, reports: dict[WorkerId, WorkerReport], now: float) -> None:
+    def _measure(
+        self, state: RolloutState, reports: dict[WorkerId, WorkerReport], now: float
+    ) -> None:
         rollout = state.rollout
         if rollout is None or rollout.phase not in ("measuring", "baking"):
             return
-        if self._progress.readings is None:
-            self._progress.readings = WorkerMetrics(now)
-            self._take_failovers_ms()  # of before
-        elif now - self._read_at < _READ_S:
+        if self._progress.metrics is None:
+            self._progress.metrics = WorkerMetrics(now)
+            self._take_failovers_ms()  # drop those of the time before
+        elif now - self._measured_at < _MEASURE_S:
             return
-        self._read_at = now
-        breakers = self._registry.breakers(time.monotonic())
-        self._progress.readings.add(
+        self._measured_at = now
+        breakers = self._registry.tripped_breakers(time.monotonic())
+        self._progress.metrics.add(
             reports.values(),
             now,
             open_breakers=breakers,
             failovers_ms=self._take_failovers_ms(),
         )
 
-    async def _tell(self, order: SwitchVersion, state: RolloutState) -> None:
-        """Have a worker go over to a version; what it says is noted."""
-        back = state.rollout is not None and state.rollout.phase == "rolling_back"
-        refusal = None
+    async def _send_order(self, order: SwitchVersion, state: RolloutState) -> None:
+        """Order a worker to switch to a version, and record a rejection."""
+        is_rollback = state.rollout is not None and state.rollout.phase == "rolling_back"
+        rejection = None
         try:
-            text = await self._text(order.version)
+            text = await self._read_yaml(order.version)
             message = ConfigureWorker(
                 version=order.version,
                 text=text,
-                deadline_ms=_ROLL_BACK_DRAIN_MS if back else None,
+                deadline_ms=_ROLL_BACK_DRAIN_MS if is_rollback else None,
             )
             subject = subjects.worker_control(order.worker, message.verb)
             answer = await self._bus.request(subject, encode(message), timeout_s=_ANSWER_S)
             reply = decode(ControlReply, answer.payload)
             logger.info(
-                "worker %s goes over to version %d: %s",
+                "worker %s switches to version %d: %s",
                 order.worker, order.version, reply.effect if reply.ok else reply.message,
             )  # fmt: skip
             if not reply.ok and reply.code != "draining":
-                refusal = reply.message or reply.code
+                rejection = reply.message or reply.code
         except RequestError as error:
-            refusal = error.message
+            rejection = error.message
         except (BusError, DecodeError) as error:
-            logger.warning("worker %s was told of a version: %s", order.worker, error.message)
-        if refusal is not None and (under_way := self._progress.under_way.get(order.worker)):
-            under_way.refusal = refusal
+            logger.warning(
+                "worker %s did not answer the order for version %d: %s",
+                order.worker, order.version, error.message,
+            )  # fmt: skip
+        if rejection is not None and (pending := self._progress.pending.get(order.worker)):
+            pending.rejection = rejection
 
-    async def _text(self, number: int) -> str | None:
-        if number not in self._texts:
+    async def _read_yaml(self, number: int) -> str | None:
+        if number not in self._yaml:
             version = await self._store.version(number)
             if version is None:
-                raise RequestError(f"version {number} is not kept any more", code="settings")
-            self._texts = {0: None, **dict(list(self._texts.items())[-8:]), number: version.text}
-        return self._texts[number]
+                raise RequestError(f"version {number} is no longer stored", code="settings")
+            self._yaml = {0: None, **dict(list(self._yaml.items())[-8:]), number: version.text}
+        return self._yaml[number]
 
-    # What every controller hears.
+    # The state that every controller follows.
 
-    async def _on_kept(self, message: BusMessage) -> None:
+    async def _on_state(self, message: BusMessage) -> None:
         try:
             state = decode(RolloutState, message.payload)
         except DecodeError:
@@ -259,14 +265,16 @@ class RolloutRunner:
         self._tasks.start(self._follow(state))
 
     async def _follow(self, state: RolloutState) -> None:
-        self._heard = True
+        self._has_state = True
         self._registry.on_trial = on_trial(state)
         if state.stable == self.stable:
             return
         try:
-            text = await self._text(state.stable)
+            text = await self._read_yaml(state.stable)
         except ClusterError as error:
-            logger.error("version %d is not followed: %s", state.stable, error.message)
+            logger.error(
+                "version %d of cluster.yaml was not applied: %s", state.stable, error.message
+            )
             return
         self.stable = state.stable
         self._on_stable(state.stable, text)
@@ -286,7 +294,7 @@ class RolloutRunner:
                 order = kind.model_validate_json(message.payload or b"{}")
             except ValueError as error:
                 raise InvalidRequest(str(error)) from None
-            async with self._turn:
+            async with self._lock:
                 reply = await self._carry_out(order)
         except ClusterError as error:
             reply = RolloutReply(
@@ -297,7 +305,7 @@ class RolloutRunner:
     async def _carry_out(self, order: RolloutOrder) -> RolloutReply:
         if not self.settings.enabled and not isinstance(order, ShowRollout | PlanRollout):
             raise RequestError("controller.rollout.enabled is false", code="settings")
-        state = await self._led()
+        state = await self._leader_state()
         version = None
         match order:
             case ShowRollout():
@@ -306,17 +314,17 @@ class RolloutRunner:
                     if version is None:
                         raise InvalidRequest(f"there is no version {order.version}")
             case PlanRollout():
-                effect, changes = self._look(order.text)
-                told = [SettingChange(key=c.key, before=c.before, after=c.after) for c in changes]
+                effect, changes = self._plan(order.text)
+                listed = [SettingChange(key=c.key, before=c.before, after=c.after) for c in changes]
                 return RolloutReply(
-                    controller=self._id, ok=True, state=state, effect=effect, changes=told
+                    controller=self._id, ok=True, state=state, effect=effect, changes=listed
                 )
             case ApplyRollout():
                 await self._apply(state, order)
             case PauseRollout():
-                await self._keep(_changed(state, paused=True))
+                await self._save(change_rollout(state, paused=True))
             case ResumeRollout():
-                await self._keep(_changed(state, paused=False))
+                await self._save(change_rollout(state, paused=False))
             case RollBack():
                 await self._roll_back(state, order)
         return RolloutReply(controller=self._id, ok=True, state=self._state, version=version)
@@ -334,10 +342,10 @@ class RolloutRunner:
         settings = order.settings or self.settings
         steps = plan_steps(workers, settings, order.canaries)
         now = time.time()
-        # Also where JetStream lost what it kept: a number stands for one text.
+        # A number must stand for one text, even if JetStream has lost its state.
         known = [view.report.config_version for view in self._registry.workers]
         number = max(state.last_version, *known) + 1
-        await self._store.keep_version(
+        await self._store.save_version(
             Version(version=number, text=order.text, created_at=now, by=order.by, note=order.note)
         )
         rollout = Rollout(
@@ -351,31 +359,32 @@ class RolloutRunner:
             note=order.note,
             settings=settings,
         )
-        await self._keep(begin(state, rollout))
+        await self._save(start_rollout(state, rollout))
 
     async def _roll_back(self, state: RolloutState, order: RollBack) -> None:
         rollout, now = state.rollout, time.time()
         if rollout is not None and not rollout.ended:
             if order.version not in (None, rollout.before):
                 raise RequestError(
-                    f"version {rollout.version} is under way; it goes back to {rollout.before}",
+                    f"version {rollout.version} is being rolled out; "
+                    f"it can only be rolled back to {rollout.before}",
                     code="settings",
                 )
             reason = f"ordered by {order.by or 'somebody'}"
-            await self._keep(_changed(state, phase="rolling_back", since=now, reason=reason))
+            await self._save(change_rollout(state, phase="rolling_back", since=now, reason=reason))
             return
         target = order.version
         if target is None:
-            done = [one for one in (rollout, *state.history) if one and one.phase == "done"]
+            done = [past for past in (rollout, *state.history) if past and past.phase == "done"]
             if not done:
                 raise InvalidRequest("nothing was rolled out")
             target = done[0].before
         if target == state.stable:
-            raise InvalidRequest(f"version {target} is what runs")
-        await self._text(target)  # it must be there
+            raise InvalidRequest(f"version {target} is already running")
+        await self._read_yaml(target)  # raises if it is no longer stored
         workers = [view.id for view in self._registry.workers]
         settings = self.settings.model_copy(update=_AT_ONCE)
-        again = Rollout(
+        rollback = Rollout(
             version=target,
             before=state.stable,
             phase="measuring",
@@ -386,11 +395,4 @@ class RolloutRunner:
             note=order.note or f"back to version {target}",
             settings=settings,
         )
-        await self._keep(begin(state, again))
-
-
-def _changed(state: RolloutState, **fields: object) -> RolloutState:
-    """With other fields of the roll-out that is under way."""
-    if state.rollout is None or state.rollout.ended:
-        raise InvalidRequest("nothing is being rolled out")
-    return state.model_copy(update={"rollout": state.rollout.model_copy(update=fields)})
+        await self._save(start_rollout(state, rollback))

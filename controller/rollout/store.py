@@ -1,4 +1,4 @@
-"""What JetStream keeps of roll-outs: the state, and each version's text."""
+"""Roll-outs in JetStream: the state, and the text of each version."""
 
 from shared import subjects
 from shared.bus import Bus, KeyValueStore
@@ -8,19 +8,19 @@ from shared.messages.rollout import MOST_KEPT, RolloutState, Version
 
 
 class RolloutStore:
-    """Changes of the state come one after another: who did not see the last one is refused."""
+    """Writes are compare-and-set: a controller that has not read the last change is rejected."""
 
     def __init__(self, bus: Bus) -> None:
-        self._kept = KeyValueStore(bus, subjects.ROLLOUT_BUCKET)
+        self._bucket = KeyValueStore(bus, subjects.ROLLOUT_BUCKET)
         self._revision = 0
 
     async def state(self) -> RolloutState:
-        """As it is now.
+        """Read the state.
 
         Raises:
-            BusError: JetStream is not there, does not answer, or keeps what cannot be read.
+            BusError: JetStream is unavailable, does not answer, or has a value that cannot be read.
         """
-        entry = await self._kept.get(subjects.ROLLOUT_KEY)
+        entry = await self._bucket.get(subjects.ROLLOUT_KEY)
         if entry is None:
             self._revision = 0
             return RolloutState()
@@ -30,23 +30,23 @@ class RolloutStore:
         except DecodeError as error:
             raise BusError(f"the state of the roll-out cannot be read: {error.message}") from None
 
-    async def keep_state(self, state: RolloutState) -> None:
-        """After the one that was read or kept last.
+    async def save_state(self, state: RolloutState) -> None:
+        """Write the state, if it has not changed since this store last read or wrote it.
 
         Raises:
-            Overtaken: another controller has changed it since.
+            WriteConflict: another controller has changed it since.
             BusError: as `state`.
         """
         key, value = subjects.ROLLOUT_KEY, encode(state)
-        self._revision = await self._kept.put(key, value, after=self._revision)
+        self._revision = await self._bucket.put(key, value, after=self._revision)
 
     async def version(self, number: int) -> Version | None:
-        """One version; None where it is not kept (any more).
+        """Read a version; None if it does not exist, or was deleted.
 
         Raises:
             BusError: as `state`.
         """
-        entry = await self._kept.get(subjects.rollout_version(number))
+        entry = await self._bucket.get(subjects.rollout_version(number))
         if entry is None:
             return None
         try:
@@ -54,13 +54,13 @@ class RolloutStore:
         except DecodeError as error:
             raise BusError(f"version {number} cannot be read: {error.message}") from None
 
-    async def keep_version(self, version: Version) -> None:
-        """A new one; the oldest goes where there are many.
+    async def save_version(self, version: Version) -> None:
+        """Write a new version, and delete the one that is `MOST_KEPT` versions older.
 
         Raises:
-            Overtaken: there is one of that number.
+            WriteConflict: the version exists already.
             BusError: as `state`.
         """
-        await self._kept.put(subjects.rollout_version(version.version), encode(version), after=0)
+        await self._bucket.put(subjects.rollout_version(version.version), encode(version), after=0)
         if version.version > MOST_KEPT:
-            await self._kept.delete(subjects.rollout_version(version.version - MOST_KEPT))
+            await self._bucket.delete(subjects.rollout_version(version.version - MOST_KEPT))

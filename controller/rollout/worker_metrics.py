@@ -1,5 +1,5 @@
-"""What workers do over a time: the difference of what they say at its ends, and means of what they
-say between. Plain values: no clock, no I/O."""
+"""Metrics of workers over a period: differences of the counters at its ends, and means of the
+reports between. Plain values: no clock, no I/O."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from shared.ids import BootId, WorkerId
 from shared.messages.events import WorkerReport
 from shared.messages.rollout import Speed
 
-LEAST_TOKENS_PER_S = 1.0
-"""With less before there is nothing to compare with."""
+MIN_TOKENS_PER_S = 1.0
+"""A lower speed in the baseline is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Of one boot of a worker, since its start. Failed are also those that ended because of what
-    they ask: a smaller context makes more of them, and mistakes of clients are spread evenly."""
+    """Requests of one boot of a worker, since its start. `failed` includes invalid requests: a
+    smaller context makes more of them, and mistakes of clients are spread evenly over workers."""
 
     completed: int = 0
     failed: int = 0
@@ -45,10 +45,10 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """Of so many values.
-
+    """
     Attributes:
-        error: its standard error.
+        error: standard error of the mean.
+        count: number of values.
     """
 
     value: float
@@ -68,10 +68,11 @@ class Mean:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """
+class _Measured:
+    """What was measured of one worker.
+
     Attributes:
-        busy: at each moment with requests their level (`Speed`), and the tokens per second.
+        busy: for each report with active requests, their level (`Speed`) and the tokens per second.
     """
 
     boot_id: BootId
@@ -86,16 +87,16 @@ class _Seen:
 
 
 class WorkerMetrics:
-    """From `began_at` on.
-
+    """
     Attributes:
-        rebooted: workers that ended meanwhile.
+        began_at: start of the period, seconds since 1970.
+        rebooted: workers of which a boot ended in the period.
     """
 
     def __init__(self, began_at: float) -> None:
         self.began_at = began_at
         self.rebooted: set[WorkerId] = set()
-        self._seen: dict[WorkerId, _Seen] = {}
+        self._measured: dict[WorkerId, _Measured] = {}
 
     def add(
         self,
@@ -105,53 +106,57 @@ class WorkerMetrics:
         open_breakers: Collection[WorkerId] = (),
         failovers_ms: Mapping[WorkerId, float] | None = None,
     ) -> None:
-        """What all workers say now.
+        """Add the current reports of all workers.
 
         Args:
-            failovers_ms: the slowest of each worker since the last call.
+            failovers_ms: the slowest failover of each worker since the last call.
         """
         for report in reports:
             counts = RequestCounts.of(report)
-            seen = self._seen.get(report.id)
-            if seen is None:
-                seen = self._seen[report.id] = _Seen(report.boot_id, counts, counts, at=now)
-            elif seen.boot_id != report.boot_id:
+            measured = self._measured.get(report.id)
+            if measured is None:
+                measured = self._measured[report.id] = _Measured(
+                    report.boot_id, counts, counts, at=now
+                )
+            elif measured.boot_id != report.boot_id:
                 self.rebooted.add(report.id)
-                seen.boot_id, seen.first = report.boot_id, RequestCounts()
-            seen.last = counts
+                measured.boot_id, measured.first = report.boot_id, RequestCounts()
+            measured.last = counts
             if report.active_requests:
-                seen.busy.append((report.active_requests.bit_length(), report.tokens_per_s))
-            lately = [
+                measured.busy.append((report.active_requests.bit_length(), report.tokens_per_s))
+            recent = [
                 change
                 for engine in report.engines
                 for batch in engine.batches
                 for change in batch.changes
                 if now - change.ago_s >= self.began_at
             ]
-            seen.batch_changes = max(seen.batch_changes, len(lately))
-            seen.soft_memory = report.memory.pressure != "none"
+            measured.batch_changes = max(measured.batch_changes, len(recent))
+            measured.soft_memory = report.memory.pressure != "none"
             if report.id in open_breakers:
-                seen.breaker_open_s += now - seen.at
-            seen.failover_ms = max(seen.failover_ms, (failovers_ms or {}).get(report.id, 0.0))
-            seen.at = now
+                measured.breaker_open_s += now - measured.at
+            measured.failover_ms = max(
+                measured.failover_ms, (failovers_ms or {}).get(report.id, 0.0)
+            )
+            measured.at = now
 
     def counts(self, workers: Collection[WorkerId] | None = None) -> RequestCounts:
-        """What ended there since the beginning, together; of all workers by default."""
-        each = [seen.last.since(seen.first) for seen in self._of(workers)]
+        """Return the sum over these workers in the period; over all workers by default."""
+        each = [measured.last.since(measured.first) for measured in self._of(workers)]
         return RequestCounts(
-            sum(one.completed for one in each),
-            sum(one.failed for one in each),
-            sum(one.refused for one in each),
-            sum(one.engine_restarts for one in each),
+            sum(counts.completed for counts in each),
+            sum(counts.failed for counts in each),
+            sum(counts.refused for counts in each),
+            sum(counts.engine_restarts for counts in each),
         )
 
     def speeds(self) -> dict[WorkerId, list[Speed]]:
-        """Of each worker while it was busy."""
+        """Return the mean speeds of each worker while it was busy, by level."""
         found: dict[WorkerId, list[Speed]] = {}
-        for worker, seen in self._seen.items():
-            levels = sorted({level for level, _ in seen.busy})
+        for worker, measured in self._measured.items():
+            levels = sorted({level for level, _ in measured.busy})
             means = {
-                level: Mean.of([speed for at, speed in seen.busy if at == level]).value
+                level: Mean.of([speed for at, speed in measured.busy if at == level]).value
                 for level in levels
             }
             found[worker] = [Speed(level=level, tokens_per_s=means[level]) for level in levels]
@@ -160,44 +165,46 @@ class WorkerMetrics:
     def speed_share(
         self, before: Mapping[WorkerId, Sequence[Speed]], workers: Collection[WorkerId]
     ) -> Mean:
-        """How fast workers were while they were busy, as a share of what they were before with as
-        many requests: moment by moment, where that is known."""
+        """Return the mean speed of busy workers, as a share of their baseline speed at the same
+        level. Reports at levels without a baseline are skipped."""
         shares: list[float] = []
         for worker in workers:
-            known = {one.level: one.tokens_per_s for one in before.get(worker, ())}
-            busy = self._seen[worker].busy if worker in self._seen else []
+            baseline = {speed.level: speed.tokens_per_s for speed in before.get(worker, ())}
+            busy = self._measured[worker].busy if worker in self._measured else []
             shares += [
-                speed / known[level]
+                speed / baseline[level]
                 for level, speed in busy
-                if known.get(level, 0.0) >= LEAST_TOKENS_PER_S
+                if baseline.get(level, 0.0) >= MIN_TOKENS_PER_S
             ]
         return Mean.of(shares)
 
     def batch_changes_per_min(self, workers: Collection[WorkerId], now: float) -> float:
-        """Of that one that changes most."""
+        """Return the rate of the worker whose batch size changes most often."""
         minutes = max(now - self.began_at, 1.0) / 60
-        most = max((seen.batch_changes for seen in self._of(workers)), default=0.0)
+        most = max((measured.batch_changes for measured in self._of(workers)), default=0.0)
         return most / max(minutes, 1.0)
 
     def breaker_open_s(self, workers: Collection[WorkerId]) -> float:
-        return max((seen.breaker_open_s for seen in self._of(workers)), default=0.0)
+        return max((measured.breaker_open_s for measured in self._of(workers)), default=0.0)
 
     def failover_ms(self, workers: Collection[WorkerId]) -> float:
-        return max((seen.failover_ms for seen in self._of(workers)), default=0.0)
+        return max((measured.failover_ms for measured in self._of(workers)), default=0.0)
 
     def soft_memory(self, workers: Collection[WorkerId]) -> list[WorkerId]:
-        """Those above their soft limit now."""
+        """Return the workers that are above their soft memory limit now."""
         return [
-            worker for worker in workers if worker in self._seen and self._seen[worker].soft_memory
+            worker
+            for worker in workers
+            if worker in self._measured and self._measured[worker].soft_memory
         ]
 
-    def _of(self, workers: Collection[WorkerId] | None) -> list[_Seen]:
+    def _of(self, workers: Collection[WorkerId] | None) -> list[_Measured]:
         if workers is None:
-            return list(self._seen.values())
-        return [seen for worker, seen in self._seen.items() if worker in workers]
+            return list(self._measured.values())
+        return [measured for worker, measured in self._measured.items() if worker in workers]
 
 
 def error_share(counts: RequestCounts) -> float:
-    """Of all that came, what failed or was refused."""
+    """Return the share of requests that failed or were refused."""
     ended = counts.completed + counts.failed + counts.refused
     return (counts.failed + counts.refused) / ended if ended else 0.0

@@ -1,8 +1,8 @@
-"""Which worker serves a request: filter, score, pick. Pure functions over worker views.
+"""Selects the worker for a request: filter, score, pick. Pure functions over worker views.
 
-`route_query` is what routing knows of a request, `ineligibility` says which workers are out and
-why, `ttft_prediction` how long the others take to the first token, `policies` pick one, and
-`selection` combines them.
+`route_query` holds what routing must know of a request, `ineligibility` filters workers and gives
+reasons, `ttft_prediction` predicts the time to the first token on the others, `policies` pick one,
+and `selection` combines them.
 """
 
 from controller.routing.ineligibility import (

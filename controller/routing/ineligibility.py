@@ -1,4 +1,4 @@
-"""Who cannot serve a request, and why."""
+"""Which workers cannot serve a request, and why."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,26 +14,27 @@ from shared.messages.request import Priority, Requirements
 
 _UNKNOWN_RETRY_MS = 1000
 _LONGEST_RETRY_MS = 60_000
-_MOST_NAMED = 10
-"""An error names so many workers; the others are counted."""
+_MAX_NAMED = 10
+"""Maximum number of workers that an error names; the others are counted."""
 
-_FAR = (
+_LESS_RELEVANT = (
     "no_worker", "not_supported", "requirements_unmet", "model_unavailable", "draining",
     "not_claimed",
 )  # fmt: skip
-"""Codes of workers that are not those to wait for, where there are others; farthest first."""
+"""Codes of workers that are not worth waiting for if others have other codes; least relevant
+first."""
 
 TEMPORARY = frozenset({"queue_full", "memory_pressure", "circuit_open"})
-"""Codes of what a worker gets over by itself."""
+"""Codes of conditions that pass by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ineligibility:
-    """Why a worker is out; `code` is a key of `errors.ERROR_CODES`.
+    """Why a worker cannot serve a request; `code` is a key of `errors.ERROR_CODES`.
 
     Attributes:
-        may_return: soon, and nobody can say when.
-        starts: for the first time.
+        may_return: the worker may be available again soon, at an unknown time.
+        starts: the worker starts for the first time.
     """
 
     code: str
@@ -59,7 +60,7 @@ class Reason(Protocol):
 
 R = TypeVar("R", bound=Reason)
 
-GONE = Ineligibility("no_worker", "ended a moment ago", may_return=True)
+RECENTLY_GONE = Ineligibility("no_worker", "ended a moment ago", may_return=True)
 
 
 Ineligibilities = Mapping[WorkerId, Ineligibility]
@@ -69,15 +70,19 @@ class NoRoute(Unavailable):
     """No worker can serve a request now.
 
     Attributes:
-        passes: whether one that could is only short of room, failed lately, or may be back soon,
-            or nobody was heard of yet: it pays to wait.
-        returns: of these, whether it may be back soon, or nobody was heard of yet.
-        starts: whether one that could starts.
+        passes: whether waiting may help: a capable worker is only short of capacity, failed
+            recently or may be back soon, or no worker has reported yet.
+        returns: whether a capable worker may be back soon, or no worker has reported yet.
+        starts: whether a capable worker starts for the first time.
     """
 
     def __init__(
-        self, query: RouteQuery, ineligibilities: Ineligibilities, *, nobody: bool = False
+        self, query: RouteQuery, ineligibilities: Ineligibilities, *, no_workers: bool = False
     ) -> None:
+        """
+        Args:
+            no_workers: no worker has reported yet.
+        """
         found = list(ineligibilities.values())
         code = nearest(found).code if found else "no_worker"
         waits = [found.retry_after_ms for found in ineligibilities.values() if found.retry_after_ms]
@@ -87,7 +92,7 @@ class NoRoute(Unavailable):
             retry_after_ms=min(waits, default=None) if code != "no_worker" else None,
         )
         self.ineligibilities = ineligibilities
-        self.returns = nobody or any(found.may_return for found in ineligibilities.values())
+        self.returns = no_workers or any(found.may_return for found in ineligibilities.values())
         self.passes = self.returns or any(found.passes for found in ineligibilities.values())
         self.starts = any(found.starts for found in ineligibilities.values())
 
@@ -95,7 +100,7 @@ class NoRoute(Unavailable):
 def find_ineligibility(
     view: WorkerView, model: ModelId, query: RouteQuery, now: float = 0.0
 ) -> Ineligibility | None:
-    """Why this worker cannot serve this model now; None when it can."""
+    """Return why the worker cannot serve the model now; None if it can."""
     report = view.report
     if report.state not in ("starting", "ready", "warming"):
         code = "draining" if report.state == "draining" else "no_worker"
@@ -105,29 +110,29 @@ def find_ineligibility(
         return Ineligibility("no_worker", f"does not have {model}")
     if status.state == "failed":
         return Ineligibility("model_unavailable", f"could not load {model}: {status.error}")
-    if query.requires is not None and (unmet := _unmet(report, query.requires)):
+    if query.requires is not None and (unmet := _unmet_requirement(report, query.requires)):
         return Ineligibility("requirements_unmet", unmet)
-    if (unable := _unable(status, query)) is not None:
-        return unable
+    if (missing := _missing_ability(status, query)) is not None:
+        return missing
     if not view.claimed:
         return Ineligibility("not_claimed", "was not claimed yet", may_return=True)
     if report.state == "starting":
         return Ineligibility("no_worker", "is starting", may_return=True, starts=not view.was_up)
     if view.breaker is not None and not view.breaker.admits(now):
         retry_after_ms = view.breaker.retry_after_ms(now) or _UNKNOWN_RETRY_MS
-        return Ineligibility("circuit_open", "failed several times lately", retry_after_ms)
-    return _short_of_memory(report, query.level) or _full(view, query.level)
+        return Ineligibility("circuit_open", "failed several times recently", retry_after_ms)
+    return _short_of_memory(report, query.level) or _queue_full(view, query.level)
 
 
 def is_capable(view: WorkerView, query: RouteQuery) -> bool:
-    """Whether this worker is one for it, when it is well and has room."""
+    """Whether the worker could serve the request if it were healthy and had capacity."""
     statuses = (view.models.get(model) for model in query.models)
     if all(
-        status is None or status.state == "failed" or _unable(status, query) is not None
+        status is None or status.state == "failed" or _missing_ability(status, query) is not None
         for status in statuses
     ):
         return False
-    return query.requires is None or _unmet(view.report, query.requires) is None
+    return query.requires is None or _unmet_requirement(view.report, query.requires) is None
 
 
 def _short_of_memory(report: WorkerReport, level: Priority) -> Ineligibility | None:
@@ -137,16 +142,16 @@ def _short_of_memory(report: WorkerReport, level: Priority) -> Ineligibility | N
     return Ineligibility("memory_pressure", reason, MEMORY_RETRY_AFTER_MS)
 
 
-def _full(view: WorkerView, level: Priority) -> Ineligibility | None:
-    """A worker's own word on its room counts; older ones only tell their depth. What was sent
-    there since takes of it."""
+def _queue_full(view: WorkerView, level: Priority) -> Ineligibility | None:
+    """Compare the queue capacity of the last report with what was sent since. Older workers report
+    only the depth of their queue."""
     report = view.report
     if not report.max_queue_depth:
         return None
-    room = report.queue.room.get(level)
-    if room is None:
-        room = report.max_queue_depth - report.queued_requests
-    if room > view.unreported or room > _queued_since(view):
+    capacity = report.queue.room.get(level)
+    if capacity is None:
+        capacity = report.max_queue_depth - report.queued_requests
+    if capacity > view.unreported or capacity > _queued_since(view):
         return None
     rate = report.queue.drain_per_s
     wait_ms = (1 + view.queue_full_count) * 1000 / rate if rate else _UNKNOWN_RETRY_MS
@@ -157,15 +162,17 @@ def _full(view: WorkerView, level: Priority) -> Ineligibility | None:
 
 
 def _queued_since(view: WorkerView) -> int:
-    """How many of those sent there since its report found no place but in its queue."""
+    """Return how many of the requests sent since the last report had to be queued."""
     report = view.report
-    places = 0 if report.queued_requests else max(0, report.max_batch_size - report.places_taken)
-    over = max(view.unreported, view.unreported_choices) - places
+    free_slots = (
+        0 if report.queued_requests else max(0, report.max_batch_size - report.places_taken)
+    )
+    over = max(view.unreported, view.unreported_choices) - free_slots
     return max(0, min(view.unreported, over))
 
 
-def _unable(status: ModelStatus, query: RouteQuery) -> Ineligibility | None:
-    """Why a model there cannot answer as is asked."""
+def _missing_ability(status: ModelStatus, query: RouteQuery) -> Ineligibility | None:
+    """Return why the model on this worker cannot answer as requested; None if it can."""
     if status.abilities is None:
         if not query.structured:
             return None
@@ -176,13 +183,13 @@ def _unable(status: ModelStatus, query: RouteQuery) -> Ineligibility | None:
     return Ineligibility("not_supported", f"has no {' and '.join(missing)} with {status.id}")
 
 
-def _unmet(report: WorkerReport, requires: Requirements) -> str | None:
+def _unmet_requirement(report: WorkerReport, requires: Requirements) -> str | None:
     hardware = report.hardware
     if requires.min_memory_gb is not None and hardware.memory_bytes < requires.min_memory_gb * 1e9:
         return f"has {hardware.memory_bytes / 1e9:.0f} GB of memory"
     if requires.chip is not None and requires.chip.lower() not in hardware.chip.lower():
         return f"has the chip {hardware.chip!r}"
-    is_known = report.state != "starting"  # an engine tells
+    is_known = report.state != "starting"  # known once an engine runs
     if is_known and requires.accelerator not in (None, hardware.accelerator):
         return f"has the accelerator {hardware.accelerator!r}"
     for name, value in requires.labels.items():
@@ -192,30 +199,30 @@ def _unmet(report: WorkerReport, requires: Requirements) -> str | None:
 
 
 def nearest(reasons: Sequence[R]) -> R:
-    """Of the reasons why a request was not served, the one to tell its client: that of a worker
-    which could serve it, and of several such the one that passes first, since that is when to send
-    the request again. The first of those that are alike.
+    """Return the most relevant of the reasons why a request was not served, for its client: that of
+    a worker which could serve it; of several such, the one that passes first, as that is when to
+    send the request again; of equals, the first one.
 
     Raises:
         ValueError: there are no reasons.
     """
     codes = {reason.code for reason in reasons}
-    for far in _FAR:
+    for code in _LESS_RELEVANT:
         if len(codes) > 1:
-            codes.discard(far)
-    return min((one for one in reasons if one.code in codes), key=_passes_after_ms)
+            codes.discard(code)
+    return min((reason for reason in reasons if reason.code in codes), key=_retry_after_ms)
 
 
-def _passes_after_ms(reason: Reason) -> float:
+def _retry_after_ms(reason: Reason) -> float:
     return math.inf if reason.retry_after_ms is None else reason.retry_after_ms
 
 
 def _message(query: RouteQuery, ineligibilities: Ineligibilities) -> str:
-    wanted = " or ".join(query.models)
+    models = " or ".join(query.models)
     if not ineligibilities:
-        return f"no worker is there that could serve {wanted}"
-    named = sorted(ineligibilities.items())[:_MOST_NAMED]
+        return f"no worker is available that could serve {models}"
+    named = sorted(ineligibilities.items())[:_MAX_NAMED]
     reasons = "; ".join(f"{worker} {found.reason}" for worker, found in named)
     others = len(ineligibilities) - len(named)
     more = f"; and {others} others" if others else ""
-    return f"no worker can serve {wanted} now: {reasons}{more}"
+    return f"no worker can serve {models} now: {reasons}{more}"

@@ -1,4 +1,4 @@
-"""Who is picked of those who can serve a request: policies by name."""
+"""Routing policies: how one of the eligible workers is picked."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ RandomSource = Callable[[], float]
 """A random number from 0 to 1."""
 
 _READINESS: dict[ModelState, int] = {"warm": 0, "loading": 1, "available": 2}
-_NEAR = 1.1
-_NEAR_MS = 25.0
-"""Forecasts that differ by no more than this say the same: nobody notices 25 ms, and what was
-measured in a noisy moment would keep a worker that is never picked from being measured again."""
+_SIMILAR = 1.1
+_SIMILAR_MS = 25.0
+"""Predictions that differ by no more than this count as equal: nobody notices 25 ms, and a worker
+with one noisy measurement would never be picked, and so never be measured again."""
 
 
 @dataclass(slots=True)
@@ -24,8 +24,9 @@ class Candidate:
     """A worker that can serve a request, and how well.
 
     Attributes:
-        kept: of the prompt.
-        load: the share of its places in batches that are taken; over 1 requests wait.
+        kept: the share of the prompt that is cached there.
+        forecast: predicted time to the first token.
+        load: share of its batch slots that are in use; above 1, requests wait.
     """
 
     worker: WorkerView
@@ -36,11 +37,11 @@ class Candidate:
 
 
 class Policy(Protocol):
-    """How one of several candidates, in the order of their ids, is picked.
+    """Picks one of several candidates, which are sorted by worker id.
 
     Attributes:
-        name: as the settings have it.
-        reason: why its pick is the best, for people.
+        name: in the settings.
+        reason: why its pick is the best, for people to read.
     """
 
     name: str
@@ -50,55 +51,55 @@ class Policy(Protocol):
 
 
 class PrefixAware:
-    """The first token soonest; of those who are about as soon, the least busy."""
+    """The shortest predicted TTFT; of workers with about the same TTFT, the least busy one."""
 
     name = "prefix-aware"
-    reason = "the first token is predicted there soonest"
+    reason = "the shortest predicted time to the first token"
 
     def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate:
-        limit_ms = near_ms(candidates)
-        near = (one for one in candidates if one.forecast.total_ms <= limit_ms)
-        return _least_busy(near, rng)
+        limit_ms = similar_ttft_ms(candidates)
+        similar = (candidate for candidate in candidates if candidate.forecast.total_ms <= limit_ms)
+        return _least_busy(similar, rng)
 
 
 class LeastBusy:
-    """The lowest share of places in use."""
+    """The lowest share of batch slots in use."""
 
     name = "least-busy"
-    reason = "the least of its places are taken"
+    reason = "the lowest share of batch slots in use"
 
     def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate:
-        return _least_busy(_readiest(candidates), rng)
+        return _least_busy(_most_ready(candidates), rng)
 
 
 class RoundRobin:
-    """One after another, for each model."""
+    """The workers in turn, for each model."""
 
     name = "round-robin"
-    reason = "it is its turn"
+    reason = "next in turn"
 
     def __init__(self) -> None:
         self._last: dict[ModelId, WorkerId] = {}
 
     def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate:
-        ready = _readiest(candidates)
+        ready = _most_ready(candidates)
         model = ready[0].status.id
         last = self._last.get(model)
-        following = (one for one in ready if last is None or one.worker.id > last)
+        following = (candidate for candidate in ready if last is None or candidate.worker.id > last)
         chosen = next(following, ready[0])
         self._last[model] = chosen.worker.id
         return chosen
 
 
 class PowerOfTwo:
-    """The less busy one of two that are drawn (Mitzenmacher, "The Power of Two Choices in
-    Randomized Load Balancing", 2001)."""
+    """The less busy of two sampled workers (Mitzenmacher, "The Power of Two Choices in Randomized
+    Load Balancing", 2001)."""
 
     name = "power-of-two"
-    reason = "it is the less busy one of two that were drawn"
+    reason = "the less busy of two sampled workers"
 
     def pick(self, candidates: Sequence[Candidate], rng: RandomSource) -> Candidate:
-        rest = list(_readiest(candidates))
+        rest = list(_most_ready(candidates))
         sampled: list[Candidate] = []
         while rest and len(sampled) < 2:
             sampled.append(rest.pop(min(int(rng() * len(rest)), len(rest) - 1)))
@@ -111,20 +112,21 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 def policy_named(name: str) -> Policy:
-    """A new policy; each controller has one, as some remember."""
+    """Create a policy. Each controller needs its own, as some policies have state."""
     return _POLICIES[name]()
 
 
-def near_ms(candidates: Sequence[Candidate]) -> float:
-    """Forecasts up to this are about as short as the shortest one."""
-    soonest = min(candidate.forecast.total_ms for candidate in candidates)
-    return max(soonest, _NEAR * soonest + _NEAR_MS)  # of times below 0, if one tells such
+def similar_ttft_ms(candidates: Sequence[Candidate]) -> float:
+    """Return the longest predicted TTFT that counts as equal to the shortest one."""
+    shortest = min(candidate.forecast.total_ms for candidate in candidates)
+    # A worker that reports negative times must not make the limit shorter than the shortest TTFT.
+    return max(shortest, _SIMILAR * shortest + _SIMILAR_MS)
 
 
-def _readiest(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Those that have the model warm, or are next to that."""
+def _most_ready(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return the candidates whose model is warm, else loading, else available."""
     best = min(_READINESS[candidate.status.state] for candidate in candidates)
-    return [one for one in candidates if _READINESS[one.status.state] == best]
+    return [candidate for candidate in candidates if _READINESS[candidate.status.state] == best]
 
 
 def _least_busy(candidates: Iterable[Candidate], rng: RandomSource) -> Candidate:

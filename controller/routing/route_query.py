@@ -1,4 +1,4 @@
-"""What a request asks of a worker, and how its prompt compares with what workers keep."""
+"""What routing must know of a request."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,7 +7,8 @@ from shared.ids import ModelId, SessionKey, WorkerId
 from shared.messages.request import Priority, Requirements
 
 Links = Sequence[tuple[str, float]]
-"""The links of a prompt (`shared.messages.prefixes`), each with the share of it up to there."""
+"""The prefix hashes of a prompt (`shared.messages.prefixes`), shortest prefix first, each with the
+prefix's share of the prompt."""
 
 
 def _no_links(_: ModelId) -> Links:
@@ -15,16 +16,17 @@ def _no_links(_: ModelId) -> Links:
 
 
 class RouteQuery(NamedTuple):
-    """One of `models`, the earlier the better.
-
+    """
     Attributes:
-        text_bytes, token_ids: what the prompt is made of.
-        links: of the prompt, for a model.
-        session, home: it shares this with others, and the worker that served the last of them.
-        is_turn: that is a session, which stays where it is; else an affinity.
-        among_others: of a list of prompts, which is answered when its last one is.
-        abilities: that the model must have there, of `events.ABILITIES`.
-        structured: it asks for reasoning, tools or a schema, of which older workers know nothing.
+        models: any of them serves the request, the best one first.
+        text_bytes, token_ids: size of the prompt: bytes of text, and the number of token ids.
+        links: returns the prefix hashes of the prompt for a model.
+        session, home: session or affinity of the request, and the worker that served its last
+            request.
+        is_turn: whether `session` is a session, which stays on its worker, and not an affinity.
+        among_others: whether it is one of a list of prompts, which is answered after its last one.
+        abilities: those of `events.ABILITIES` that the model must have on the worker.
+        structured: whether it asks for reasoning, tools or a schema, which older workers lack.
     """
 
     models: Sequence[ModelId]

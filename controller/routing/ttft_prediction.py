@@ -1,4 +1,5 @@
-"""How long a worker would take to the first token of a request, from what it measured itself."""
+"""Predicts the time to the first token (TTFT) of a request on a worker, from the worker's own
+measurements."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,39 +14,39 @@ from shared.messages.events import (
     Tier,
 )
 
-_UNKNOWN = ModelSpeed(
+_DEFAULT = ModelSpeed(
     prefill_tokens_per_s=500,
     step_ms=30,
     bytes_per_token=TYPICAL_BYTES_PER_TOKEN,
     answer_tokens=TYPICAL_ANSWER_TOKENS,
     load_ms=10_000,
 )
-"""Of a worker that has not measured: middling, so that it is neither flooded nor left out."""
+"""Medium values for a worker without measurements: it must get neither all requests nor none."""
 
 _RESTORE_MS_PER_TOKEN: dict[Tier, float] = {"memory": 0.002, "disk": 0.03}
 """Measured: 3,328 tokens of 30 layers from files in 0.1 s (docs/benchmarks.md)."""
 
 
 class CachedShare(NamedTuple):
-    """How much of a prompt a worker keeps: a share from 0 to 1, and where."""
+    """How much of a prompt a worker has cached: a share from 0 to 1, and in which tier."""
 
     share: float = 0.0
     tier: Tier = "memory"
 
 
-NOTHING = CachedShare()
+NOT_CACHED = CachedShare()
 
 
 class TTFTPrediction(NamedTuple):
-    """Milliseconds, in the order in which they pass.
+    """The parts of a TTFT in milliseconds, in their order in time.
 
     Attributes:
-        load_ms: until the model is there.
-        wait_ms: for a place in a batch, or for the prompts that were there before.
-        restore_ms: what is kept is put into the cache.
-        prefill_ms: the rest of the prompt is computed.
-        step_ms: the first token is decoded with the others.
-        total_ms: all of it.
+        load_ms: loading the model.
+        wait_ms: waiting for a batch slot, or for the prefill of earlier prompts.
+        restore_ms: restoring the cached prefix.
+        prefill_ms: prefill of the rest of the prompt.
+        step_ms: the first decode step, together with the other rows.
+        total_ms: the sum.
     """
 
     load_ms: float
@@ -57,51 +58,51 @@ class TTFTPrediction(NamedTuple):
 
 
 def predict_ttft(
-    view: WorkerView, status: ModelStatus, query: RouteQuery, kept: CachedShare
+    view: WorkerView, status: ModelStatus, query: RouteQuery, cached: CachedShare
 ) -> TTFTPrediction:
-    """The time to the first token of `query` on a worker for a model that it has."""
+    """Predict the TTFT of `query` on a worker, with a model that the worker has."""
     speed = status.speed
-    bytes_per_token = speed.bytes_per_token or _UNKNOWN.bytes_per_token
+    bytes_per_token = speed.bytes_per_token or _DEFAULT.bytes_per_token
     tokens = query.token_ids + query.text_bytes / bytes_per_token
-    rate = speed.prefill_tokens_per_s or _UNKNOWN.prefill_tokens_per_s
-    step_ms = speed.step_ms or _UNKNOWN.step_ms
-    kept_tokens = kept.share * tokens
-    restore_ms = kept_tokens * _RESTORE_MS_PER_TOKEN[kept.tier]
-    prefill_ms = 1000 * (tokens - kept_tokens) / rate
+    rate = speed.prefill_tokens_per_s or _DEFAULT.prefill_tokens_per_s
+    step_ms = speed.step_ms or _DEFAULT.step_ms
+    cached_tokens = cached.share * tokens
+    restore_ms = cached_tokens * _RESTORE_MS_PER_TOKEN[cached.tier]
+    prefill_ms = 1000 * (tokens - cached_tokens) / rate
     load_ms = 0.0
     if status.state != "warm":
-        load_ms = speed.load_ms or _UNKNOWN.load_ms
+        load_ms = speed.load_ms or _DEFAULT.load_ms
         if status.state == "loading" and status.progress is not None:
             load_ms *= 1 - status.progress
     wait_ms = max(
         view.report.prefill_ms + view.unreported_ms,
-        _place_ms(view, speed, step_ms),
+        _slot_wait_ms(view, speed, step_ms),
     )
     total_ms = load_ms + wait_ms + restore_ms + prefill_ms + step_ms
     return TTFTPrediction(load_ms, wait_ms, restore_ms, prefill_ms, step_ms, total_ms)
 
 
-def find_cached_share(links: Links, held: Mapping[str, Tier]) -> CachedShare:
-    """How much of a prompt is held. A worker that holds a link holds those before it, so the
-    last one is found by halving."""
-    if not held or not links or links[0][0] not in held:
-        return NOTHING
+def find_cached_share(links: Links, cached: Mapping[str, Tier]) -> CachedShare:
+    """Return how much of a prompt is cached. A worker that has a prefix has all shorter ones, so
+    that a binary search finds the longest one."""
+    if not cached or not links or links[0][0] not in cached:
+        return NOT_CACHED
     known, beyond = 1, len(links)
     while known < beyond:
         middle = (known + beyond) // 2
-        if links[middle][0] in held:
+        if links[middle][0] in cached:
             known = middle + 1
         else:
             beyond = middle
     link, share = links[known - 1]
-    return CachedShare(share, held[link])
+    return CachedShare(share, cached[link])
 
 
-def _place_ms(view: WorkerView, speed: ModelSpeed, step_ms: float) -> float:
-    """Until a place in a batch is free: those who wait get one each time an answer ends."""
+def _slot_wait_ms(view: WorkerView, speed: ModelSpeed, step_ms: float) -> float:
+    """Predict the wait for a batch slot: each answer that ends frees one for the queue."""
     rows = speed.rows or view.report.max_batch_size
     over = view.choices + 1 - rows
     if not rows or over <= 0:
         return 0.0
-    answer_ms = (speed.answer_tokens or _UNKNOWN.answer_tokens) * step_ms
+    answer_ms = (speed.answer_tokens or _DEFAULT.answer_tokens) * step_ms
     return over * answer_ms / rows

@@ -39,7 +39,7 @@ async def test_candidates_come_with_forecasts_and_the_others_with_reasons(cluste
     route = await explained(cluster)
     assert (route.controller, route.policy, route.skill) == (CONTROLLER, "prefix-aware", "chat")
     assert (route.model, route.worker) == (DEMO, "w2")
-    assert "soonest" in route.reason
+    assert "shortest" in route.reason
     soon, late = route.candidates
     assert (soon.worker, late.worker) == ("w2", "w1")
     assert late.forecast_ms.wait == 5000 and soon.forecast_ms.wait == 0

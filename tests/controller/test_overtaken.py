@@ -139,7 +139,7 @@ async def test_where_jetstream_does_not_answer_a_leader_that_was_away_asks_the_o
 ) -> None:
     worker = await cut.worker("w1")
     leadership = cut.first.controller._leadership
-    monkeypatch.setattr(leader, "_UNSURE_S", 1000.0)
+    monkeypatch.setattr(leader, "_MAX_UNCONFIRMED_S", 1000.0)
     monkeypatch.setattr(leadership, "_store", SilentStore())
     if not answers:
         await bus.publish(subjects.controller_event(STRANGER.id), encode(heartbeat_of(STRANGER)))
@@ -152,7 +152,7 @@ async def test_where_jetstream_does_not_answer_a_leader_that_was_away_asks_the_o
     else:
         serving = cut.first.controller._leader
         assert serving is not None
-        await cut.first.until(lambda: not serving._is_sure)
+        await cut.first.until(lambda: not serving._is_confirmed)
         assert not await leadership.others_stand_by()
         assert worker.unread == (0, 0)
     assert (cut.first.leads, cut.second.leads) == (True, False)

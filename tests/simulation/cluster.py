@@ -312,7 +312,7 @@ class SimulatedCluster:
             for view in controller._registry.workers:
                 if not self.workers[view.id].alive:
                     continue
-                books = view.load, view.unreported, view._asked, view._taken
+                books = view.load, view.unreported, view._offered, view._accepted
                 if (*books, view.choices, view.unreported_choices) != (0, 0, {}, {}, 0, 0):
                     wrong.append(f"{name} counts at {view.id}: {books}")
                 if view.breaker is not None and view.breaker._trials:

@@ -135,7 +135,7 @@ PLANTS = (
     Plant("turns at once", "a turn does not wait for the one before",
           "controller.requests.session_turns:SessionTurns.is_next", _always(True)),
     Plant("after it was replaced", "a leader that was away goes on as if it had not been",
-          "controller.leader.leader:Leader._was_away", _never),
+          "controller.leader.leader:Leader._was_stalled", _never),
     Plant("two lead in a term", "the leader's record is written over whoever wrote it",
           "controller.leader.election:LeaderElection._write", _without_comparing),
     Plant("controllers lead", "a leader that was overtaken leads on",

@@ -151,7 +151,7 @@ def test_what_failed_while_the_worker_was_silent_is_one_failure(breaker: Circuit
     for now in (4, 5):
         fail(breaker, now)
     assert breaker.state(5) == "open"
-    breaker.one_cause(3.5, 6)
+    breaker.count_as_one_failure(3.5, 6)
     assert (breaker.state(6), breaker.admits(6)) == ("closed", True)
     fail(breaker, 6.05)  # of that cause, too
     assert breaker.state(6.05) == "closed"
@@ -160,20 +160,20 @@ def test_what_failed_while_the_worker_was_silent_is_one_failure(breaker: Circuit
 
 
 def test_what_had_failed_before_its_silence_still_counts(opened: CircuitBreaker) -> None:
-    opened.one_cause(2, 3)
+    opened.count_as_one_failure(2, 3)
     assert opened.state(3) == "open"
-    opened.one_cause(1, 3)
+    opened.count_as_one_failure(1, 3)
     assert opened.state(3) == "closed"
     fail(opened, 4)
     assert opened.state(4) == "open"
 
 
 def test_silence_in_which_nothing_failed_is_no_failure(opened: CircuitBreaker) -> None:
-    opened.one_cause(2.5, 3)
+    opened.count_as_one_failure(2.5, 3)
     assert opened.state(3) == "open"
     assert opened.state(7) == "half-open"
     fail(opened, 8)  # a trial
-    opened.one_cause(0, 9)
+    opened.count_as_one_failure(0, 9)
     assert opened.state(9) == "open"
 
 
@@ -251,7 +251,7 @@ class BreakerBesideAModel(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0625, 1.0, 4.0, 9.0]))
     def was_silent(self, seconds: float) -> None:
-        self.breaker.one_cause(self.now - seconds, self.now)
+        self.breaker.count_as_one_failure(self.now - seconds, self.now)
         failed = self.opened_by if self.state == "open" else self.events
         before = [at for at in failed if self.now - at > seconds]
         opens = len(before) + 1 >= self.limits.failure_threshold

@@ -31,8 +31,8 @@ _INTERVAL_S = 0.02
 class ToldLink:
     """Of which only this is asked."""
 
-    away: bool = False
-    calm_s: float = 60.0
+    stalled: bool = False
+    stable_s: float = 60.0
 
 
 class Probed:
@@ -53,7 +53,7 @@ class Probed:
         self.probing = LivenessProbes(
             bus,
             cast(LinkMonitor, self.link),
-            everyone=lambda: {(view.id, view.report.boot_id) for view in registry.workers},
+            known=lambda: {(view.id, view.report.boot_id) for view in registry.workers},
             busy=lambda: self.busy,
             on_gone=self._on_gone,
         )
@@ -159,16 +159,16 @@ async def test_when_most_are_missing_a_while_is_given_them_to_come_back(
     assert probed.gone.empty() and len(probed.registry.workers) == 3
 
 
-@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("stalled", [False, True])
 async def test_while_our_own_link_is_new_or_does_not_work_nobody_is_gone_at_once(
-    probed: Probed, away: bool
+    probed: Probed, stalled: bool
 ) -> None:
-    probed.link.away, probed.link.calm_s = away, 0.0
+    probed.link.stalled, probed.link.stable_s = stalled, 0.0
     await probed.rounds(1)
     await probed.end("w4")
     await probed.rounds(3)
     assert probed.gone.empty()
-    probed.link.away, probed.link.calm_s = False, 60.0
+    probed.link.stalled, probed.link.stable_s = False, 60.0
     assert await probed.next_gone() == "w4"
 
 

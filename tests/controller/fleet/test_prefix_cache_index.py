@@ -35,7 +35,7 @@ def taken(bus: Bus, *messages: KeptPrefixes) -> PrefixCacheIndex:
 def both_ways(kept: PrefixCacheIndex) -> None:
     """Who keeps a link is who has it among its links, and nothing is left of what nobody keeps."""
     held = {worker: set(kept.links(worker)) for worker in WORKERS}
-    assert kept._keepers == {
+    assert kept._workers_by_hash == {
         link: {worker for worker in WORKERS if link in held[worker]}
         for link in set().union(*held.values())
     }
@@ -100,10 +100,10 @@ async def test_the_answer_of_a_worker_that_left_meanwhile_is_not_kept(bus: Bus) 
     worker = SimulatedWorker(bus, "a")
     worker.kept = told("a", whole=True, links={"00": "memory"})
     await worker.join()
-    await kept._ask(worker.id)
+    await kept._query(worker.id)
     assert not kept.keepers("00") and kept.links(worker.id) == {}
     registry.on_worker_event(WorkerEvent(type="joined", worker=report("a")), 0.0)
-    await kept._ask(worker.id)
+    await kept._query(worker.id)
     assert list(kept.keepers("00")) == ["a"]
 
 

@@ -76,7 +76,7 @@ def test_a_worker_that_leaves_is_gone_with_its_boot(registry: Registry) -> None:
 def test_a_worker_that_started_again_ends_its_old_boot(registry: Registry) -> None:
     registry.on_worker_event(said("joined"), now=0)
     gone = registry.on_worker_event(said("joined", boot="b2"), now=1)
-    assert gone == WorkerGone(MAC, BootId("b1"), "it started again")
+    assert gone == WorkerGone(MAC, BootId("b1"), "it restarted")
     known = registry.worker(MAC)
     assert known is not None and known.report.boot_id == "b2"
 
@@ -84,7 +84,7 @@ def test_a_worker_that_started_again_ends_its_old_boot(registry: Registry) -> No
 @pytest.mark.parametrize("how", ["left", "started again", "absent", "silent"])
 def test_who_is_gone_is_remembered_for_ten_seconds_as_it_was(registry: Registry, how: str) -> None:
     registry.on_worker_event(said("joined", active_requests=3), now=0)
-    assert registry.gone_lately(4) == []
+    assert registry.recently_gone(4) == []
     match how:
         case "left":
             registry.on_worker_event(said("left"), now=5)
@@ -93,10 +93,10 @@ def test_who_is_gone_is_remembered_for_ten_seconds_as_it_was(registry: Registry,
         case "absent":
             assert registry.remove(MAC, BootId("b1"), 5)
         case "silent":
-            registry.forget_silent(2)
-    (view,) = registry.gone_lately(14.9)
+            registry.remove_silent(2)
+    (view,) = registry.recently_gone(14.9)
     assert (view.report.boot_id, view.load) == ("b1", 3)
-    assert registry.gone_lately(15) == []
+    assert registry.recently_gone(15) == []
 
 
 def test_only_a_worker_that_was_not_up_a_moment_ago_starts_for_the_first_time(
@@ -134,11 +134,11 @@ def test_the_leaving_of_an_unknown_worker_is_nothing(registry: Registry) -> None
 def test_who_is_silent_for_too_long_is_dropped_once_and_no_sooner(registry: Registry) -> None:
     registry.on_worker_event(said("joined", "a"), now=0)
     registry.on_worker_event(said("joined", "b"), now=2)
-    assert registry.forget_silent(0) == []
-    gone = list(registry.forget_silent(0.1))
-    assert gone == [WorkerGone(WorkerId("a"), BootId("b1"), "nothing was heard of it for 3 s")]
+    assert registry.remove_silent(0) == []
+    gone = list(registry.remove_silent(0.1))
+    assert gone == [WorkerGone(WorkerId("a"), BootId("b1"), "no report for 3 s")]
     assert worker_ids(registry) == ["b"]
-    assert registry.forget_silent(2) == []
+    assert registry.remove_silent(2) == []
 
 
 def test_controllers_come_go_and_fall_silent(registry: Registry) -> None:
@@ -148,7 +148,7 @@ def test_controllers_come_go_and_fall_silent(registry: Registry) -> None:
     registry.on_controller_event(controller_said("left", "c2"), now=1)
     registry.on_controller_event(controller_said("left", "c9"), now=1)
     registry.on_controller_event(controller_said("heartbeat", "c3"), now=2)
-    assert registry.forget_silent(1) == []
+    assert registry.remove_silent(1) == []
     assert [one.id for one in registry.controllers] == ["c3"]
 
 
@@ -233,7 +233,7 @@ def test_the_lists_are_what_a_look_at_every_worker_finds(words: list[Any]) -> No
         held = report(worker, boot=boot, state=state, models=models(**states))
         registry.on_worker_event(WorkerEvent(type=kind, worker=held), now=now)
         if now % 5 == 4:
-            list(registry.forget_silent(now - 3))
+            list(registry.remove_silent(now - 3))
         for model in (DEMO, BEST):
             holding = [view for view in registry.workers if model in view.models]
             warm = [
@@ -289,7 +289,7 @@ def test_what_failed_since_a_worker_was_heard_last_counts_once(how: str, closed:
     assert not breaker.admits(1.2)
     match how:
         case "silent":
-            registry.forget_silent(0.5)
+            registry.remove_silent(0.5)
             has(registry, "a")
         case "hung":
             registry.on_worker_event(said("heartbeat", "a"), now=1.6)
@@ -308,7 +308,7 @@ def test_without_breakers_no_worker_has_one(limits: Limits | None) -> None:
 
 
 def test_of_too_many_breakers_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.fleet.registry._MOST_BREAKERS", 2)
+    monkeypatch.setattr("controller.fleet.registry._MAX_BREAKERS", 2)
     registry = Registry(silence_limit_s=3.0, breakers=Limits())
     for worker in "abc":
         has(registry, worker)

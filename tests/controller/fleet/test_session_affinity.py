@@ -75,7 +75,7 @@ def test_sessions_that_are_not_sent_back_have_no_home_but_a_last_worker() -> Non
 def test_of_too_many_sessions_those_go_that_were_longest_without_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session_affinity, "_MOST_HOMES", 3)
+    monkeypatch.setattr(session_affinity, "_MAX_SESSIONS", 3)
     known = homes()
     sessions: list[SessionKey] = [(ADA, str(number)) for number in range(5)]
     for number in (0, 1, 2, 0, 3, 4):

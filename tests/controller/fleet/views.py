@@ -25,7 +25,7 @@ class Views:
     def warm(self, model: ModelId) -> Sequence[WorkerView]:
         return [one for one in self.holding(model) if one.models[model].state == "warm"]
 
-    def gone_lately(self, now: float) -> Sequence[WorkerView]:
+    def recently_gone(self, now: float) -> Sequence[WorkerView]:
         return self._gone
 
     def worker(self, worker: WorkerId) -> WorkerView | None:

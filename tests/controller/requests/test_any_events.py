@@ -219,7 +219,7 @@ class AnyEvents(RuleBasedStateMachine):
         assert machine.waiting == machine.metrics.totals.waiting <= machine.active
         placed = {request.placement for request in machine._store}
         for view in self.driven.registry.workers:
-            assert placed.issuperset([*view._asked, *view._taken])
+            assert placed.issuperset([*view._offered, *view._accepted])
 
     def teardown(self) -> None:
         """All that is said arrives, and workers end what they have."""
@@ -237,7 +237,7 @@ class AnyEvents(RuleBasedStateMachine):
         assert (machine.waiting, machine.offered) == (0, 0)
         for view in self.driven.registry.workers:
             books = view.load, view.unreported, view.choices, view.unreported_choices
-            assert (*books, view._asked, view._taken) == (0, 0, 0, 0, {}, {})
+            assert (*books, view._offered, view._accepted) == (0, 0, 0, 0, {}, {})
             assert view.breaker is not None and not view.breaker._trials
 
     def _let_end(self, boot: TruthfulBoot) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.rollout.gates import find_fault
+from controller.rollout.gates import find_violation
 from controller.rollout.worker_metrics import WorkerMetrics
 from shared.ids import WorkerId
 from shared.messages.rollout import Baseline, Speed
@@ -26,12 +26,14 @@ def fault(
     baseline: Baseline = BEFORE,
 ) -> str | None:
     """What is found at w1 after these reports, a second apart."""
-    readings = WorkerMetrics(1000.0)
+    metrics = WorkerMetrics(1000.0)
     for number, reports in enumerate(moments):
         at = 1000.0 + number * step_s
-        readings.add(reports, at, open_breakers=open_breakers, failovers_ms=failovers_ms)
+        metrics.add(reports, at, open_breakers=open_breakers, failovers_ms=failovers_ms)
     at = 1000.0 + len(moments) * step_s
-    return find_fault(gates or RolloutGatesSettings(), baseline, readings, [W1], at=at, whole=whole)
+    return find_violation(
+        gates or RolloutGatesSettings(), baseline, metrics, [W1], at=at, complete=whole
+    )
 
 
 def busy(speeds: list[float], others: list[float] | None = None) -> list[list[Any]]:
@@ -100,7 +102,7 @@ def test_a_slow_failover() -> None:
     assert fault([report()], failovers_ms={W1: 1000.0}) is None
     assert fault([report()], failovers_ms={W2: 5000.0}) is None
     found = fault([report()], failovers_ms={W1: 1001.0})
-    assert found == "a request of w1 took 1001 ms to go on elsewhere"
+    assert found == "a request of w1 took 1001 ms to migrate"
 
 
 def test_a_batch_size_that_keeps_changing() -> None:
@@ -114,7 +116,7 @@ def test_a_batch_size_that_keeps_changing() -> None:
 
 def test_less_throughput_is_judged_at_the_end() -> None:
     slow = busy([80, 81, 79, 80, 80, 81])
-    assert fault(*slow) == "w1 makes 80% of the tokens/s of before"
+    assert fault(*slow) == "w1 reaches 80% of the tokens/s of before"
     assert fault(*slow, whole=False) is None
     assert fault(*slow, gates=RolloutGatesSettings(throughput=None)) is None
     assert fault(*busy([96, 97, 96, 97, 96, 97])) is None
@@ -123,7 +125,7 @@ def test_less_throughput_is_judged_at_the_end() -> None:
 def test_what_slows_all_down_is_not_the_versions() -> None:
     assert fault(*busy([50] * 6, others=[50] * 6)) is None
     found = fault(*busy([40] * 6, others=[50] * 6))
-    assert found == "w1 makes 40% of the tokens/s of before, 50% at the others"
+    assert found == "w1 reaches 40% of the tokens/s of before, 50% at the others"
 
 
 def test_it_is_compared_with_as_many_requests() -> None:

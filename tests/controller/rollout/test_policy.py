@@ -6,11 +6,11 @@ import pytest
 
 from controller.rollout.policy import (
     RolloutProgress,
-    begin,
     decide,
     expected_version,
     on_trial,
-    order_sent,
+    record_order,
+    start_rollout,
 )
 from controller.rollout.worker_metrics import WorkerMetrics
 from shared.ids import WorkerId
@@ -36,7 +36,7 @@ class Play:
             since=0.0,
             settings=Settings(**fields),
         )
-        self.state = begin(RolloutState(stable=1, last_version=1), rollout)
+        self.state = start_rollout(RolloutState(stable=1, last_version=1), rollout)
         self.reports = {worker: report(worker, 1) for worker in (W1, W2, W3)}
         self.progress = RolloutProgress()
         self.now = 0.0
@@ -56,12 +56,12 @@ class Play:
         """Time passes, and the leader looks; returns whom it tells what."""
         self.now += after_s
         if self.phase() in ("measuring", "baking"):
-            self.progress.readings = self.progress.readings or WorkerMetrics(self.now)
-            self.progress.readings.add(self.reports.values(), self.now)
+            self.progress.metrics = self.progress.metrics or WorkerMetrics(self.now)
+            self.progress.metrics.add(self.reports.values(), self.now)
         decision = decide(self.state, self.reports, self.progress, self.now)
         self.state = decision.state
         for order in decision.orders:
-            order_sent(self.state, order, self.reports[order.worker], self.progress, self.now)
+            record_order(self.state, order, self.reports[order.worker], self.progress, self.now)
         return [(order.worker, order.version) for order in decision.orders]
 
     def until(self, phase: Phase) -> None:
@@ -112,8 +112,8 @@ def test_what_is_live_needs_no_restart() -> None:
 
 
 FAULTS = [
-    ({"version": 1, "problem": "version 2: wrong"}, "w1 does not come up: version 2"),
-    ({"version": 2, "state": "unhealthy"}, "w1 has no engine that runs with it"),
+    ({"version": 1, "problem": "version 2: wrong"}, "w1 did not start: version 2"),
+    ({"version": 2, "state": "unhealthy"}, "w1 has no running engine"),
     ({"version": 2, "failed_models": ("m",)}, "w1 cannot load m: no file"),
 ]
 
@@ -149,9 +149,9 @@ def test_one_that_refuses_or_takes_too_long() -> None:
     play = Play()
     play.look()
     play.look(11)
-    play.progress.under_way[W1].refusal = "worker.x: no"
+    play.progress.pending[W1].rejection = "worker.x: no"
     play.look()
-    assert play.rollout.reason == "w1 does not take it: worker.x: no"
+    assert play.rollout.reason == "w1 rejected the version: worker.x: no"
     play = Play()
     play.look()
     play.look(11)
@@ -232,7 +232,7 @@ def going_back() -> Play:
     return play
 
 
-def test_another_leader_that_goes_on_waits_until_it_has_heard_all_that_have_it() -> None:
+def test_another_leader_that_goes_on_waits_until_all_that_have_it_have_reported() -> None:
     play = Play()
     play.until("baking")
     play.look()
@@ -241,7 +241,7 @@ def test_another_leader_that_goes_on_waits_until_it_has_heard_all_that_have_it()
     for worker in (W2, W3):
         play.say(worker, 2, boot="b2")
     heard, play.reports = play.reports, {W3: play.reports[W3]}
-    play.progress = RolloutProgress(heard_all=False)
+    play.progress = RolloutProgress(all_reported=False)
     play.look()
     assert play.phase() == "applying"
     play.reports = heard
@@ -249,10 +249,10 @@ def test_another_leader_that_goes_on_waits_until_it_has_heard_all_that_have_it()
     assert play.phase() == "baking"
 
 
-def test_another_leader_that_goes_back_waits_until_it_has_heard_all_that_have_it() -> None:
+def test_another_leader_that_goes_back_waits_until_all_that_have_it_have_reported() -> None:
     play = going_back()
     heard, play.reports = play.reports, {W3: play.reports[W3]}
-    play.progress = RolloutProgress(heard_all=False)
+    play.progress = RolloutProgress(all_reported=False)
     play.look()
     assert play.phase() == "rolling_back"
     play.reports = heard
@@ -263,10 +263,10 @@ def test_another_leader_that_goes_back_waits_until_it_has_heard_all_that_have_it
 def test_who_is_not_heard_by_another_leader_in_time_is_gone() -> None:
     play = going_back()
     del play.reports[W1]
-    play.progress = RolloutProgress(heard_all=False)
+    play.progress = RolloutProgress(all_reported=False)
     play.look()
     assert play.phase() == "rolling_back"
-    play.progress.heard_all = True
+    play.progress.all_reported = True
     play.look()
     assert play.phase() == "rolled_back"
 

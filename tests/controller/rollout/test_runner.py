@@ -132,7 +132,7 @@ async def test_a_refusal_rolls_it_back_and_is_the_reason(leader: Leader) -> None
     one.refusals[1] = "no such model here"
     await leader.apply()
     rollout = await leader.until("rolled_back")
-    assert rollout.reason == "w1 does not take it: no such model here"
+    assert rollout.reason == "w1 rejected the version: no such model here"
     assert two.orders == [] and (await leader.state()).stable == 0
 
 
@@ -201,8 +201,8 @@ async def test_what_is_not_there_cannot_be_ordered(leader: Leader) -> None:
         (PauseRollout(), "nothing is being rolled out"),
         (ResumeRollout(), "nothing is being rolled out"),
         (RollBack(), "nothing was rolled out"),
-        (RollBack(version=7), "version 7 is not kept"),
-        (RollBack(version=0), "version 0 is what runs"),
+        (RollBack(version=7), "version 7 is no longer stored"),
+        (RollBack(version=0), "version 0 is already running"),
         (ShowRollout(version=7), "there is no version 7"),
     ]
     for order, said in orders:

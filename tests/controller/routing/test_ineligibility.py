@@ -196,7 +196,7 @@ def test_the_client_is_told_what_keeps_those_that_could_serve_it(
 
 def test_without_any_worker_the_models_are_named() -> None:
     error = refused(query=RouteQuery([BEST, DEMO]))
-    assert error.message == "no worker is there that could serve best or demo"
+    assert error.message == "no worker is available that could serve best or demo"
     assert (error.code, error.retryable) == ("no_worker", True)
     assert error.passes and not error.starts, "the first worker may come in a moment"
 
@@ -316,7 +316,7 @@ def test_a_half_open_one_with_its_trials_out_does_not_say_when() -> None:
     assert one.breaker is not None and one.breaker.admits(10)
     one.breaker.begin(10)
     found = find_ineligibility(one, DEMO, RouteQuery([DEMO]), 10)
-    assert found == Ineligibility("circuit_open", "failed several times lately", 1000)
+    assert found == Ineligibility("circuit_open", "failed several times recently", 1000)
 
 
 def test_looking_for_obstacles_takes_no_trial() -> None:
@@ -332,7 +332,7 @@ def test_the_room_that_a_worker_tells_is_by_priority() -> None:
     room: dict[Priority, int] = {"high": 2, "medium": 1, "low": 0}
     one = view("a", queued_requests=3, queue=QueueStatus(room=room))
     assert [obstacle_for(one, level) for level in PRIORITIES] == [None, None, "queue_full"]
-    one.asked("r", 0.0)
+    one.offered("r", 0.0)
     assert [obstacle_for(one, level) for level in PRIORITIES] == [None, "queue_full", "queue_full"]
 
 
@@ -340,19 +340,19 @@ def test_what_is_sent_takes_free_places_first_and_room_in_the_queue_then() -> No
     one = view("a", active_requests=6, max_batch_size=8, max_queue_depth=2)
     for number in range(4):
         assert obstacle_for(one, "medium") is None
-        one.asked(number, 0.0)
+        one.offered(number, 0.0)
     assert obstacle_for(one, "medium") == "queue_full"
-    one.answered(0, took=False)
+    one.answered(0, accepted=False)
     assert obstacle_for(one, "medium") is None
 
 
 def test_a_request_with_many_answers_leaves_less_places_free() -> None:
     told = view("a", active_requests=1, choices=8, max_batch_size=8, max_queue_depth=1)
     sent = view("a", max_batch_size=8, max_queue_depth=1)
-    sent.asked("many", 0.0, 8)
+    sent.offered("many", 0.0, 8)
     for one in (told, sent):
         assert obstacle_for(one, "medium") is None
-        one.asked("next", 0.0)
+        one.offered("next", 0.0)
         assert obstacle_for(one, "medium") == "queue_full"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.routing.policies import Candidate, Policy, policy_named
-from controller.routing.ttft_prediction import NOTHING, TTFTPrediction
+from controller.routing.ttft_prediction import NOT_CACHED, TTFTPrediction
 from shared.ids import ModelId
 from shared.messages.events import ModelState
 from shared.settings.controller import RoutingSettings
@@ -29,7 +29,7 @@ def candidate(
 ) -> Candidate:
     one = view(name, models=models(**{model: state}))
     forecast = TTFTPrediction(0, 0, 0, total_ms, 0, total_ms)
-    return Candidate(one, one.models[ModelId(model)], NOTHING, forecast, load)
+    return Candidate(one, one.models[ModelId(model)], NOT_CACHED, forecast, load)
 
 
 def picks(

@@ -18,7 +18,13 @@ from controller.routing import (
     policy_named,
     select_worker,
 )
-from controller.routing.selection import AFFINITY, HOME, MOST_COMPARED, SPREAD, TRIAL
+from controller.routing.selection import (
+    AFFINITY_REASON,
+    LIST_REASON,
+    MAX_COMPARED,
+    SESSION_REASON,
+    TRIAL_REASON,
+)
 from shared.ids import ModelId, WorkerId
 from shared.messages.events import ModelSpeed, ModelState, ModelStatus, Tier
 from shared.messages.request import PRIORITIES, Requirements
@@ -110,7 +116,7 @@ def test_a_decision_tells_what_was_compared_and_who_was_out() -> None:
     decision = decided(workers, RouteQuery([DEMO]))
     assert [one.worker.id for one in decision.candidates] == ["a", "b"]
     assert decision.chosen is decision.candidates[0]
-    assert decision.reason == "the first token is predicted there soonest"
+    assert decision.reason == "the shortest predicted time to the first token"
     assert {id: found.code for id, found in decision.ineligibilities.items()} == {"c": "draining"}
 
 
@@ -148,7 +154,7 @@ def test_who_is_on_trial_gets_its_share_also_where_others_are_better(level: Any)
     two = shares(query, on_trial="ab")
     assert 0.2 < two["a"] < 0.3 and two["b"] > two["a"]
     reasons = {decided(FOUR, query, seed=seed, on_trial="a").reason for seed in SEEDS}
-    assert TRIAL in reasons and len(reasons) == 2
+    assert TRIAL_REASON in reasons and len(reasons) == 2
 
 
 def test_one_that_is_much_slower_is_not_tried() -> None:
@@ -186,7 +192,7 @@ def test_a_worker_that_keeps_the_prompt_is_chosen_though_it_is_busier() -> None:
 def test_a_session_stays_where_it_was_whatever_the_policy(policy: str) -> None:
     query = RouteQuery([DEMO], home=WorkerId("b"), is_turn=True)
     decision = decided([view("a"), view("b", active_requests=7)], query, policy=policy)
-    assert (decision.worker.id, decision.reason) == ("b", HOME)
+    assert (decision.worker.id, decision.reason) == ("b", SESSION_REASON)
 
 
 @pytest.mark.parametrize(("ahead_ms", "at"), [(0, "b"), (260, "b"), (270, "a"), (9000, "a")])
@@ -219,7 +225,7 @@ def test_a_session_leaves_a_worker_that_is_out(fields: dict[str, Any]) -> None:
 def test_what_has_an_affinity_goes_where_that_was_whatever_the_policy(policy: str) -> None:
     query = RouteQuery([DEMO], home=WorkerId("b"))
     decision = decided([view("a"), view("b", active_requests=7)], query, policy=policy)
-    assert (decision.worker.id, decision.reason) == ("b", AFFINITY)
+    assert (decision.worker.id, decision.reason) == ("b", AFFINITY_REASON)
 
 
 @pytest.mark.parametrize(("ahead_ms", "at"), [(0, "b"), (27, "b"), (30, "a"), (9000, "a")])
@@ -249,7 +255,7 @@ def test_a_prompt_of_a_list_goes_where_most_places_are_free_unless_it_is_much_sl
     """A step takes 30 ms at either, and 1.5 times that and 250 ms is much."""
     soon, idle = view("a", active_requests=3), view("b", prefill_ms=ahead_ms)
     decision = decided([soon, idle], RouteQuery([DEMO], among_others=True))
-    assert (decision.worker.id, decision.reason) == (at, SPREAD)
+    assert (decision.worker.id, decision.reason) == (at, LIST_REASON)
 
 
 def test_prompts_of_a_list_go_to_who_keeps_their_long_beginning() -> None:
@@ -272,7 +278,7 @@ def test_other_policies_spread_by_themselves(policy: str) -> None:
 def test_among_many_some_are_compared_and_a_good_one_is_found(seed: int) -> None:
     workers = [view(f"w{number:03}", active_requests=number % 8) for number in range(200)]
     decision = decided(workers, RouteQuery([DEMO]), seed=seed)
-    assert 1 < len(decision.candidates) <= MOST_COMPARED
+    assert 1 < len(decision.candidates) <= MAX_COMPARED
     assert decision.worker.load <= 2
 
 
@@ -312,7 +318,7 @@ def test_a_long_chain_of_one_worker_does_not_hide_those_that_keep_less(seed: int
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_session_finds_its_worker_among_many(seed: int) -> None:
     decision = decided(many(), prompt(home="w123"), seed=seed)
-    assert (decision.worker.id, decision.reason) == ("w123", HOME)
+    assert (decision.worker.id, decision.reason) == ("w123", SESSION_REASON)
 
 
 def test_keepers_that_are_gone_or_lost_the_model_are_passed_over() -> None:
@@ -436,7 +442,7 @@ def test_who_is_chosen_can_serve_and_else_each_has_an_obstacle(
     try:
         decision = select_worker(
             query, Views(workers), Kept(), policy_named(policy),
-            now=0.0, rng=draws.random, excluded=excluded, most=most,
+            now=0.0, rng=draws.random, excluded=excluded, max_compared=most,
         )  # fmt: skip
     except NoRoute as error:
         assert not any(able.values())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controller.fleet.worker_view import WorkerView
 from controller.routing.route_query import RouteQuery
 from controller.routing.ttft_prediction import (
-    NOTHING,
+    NOT_CACHED,
     CachedShare,
     TTFTPrediction,
     find_cached_share,
@@ -41,7 +41,7 @@ def worker(
 
 
 def foretold(
-    one: WorkerView, query: RouteQuery = PROMPT, kept: CachedShare = NOTHING
+    one: WorkerView, query: RouteQuery = PROMPT, kept: CachedShare = NOT_CACHED
 ) -> TTFTPrediction:
     return predict_ttft(one, one.models[DEMO], query, kept)
 
@@ -71,13 +71,13 @@ def test_who_finds_all_places_taken_waits_for_answers_to_end(load: int, wait_ms:
     assert foretold(one).wait_ms == wait_ms
     sent = worker()
     for number in range(load):
-        sent.asked(number, 0.0)
+        sent.offered(number, 0.0)
     assert foretold(sent).wait_ms == wait_ms
 
 
 def test_one_request_with_many_answers_takes_as_many_places() -> None:
     sent = worker()
-    sent.asked("many", 0.0, 9)
+    sent.offered("many", 0.0, 9)
     for one in (worker(active_requests=1, choices=9), sent):
         assert foretold(one).wait_ms == 3000
 
@@ -90,10 +90,10 @@ def test_where_rows_are_not_measured_the_batch_size_counts() -> None:
 
 def test_prompts_that_were_there_before_are_computed_first() -> None:
     one = worker(prefill_ms=300.0)
-    one.asked("r", 50.0)
+    one.offered("r", 50.0)
     assert foretold(one).wait_ms == 350
-    one.answered("r", took=True)
-    one.began("r")
+    one.answered("r", accepted=True)
+    one.prefilled("r")
     assert foretold(one).wait_ms == 300
 
 
@@ -159,8 +159,8 @@ def test_the_last_link_that_is_held_tells_share_and_tier() -> None:
     assert find_cached_share(links, {"a": "disk", "b": "disk", "c": "memory"}) == CachedShare(
         1.0, "memory"
     )
-    assert find_cached_share(links, {"x": "memory"}) == find_cached_share(links, {}) == NOTHING
-    assert find_cached_share([], {"a": "memory"}) == NOTHING
+    assert find_cached_share(links, {"x": "memory"}) == find_cached_share(links, {}) == NOT_CACHED
+    assert find_cached_share([], {"a": "memory"}) == NOT_CACHED
 
 
 @given(
@@ -174,7 +174,7 @@ def test_halving_finds_what_a_look_at_every_link_finds(
     links = [(str(number), (number + 1) / len(tiers)) for number in range(len(tiers))]
     held: dict[str, Tier] = dict.fromkeys(others, "memory")
     held |= {str(number): tier for number, tier in enumerate(tiers[:held_links])}
-    found = NOTHING
+    found = NOT_CACHED
     for link, share in links:
         if link in held:
             found = CachedShare(share, held[link])

@@ -1,0 +1,141 @@
+"""The members of the cluster, as this controller observes them: keeps the registry up to date by
+events, heartbeats and liveness probes, and notifies the leader."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection
+
+from controller.fleet.link_monitor import LinkMonitor
+from controller.fleet.liveness_probes import Boot, LivenessProbes
+from controller.fleet.prefix_cache_index import PrefixCacheIndex
+from controller.fleet.registry import Registry, WorkerGone
+from controller.intake.request_handler import RequestHandler
+from controller.leader.election import LeaderElection
+from controller.leader.leader import Leader
+from controller.requests.events import WorkerHeard
+from shared import subjects
+from shared.bus import Bus, BusMessage
+from shared.codec import decode
+from shared.errors import DecodeError
+from shared.ids import ControllerId
+from shared.messages.events import ControllerEvent, WorkerEvent
+from shared.settings.controller import FailoverSettings
+
+logger = logging.getLogger(__name__)
+
+_NO_SUBSCRIBER = "its alive subject has no subscriber"
+
+
+class Membership:
+    """
+    Args:
+        leader: returns the leader here while this controller leads, else None.
+    """
+
+    def __init__(
+        self,
+        failover: FailoverSettings,
+        bus: Bus,
+        controller: ControllerId,
+        registry: Registry,
+        link: LinkMonitor,
+        prefixes: PrefixCacheIndex,
+        leadership: LeaderElection,
+        handler: RequestHandler,
+        leader: Callable[[], Leader | None],
+        *,
+        silence_limit_s: float,
+    ) -> None:
+        self._bus = bus
+        self._id = controller
+        self._registry = registry
+        self._link = link
+        self._prefixes = prefixes
+        self._leadership = leadership
+        self._handler = handler
+        self._current_leader = leader
+        self._silence_limit_s = silence_limit_s
+        self._probes = LivenessProbes(
+            bus,
+            link,
+            known=lambda: [(view.id, view.report.boot_id) for view in registry.workers],
+            busy=self._busy_workers,
+            on_gone=self._on_worker_absent,
+        )
+        self.configure(failover)
+
+    def configure(self, failover: FailoverSettings) -> None:
+        """Probe at another interval."""
+        self._probe_interval_s = failover.probe_interval_ms / 1000
+
+    async def open(self) -> None:
+        await self._bus.subscribe(subjects.WORKER_EVENT_ALL, self._on_worker_event)
+        await self._bus.subscribe(subjects.CONTROLLER_EVENT_ALL, self._on_controller_event)
+        await self._probes.open()
+
+    async def run(self) -> None:
+        """Remove silent members, and probe workers while this controller leads, until cancelled.
+        Silence counts only while the link to NATS is stable."""
+        while True:
+            await asyncio.sleep(self._probe_interval_s)
+            await self._link.check()
+            if self._link.stable_s >= self._silence_limit_s:
+                for gone in self._registry.remove_silent(time.monotonic() - self._silence_limit_s):
+                    self._on_worker_gone(gone)
+            if self._current_leader() is not None:
+                await self._probes.probe()
+            elif self._handler.in_vain and not self._leadership.leader_missing:
+                await self._handler.close()
+
+    def _busy_workers(self) -> Collection[Boot]:
+        leader = self._current_leader()
+        return leader.machine.busy_workers if leader is not None else []
+
+    async def _on_worker_event(self, message: BusMessage) -> None:
+        try:
+            event = decode(WorkerEvent, message.payload)
+        except DecodeError as error:
+            logger.error("an event of a worker could not be read: %s", error.message)
+            return
+        worker = event.worker.id
+        known = self._registry.worker(worker)
+        if event.type == "joined" or known is None:
+            logger.info("worker %s: %s", worker, event.type)
+        gone = self._registry.on_worker_event(event, time.monotonic())
+        self._leadership.on_term(event.worker.term)
+        if gone is not None:
+            self._on_worker_gone(gone)
+        if event.type != "left":
+            if known is None or gone is not None:
+                self._prefixes.request_full_report(worker)
+            if (leader := self._current_leader()) is not None:
+                leader.on(WorkerHeard(worker))
+
+    def _on_worker_absent(self, boot: Boot) -> None:
+        if self._registry.remove(*boot, time.monotonic()):
+            self._on_worker_gone(WorkerGone(*boot, _NO_SUBSCRIBER))
+
+    def _on_worker_gone(self, gone: WorkerGone) -> None:
+        self._prefixes.forget(gone.worker, gone.boot_id)
+        if (leader := self._current_leader()) is not None:
+            leader.on(gone)
+
+    async def _on_controller_event(self, message: BusMessage) -> None:
+        try:
+            event = decode(ControllerEvent, message.payload)
+        except DecodeError as error:
+            logger.error("an event of a controller could not be read: %s", error.message)
+            return
+        report = event.controller
+        if report.id == self._id:
+            return
+        self._registry.on_controller_event(event, time.monotonic())
+        self._leadership.on_term(report.term)
+        self._leadership.on_controllers()
+        if self._leadership.leads or not report.leader:
+            return
+        if report.state == "draining":
+            await self._handler.hold()
+        elif report.state == "stopped":
+            self._handler.forget_anonymous()
