@@ -26,7 +26,7 @@ _RESERVED = frozenset({
 def _check_variables(values: dict[str, Any]) -> dict[str, Any]:
     for name in values:
         if not _VARIABLE.fullmatch(name):
-            raise PydanticCustomError("at_key", "`{key}` is no name of a variable", {"key": name})
+            raise PydanticCustomError("at_key", "`{key}` is no valid variable name", {"key": name})
         if name in _RESERVED:
             raise PydanticCustomError("at_key", "`{key}` is reserved", {"key": name})
     return values

@@ -1,4 +1,4 @@
-"""What happened: facts that workers and controllers tell the controllers. All past tense."""
+"""Events: facts that workers and controllers report to the controllers. All past tense."""
 
 from typing import Annotated, Literal
 
@@ -15,16 +15,16 @@ ModelState = Literal["available", "loading", "warm", "failed"]
 LoadPhase = Literal["downloading", "loading", "warming"]
 MemoryPressure = Literal["none", "soft", "hard"]
 Batching = Literal["together", "alone"]
-"""How rows of a model decode: in one batch, or one at a time."""
+"""Whether the rows of a model decode in one batch, or one at a time."""
 ABILITIES = ("tools", "schema", "reasoning", "continuation")
-"""What a model can do beyond free text: call tools, keep to a schema, think."""
+"""Abilities of a model beyond free text: tool calls, schemas, reasoning, continuation."""
 
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Hardware(InternalPart):
-    """What a worker runs on; `accelerator` is metal, cuda or cpu."""
+    """The hardware of a worker; `accelerator` is metal, cuda or cpu."""
 
     chip: str = ""
     accelerator: str = ""
@@ -34,24 +34,24 @@ class Hardware(InternalPart):
 
 
 TYPICAL_BYTES_PER_TOKEN = 4.0
-"""Of English, while nobody knows what a model's tokens have."""
+"""For English; used until the tokens of a model have been measured."""
 TYPICAL_ANSWER_TOKENS = 100.0
 """Assumed until a model's own answers have been measured."""
 TYPICAL_ANSWER_WEIGHT = 4
-"""The assumption counts as this many answers, so that a short first one does not stand for all."""
+"""The assumption counts as this many answers, so that one short answer does not dominate."""
 
 
 class ModelSpeed(InternalPart):
-    """How fast a worker serves a model, as it measured lately; 0 where it has not yet.
+    """The recently measured speed of a model on a worker; 0 if it was not measured yet.
 
     Attributes:
-        prefill_tokens_per_s: prompt tokens that one engine computes in a second.
-        step_ms: of a decode step with one row more than now.
-        rows: that may decode at once, in all engines that hold the model.
-        bytes_per_token: of prompts that came as text, in UTF-8.
-        prefill_share: of the tokens of prompts, those that were not kept from before, 0 to 1.
-        answer_tokens: of an answer, on average; a guess among the first ones.
-        load_ms: what loading it took.
+        prefill_tokens_per_s: prompt tokens per second of one engine.
+        step_ms: duration of a decode step with one row more than now.
+        rows: maximum number of rows that decode at once, in all engines that hold the model.
+        bytes_per_token: of prompts that were sent as text, in UTF-8.
+        prefill_share: share of prompt tokens that were not cached, 0 to 1.
+        answer_tokens: mean length of an answer; includes a typical value until there are several.
+        load_ms: duration of loading the model.
     """
 
     prefill_tokens_per_s: float = 0.0
@@ -68,15 +68,15 @@ class ModelStatus(InternalPart):
 
     Attributes:
         progress: of `phase`, 0 to 1, while the model is loading.
-        error: why it failed, or was not loaded the last time.
-        size_bytes: of its weights; 0 while nobody knows.
+        error: why the last load failed.
+        size_bytes: of its weights; 0 if unknown.
         idle_s: since its last use; None while it is in use or not loaded.
-        abilities: of `ABILITIES`; before it was loaded for the first time, those that it may have.
-            None where the worker knows nothing of them.
-        warnings: sentences about what was assumed or left out when it was loaded.
-        batching: whether rows of it decode together, or each alone; None before it was loaded.
-        batching_reason: why alone.
-        probe_ms: what finding that out took, where it was not known before.
+        abilities: a subset of `ABILITIES`; before the first load, those that it may have. None if
+            they are unknown to the worker.
+        warnings: sentences about assumptions and omissions when it was loaded.
+        batching: the batching verdict; None before it was loaded.
+        batching_reason: why the verdict is `alone`.
+        probe_ms: duration of the probe, if the verdict was not known before.
     """
 
     id: ModelId
@@ -100,7 +100,7 @@ class ModelStatus(InternalPart):
 
 
 class BatchChange(InternalPart):
-    """A move of an adaptive batch size, `ago_s` seconds ago, and why."""
+    """A change of an adaptive batch size, `ago_s` seconds ago, and its reason."""
 
     ago_s: float
     before: int
@@ -114,12 +114,12 @@ class BatchStatus(InternalPart):
 
     Attributes:
         rows: sequences that decode.
-        waiting: those that are with the engine and do not decode yet.
-        limit: rows that may decode at once (`adaptive_batching`).
-        step_ms: how long a step takes, on average.
-        step_fixed_ms, step_row_ms: a step takes the one, and at least the other for each row.
-        stability: the share of the last judgements that found nothing to change, 0 to 1.
-        changes: of the limit, the last ones, oldest first.
+        waiting: sequences that are in the engine and do not decode yet.
+        limit: maximum number of rows that decode at once (`adaptive_batching`).
+        step_ms: mean duration of a step.
+        step_fixed_ms, step_row_ms: fixed duration of a step, and its least duration per row.
+        stability: the share of the last evaluations that changed nothing, 0 to 1.
+        changes: the last changes of the limit, oldest first.
     """
 
     model: ModelId
@@ -134,23 +134,23 @@ class BatchStatus(InternalPart):
 
 
 class KVMemoryStatus(InternalPart):
-    """What an engine keeps of texts, so that what begins with them is not computed again; counts
+    """The KV memory of an engine: cached blocks, so that a prefix is not computed again. Counts are
     since its start.
 
     Attributes:
-        blocks: pieces of texts, in memory or on disk.
-        hits, misses: prompts of which some tokens were kept, and of which none was.
+        blocks: cached blocks, in memory or on disk.
+        hits, misses: prompts with and without cached tokens.
         prompt_tokens: of all prompts.
-        saved_tokens: of them those that were not computed.
-        restore_ms: of putting what was kept into caches, on average.
-        memory_bytes: of at most `memory_limit_bytes`, which is less while requests need it.
-        evictions, disk_evictions: what went because its bytes were needed.
-        disk_bytes: what the files take, of at most `disk_limit_bytes`; 0 where none are kept.
-        read_ms: of reading a file, on average.
-        promoted_blocks: those of `read_blocks` that were read for requests still in the queue.
+        saved_tokens: the cached tokens among them.
+        restore_ms: mean duration of restoring cached blocks into a KV cache.
+        memory_bytes: of at most `memory_limit_bytes`, which is lower while requests use the memory.
+        evictions, disk_evictions: blocks that were evicted from memory, and from disk.
+        disk_bytes: size of the files, of at most `disk_limit_bytes`; 0 without files.
+        read_ms: mean duration of reading a file.
+        promoted_blocks: those of `read_blocks` that were prefetched for queued requests.
         written_today_bytes: since midnight, UTC.
-        broken_files: found damaged, and deleted.
-        failed_files: could not be read or written.
+        broken_files: damaged files, which were deleted.
+        failed_files: files that could not be read or written.
         problem: why nothing is written to disk now, or None.
     """
 
@@ -182,10 +182,10 @@ class EngineStatus(InternalPart):
     """One engine process of a worker.
 
     Attributes:
-        kv_bytes: held by the KV caches of what it serves, of `kv_budget_bytes`.
-        preemptions: sequences that gave way since it started, because that was not enough.
-        step_ms: of a decode step, lately.
-        cpu_cores: how many it kept busy, lately.
+        kv_bytes: used by the KV caches of running requests, of `kv_budget_bytes`.
+        preemptions: preempted sequences since its start, because of that limit.
+        step_ms: recent duration of a decode step.
+        cpu_cores: number of cores that it kept busy recently.
     """
 
     index: int
@@ -205,13 +205,13 @@ class EngineStatus(InternalPart):
 
 
 class LevelStatus(InternalPart):
-    """The requests of one priority in a worker's queue; counts since its start.
+    """The requests of one priority in a worker's queue. Counts are since its start.
 
     Attributes:
-        rejected: they found the queue full.
-        dropped: they were queued, and gave way to a higher priority or waited too long.
-        promoted: how often one rose, for it had waited long.
-        wait_p50_ms, wait_p95_ms: of the last ones admitted.
+        rejected: requests that were rejected by the full queue.
+        dropped: queued requests that were displaced by a higher priority, or waited too long.
+        promoted: promotions of requests that had waited long.
+        wait_p50_ms, wait_p95_ms: of the recently admitted requests.
     """
 
     queued: Count = 0
@@ -227,8 +227,8 @@ class QueueStatus(InternalPart):
     """The queue of a worker.
 
     Attributes:
-        room: how many more requests of a priority it takes.
-        drain_per_s: requests that left it in a second, lately.
+        room: how many more requests it accepts, per priority.
+        drain_per_s: requests per second that left the queue recently.
     """
 
     levels: dict[Priority, LevelStatus] = {}
@@ -237,15 +237,15 @@ class QueueStatus(InternalPart):
 
 
 class MemoryStatus(InternalPart):
-    """What a worker holds, and may hold.
+    """The memory use and limits of a worker.
 
     Attributes:
-        own_bytes: of the agent and its engines.
-        available_bytes: what the machine could hand out besides.
-        soft_bytes: above it idle models go and low priority is refused.
-        hard_bytes: above it everything new is refused and sequences give way.
-        evictions: models that were unloaded for others, or because memory was short.
-        refusals: requests and models that were not taken because memory was short.
+        own_bytes: used by the agent and its engines.
+        available_bytes: available memory of the machine.
+        soft_bytes: above this limit idle models are evicted, and low priority is rejected.
+        hard_bytes: above this limit all requests are rejected, and sequences are preempted.
+        evictions: models that were unloaded for others, or because of memory pressure.
+        refusals: requests and loads that were rejected because of memory pressure.
     """
 
     own_bytes: Count = 0
@@ -258,20 +258,20 @@ class MemoryStatus(InternalPart):
 
 
 MEMORY_RETRY_AFTER_MS = 2000
-"""When somebody who was refused for want of memory may come again."""
+"""`retry_after_ms` of a rejection because of memory pressure."""
 
 
 def refuses(pressure: MemoryPressure, level: Priority) -> bool:
-    """Whether memory is too short for a new request of this priority."""
+    """Whether a new request of this priority is rejected under this memory pressure."""
     return pressure == "hard" or (pressure == "soft" and level == "low")
 
 
 class PreWarmingStatus(InternalPart):
-    """How far the models are that are loaded before anybody asks for them.
+    """The progress of pre-warming.
 
     Attributes:
-        in_progress: those that are being loaded.
-        proposed: what use so far says should be warm next, the best first.
+        in_progress: models that are being loaded.
+        proposed: models that the prediction would load next, the best first.
     """
 
     total: Count = 0
@@ -282,21 +282,21 @@ class PreWarmingStatus(InternalPart):
 
 
 class WorkerReport(InternalPart):
-    """The whole state of a worker, as heartbeats and health answers carry it.
+    """The whole state of a worker, in heartbeats and health replies.
 
     Attributes:
-        choices: answers that its requests wait for: each takes a place in a batch.
-        prefill_ms: until the prompts that are here are computed, as far as its speed tells; of the
-            engine that is first done.
-        dispatches_per_message: so many it takes in one message at most.
+        choices: unfinished choices of its requests: each takes a slot in a batch.
+        prefill_ms: predicted time until the prompts of its requests are computed, of the engine
+            that is done first.
+        dispatches_per_message: maximum number of dispatches that it accepts in one message.
         memory_bytes: used by MLX and the processes of the worker.
-        cpu_cores: how many its processes kept busy, lately.
-        load_balance: of the engines, 1 when all generated the same lately, 1 / engines when one
-            did it all.
-        term: of the controller that claimed this boot; 0 where none has.
-        config_version: of cluster.yaml, as it was rolled out; 0 for the machine's own file.
-        config_problem: why that is not the one that was rolled out last, or None.
-        differing_requests: that went on here otherwise than they had begun elsewhere.
+        cpu_cores: number of cores that its processes kept busy recently.
+        load_balance: of the engines: 1 if all generated the same recently, 1 / engines if one
+            generated everything.
+        term: of the controller that claimed this boot; 0 without a claim.
+        config_version: of the rolled-out cluster.yaml; 0 for the machine's own file.
+        config_problem: why that is not the latest rolled-out version, or None.
+        differing_requests: migrated requests that continued here with different output.
         uptime_s: since this boot.
         tasks: of the agent's event loop; a number that only grows is a leak.
     """
@@ -335,7 +335,7 @@ class WorkerReport(InternalPart):
 
     @property
     def places_taken(self) -> int:
-        """In batches, or waited for; older workers do not tell `choices`."""
+        """Slots in batches that are used or waited for; older workers do not report `choices`."""
         return max(self.active_requests + self.queued_requests, self.choices)
 
 
@@ -343,18 +343,18 @@ Tier = Literal["memory", "disk"]
 
 
 class KeptPrefixes(InternalMessage):
-    """What of prompts a worker keeps, so that what begins alike can be sent there.
+    """The cached prefixes of a worker, so that requests with the same prefix are routed to it.
 
-    At most 500 links of the chains of `shared/messages/prefixes.py` and 500 sessions, the last
-    used ones, as hexadecimal digits; every 5 s what changed, or `whole` to who asks with the order
-    `kept`.
+    At most 500 links of the chains of `shared/messages/prefixes.py` and 500 sessions, the most
+    recently used ones, as hexadecimal digits. Every 5 s the changes, or `whole` in reply to the
+    order `kept`.
 
     Attributes:
-        number: of this message; who missed one asks for the whole.
-        whole: nothing else is kept.
-        links: those that came, or changed their tier.
-        sessions: likewise, with how many of their turns were answered.
-        gone: links and sessions that are kept no more.
+        number: of this message; a controller that missed one queries the whole.
+        whole: the message has everything that is cached.
+        links: new ones, and those with a new tier.
+        sessions: likewise, with the number of their answered turns.
+        gone: links and sessions that are not cached any more.
     """
 
     worker: WorkerId
@@ -370,31 +370,31 @@ EventType = Literal["joined", "heartbeat", "state_changed", "left"]
 
 
 class WorkerEvent(InternalMessage):
-    """What a worker tells all controllers, always with its whole state."""
+    """A worker's event for all controllers, always with its whole state."""
 
     type: EventType
     worker: WorkerReport
 
 
 class ControllerReport(InternalPart):
-    """The state of a controller, as its heartbeats and health answers carry it.
+    """The state of a controller, in heartbeats and health replies.
 
     Attributes:
         active_requests, accepted_requests, completed_requests, rejected_requests, failed_requests:
-            of clients; a list of prompts is one. Rejected are those that ended because of what
-            they ask.
-        waiting_requests: those for which no worker has room; of a list each prompt.
-        retries: attempts that failed and were followed by another one.
-        migrations: of those, the ones that had begun to answer.
-        adoptions: requests that were taken over from controllers that are gone.
-        sticky_turns, moved_turns: turns of sessions that went where the one before was served, and
-            elsewhere.
-        breakers: of workers that are left alone, or tried again.
-        leader: it leads: it alone takes requests.
-        term: of the leader it last heard of, or its own; grows from leader to leader.
-        leader_problem: why it cannot lead, however long it waits, or None.
-        config_version: of cluster.yaml, as it was rolled out; 0 for the machine's own file.
-        needs_restart: some of that holds only when it has started again.
+            of clients; a list of prompts counts as one. Rejected requests ended because of an error
+            in the request.
+        waiting_requests: requests in the wait queue; a list counts per prompt.
+        retries: failed attempts that were followed by another one.
+        migrations: those among them that had emitted tokens.
+        adoptions: requests that were taken over from dead controllers.
+        sticky_turns, moved_turns: turns of sessions that were served by the worker of the previous
+            turn, and by another one.
+        breakers: open and half-open circuit breakers, by worker.
+        leader: it leads: only the leader accepts requests.
+        term: its own, or that of the last known leader; rises with each leader.
+        leader_problem: why it can never lead in this state, or None.
+        config_version: of the rolled-out cluster.yaml; 0 for the machine's own file.
+        needs_restart: some settings of this version take effect only after a restart.
     """
 
     id: ControllerId = Field(pattern=NAME_PATTERN)
@@ -424,13 +424,12 @@ class ControllerReport(InternalPart):
 
 
 class LeaseRecord(InternalMessage):
-    """Who leads, as JetStream keeps it.
+    """The leader's lease in JetStream.
 
     Attributes:
-        term: higher by one than that of any leader before. Every order of a leader carries it, and
-            attempts of term t are counted from 1000 * (t - 1) + 1, so that no number is given
-            twice.
-        released: it leads no more; anybody may follow at once.
+        term: one higher than that of the previous leader. Every order of a leader carries it, and
+            attempts of term t are counted from 1000 * (t - 1) + 1, so that no number is used twice.
+        released: the controller does not lead any more; another one may lead at once.
     """
 
     controller: ControllerId = Field(pattern=NAME_PATTERN)
@@ -440,18 +439,18 @@ class LeaseRecord(InternalMessage):
 
 
 class ControllerEvent(InternalMessage):
-    """What a controller tells all controllers, always with its whole state."""
+    """A controller's event for all controllers, always with its whole state."""
 
     type: EventType
     controller: ControllerReport
 
 
 class TokensEmitted(InternalPart):
-    """New tokens of one choice; sent before any client gets them.
+    """New tokens of one choice; published before the client gets them.
 
     Attributes:
-        finish_reason: where they are its last ones, and there are other choices.
-        cached_tokens: of the prompts; told with the first tokens.
+        finish_reason: with the last tokens of a choice, if there are other choices.
+        cached_tokens: of the prompts; with the first tokens.
     """
 
     type: Literal["tokens"] = "tokens"
@@ -467,7 +466,7 @@ class TokensEmitted(InternalPart):
 
 
 class RequestFinished(InternalPart):
-    """The stream's good end; the worker has sent, or is about to send, its `done`."""
+    """A request completed; the worker has sent, or is about to send, its `done`."""
 
     type: Literal["finished"] = "finished"
     request_id: RequestId
@@ -476,11 +475,11 @@ class RequestFinished(InternalPart):
 
 
 class RequestFailed(InternalPart):
-    """The attempt's bad end.
+    """An attempt failed.
 
     Attributes:
-        terminal_sent: the client was told; where not, another worker may go on with the request.
-        suspect: the request may be why an engine ended.
+        terminal_sent: the client has the terminal message; if not, the request may migrate.
+        suspect: the request may have crashed an engine.
     """
 
     type: Literal["failed"] = "failed"
@@ -500,7 +499,7 @@ RequestEvent = Annotated[
 
 
 class RequestEvents(InternalMessage):
-    """All that one decode step meant for the requests of one owner, in one message."""
+    """All events of one decode step for the requests of one controller, in one message."""
 
     worker: WorkerId
     boot_id: BootId

@@ -182,8 +182,8 @@ def test_a_bad_key_of_logit_bias_is_not_explained_as_a_stop_string() -> None:
             "continue_final_message",
             "or a call",
         ),
-        ({**BEGUN, "reasoning_effort": "low"}, "continue_final_message", "behind its reasoning"),
-        ({**BEGUN, "thinking_budget": 5}, "continue_final_message", "behind its reasoning"),
+        ({**BEGUN, "reasoning_effort": "low"}, "continue_final_message", "cannot have reasoning"),
+        ({**BEGUN, "thinking_budget": 5}, "continue_final_message", "cannot have reasoning"),
         (
             {**BEGUN, "session_id": "s", "history": "kept"},
             "continue_final_message",
