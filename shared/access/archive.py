@@ -28,7 +28,7 @@ def back_up(access: AccessFolder, file: Path) -> None:
             for path in _files(access.path):
                 archive.add(path, arcname=str(path.relative_to(access.path)), recursive=False)
     except FileExistsError:
-        raise SettingsError(f"{file} is there already") from None
+        raise SettingsError(f"{file} exists already") from None
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}") from None
 
@@ -40,7 +40,7 @@ def restore(file: Path, folder: Path) -> AccessFolder:
         SettingsError: the file cannot be read, is not such an archive, or the folder exists.
     """
     if folder.exists():
-        raise SettingsError(f"{folder} is there already: move it away first")
+        raise SettingsError(f"{folder} exists already: move it away first")
     scratch = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -102,7 +102,7 @@ class AccessFolder:
             SettingsError: it exists already, or cannot be created.
         """
         if (path / _USERS).exists():
-            raise SettingsError(f"{path} is there already; add users with `cluster auth add`")
+            raise SettingsError(f"{path} exists already; add users with `cluster auth add`")
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path / "seeds").mkdir(mode=0o700, exist_ok=True)
@@ -215,7 +215,7 @@ class AccessFolder:
     def _require(self, role: Role, name: str) -> KnownUser:
         user = self._find(role, name)
         if user is None:
-            raise SettingsError(f"there is no {role} {name!r}; `cluster auth ls` shows who is")
+            raise SettingsError(f"there is no {role} {name!r}; `cluster auth ls` lists all users")
         return user
 
     def _find(self, role: Role, name: str) -> KnownUser | None:

@@ -35,7 +35,7 @@ from shared.ids import (
 )
 from shared.messages.control import ControlOrder, ControlReply, RequestState
 from shared.messages.health import ClusterHealth, ControllerHealth
-from shared.messages.request import check_request, parse_request
+from shared.messages.request_parsing import check_request, parse_request
 from shared.messages.rollout import ROLLOUT_ORDERS, RolloutOrder, RolloutReply
 from shared.messages.routes import Route, RouteAnswer
 from shared.settings.nats import NatsSettings

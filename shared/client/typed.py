@@ -29,8 +29,8 @@ _NAME_CHARACTERS = 64
 
 
 class _Closed(GenerateJsonSchema):
-    """Objects have only the fields of their class, unless it says otherwise: fields that pydantic
-    would ignore need not be generated."""
+    """Objects have only the fields of their class, unless the class allows others: fields that
+    pydantic would ignore need not be generated."""
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
         return _closed(super().model_schema(schema))

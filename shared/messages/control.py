@@ -15,9 +15,12 @@ from shared.ids import (
     SkillName,
     WorkerId,
 )
+from shared.messages.base import Count
+from shared.messages.conversation import Turn
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import Count, KeptPrefixes, ModelStatus, RequestFailed
-from shared.messages.request import Turn
+from shared.messages.events import KeptPrefixes
+from shared.messages.model_status import ModelStatus
+from shared.messages.request_events import RequestFailed
 
 _LONGEST_DRAIN_MS = 86_400_000
 

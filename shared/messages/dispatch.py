@@ -6,7 +6,7 @@ import orjson
 
 from shared.codec import InternalMessage, InternalPart
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
-from shared.messages.events import Count
+from shared.messages.base import Count
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route
 from shared.messages.stream import FinishReason

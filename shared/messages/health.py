@@ -4,7 +4,9 @@ from typing import Literal
 
 from shared.codec import InternalMessage, InternalPart
 from shared.ids import ControllerId, ModelId, SkillName
-from shared.messages.events import ControllerReport, Count, WorkerReport
+from shared.messages.base import Count
+from shared.messages.controller_report import ControllerReport
+from shared.messages.worker_report import WorkerReport
 
 
 class ControllerHealth(InternalMessage):

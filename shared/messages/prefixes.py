@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shared.ids import ClientName, ModelId
-from shared.messages.request import InferenceRequest, Turn
+from shared.messages.conversation import Turn
+from shared.messages.request import InferenceRequest
 
 LINK_BYTES = 1024
 _DIGEST_BYTES = 8

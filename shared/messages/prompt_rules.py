@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from shared.messages.request import Turn
+from shared.messages.conversation import Turn
 from shared.settings.kv_cache import PromptRule
 
 _MAX_LINES = 400

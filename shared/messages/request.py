@@ -3,38 +3,33 @@
 Every field is validated strictly here, and unknown fields are rejected.
 """
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Literal, Self
 
 import orjson
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from shared.codec import first_problem, shortened
-from shared.errors import InvalidRequest, RequestError
 from shared.external_model import ExternalModel, TemplateValues
-from shared.ids import DERIVED_SESSION, ID_PATTERN, MAX_ID_LENGTH, ClientName, RequestId
+from shared.ids import DERIVED_SESSION, ID_PATTERN, ClientName, RequestId
+from shared.messages.conversation import (
+    MAX_CALLS,
+    Message,
+    Turn,
+    continuation_problem,
+    turn_bytes,
+    utf8_bytes,
+)
+from shared.messages.priorities import PRIORITIES, Priority, PriorityName, canonical_priority
 from shared.messages.structured import ResponseFormat, Structure, StructuredOutputs
-from shared.messages.tools import ToolCall, Tools
+from shared.messages.tools import Tools
 
 MAX_SEED = 2**53 - 1
 MAX_CHOICES = 128
 DEFAULT_MAX_TOKENS = 512
 MAX_STOP_STRINGS = 16
-MAX_KEYS = 4096
-
-Priority = Literal["high", "medium", "low"]
-PRIORITIES: tuple[Priority, ...] = ("high", "medium", "low")
-_PRIORITIES: dict[str, Priority] = {
-    "high": "high", "urgent": "high",
-    "medium": "medium", "default": "medium",
-    "low": "low", "background": "low",
-}  # fmt: skip
-
 # Validation of lists stops at the first error: collecting a million would block the controller.
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 _SEVERAL = Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
@@ -63,74 +58,10 @@ LogitBias = Annotated[
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 TopLogprobs = Annotated[int, Field(ge=0, le=20)]
-PriorityName = Literal["high", "medium", "low", "urgent", "default", "background"]
 Characters = Annotated[int, Field(ge=0, le=2**31)]
-MAX_CALLS = 4096
-"""In one message."""
 ThinkingBudget = Annotated[int, Field(ge=0, le=2**31)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TimeoutMs = Annotated[int, Field(ge=1, le=86_400_000)]
-
-# Errors of fields with several allowed shapes; pydantic's own message would list each shape.
-_SHAPES = {
-    "prompt": "must be a string, a list of token ids, or a non-empty list of either",
-    "content": "must be a string or a list of text parts",
-    "stop": f"must be a string or a list of at most {MAX_STOP_STRINGS} non-empty strings "
-    "of at most 256 characters",
-    "input": "must be a string or a list of strings",
-    "tool_choice": "must be `none`, `auto`, `required`, or "
-    '{"type": "function", "function": {"name": ...}}',
-}
-
-
-class TextPart(ExternalModel):
-    type: Literal["text"]
-    text: str
-
-
-class Message(ExternalModel):
-    """One turn of a conversation. An assistant's message has `reasoning` and `tool_calls` as they
-    were received; `tool_call_id` is the call whose result a tool's message has."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    name: str | None = None
-    reasoning: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
-    tool_call_id: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The content as one string, its parts joined."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-    @property
-    def turn(self) -> "Turn":
-        """The message in the form that a chat template reads."""
-        turn: Turn = {"role": self.role, "content": self.text}
-        for name in ("name", "reasoning", "tool_call_id"):
-            if (value := getattr(self, name)) is not None:
-                turn[name] = value
-        if self.tool_calls:
-            turn["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
-        return turn
-
-
-Turn = dict[str, Any]
-"""A message: `role`, `content`, and optionally `name`, `reasoning`, `tool_calls`,
-`tool_call_id`."""
-
-
-def turn_bytes(turn: Turn) -> int:
-    """Return the bytes of content, reasoning and calls in UTF-8."""
-    functions = (call["function"] for call in turn.get("tool_calls", ()))
-    return (
-        utf8_bytes(turn["content"])
-        + utf8_bytes(turn.get("reasoning", ""))
-        + sum(utf8_bytes(each["name"]) + utf8_bytes(each["arguments"]) for each in functions)
-    )
 
 
 class Requirements(ExternalModel):
@@ -380,164 +311,7 @@ _WITH_KEYS = (
 """Fields with keys, which a client may write in any order."""
 
 
-class Said(Protocol):
-    """A message of any of the APIs."""
-
-    @property
-    def role(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def tool_calls(self) -> Sequence[ToolCall] | None: ...
-
-
-def continuation_problem(last: Said | None, *, bound: bool, thinks: bool) -> str | None:
-    """Return why an answer cannot continue the last message, or None.
-
-    Args:
-        bound: the answer is constrained to a schema or a call.
-        thinks: the request asks for reasoning.
-    """
-    if last is None or last.role != "assistant" or not last.text or last.tool_calls:
-        return "the last message must be the assistant's, with text and without calls"
-    if bound:
-        return "a continued answer cannot be constrained to a schema or a call"
-    if thinks:
-        return "a continued answer cannot have reasoning"
-    return None
-
-
-def utf8_bytes(text: str) -> int:
-    """Return the number of bytes of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
-
-
-def canonical_priority(name: PriorityName) -> Priority:
-    """Return the level of a priority name."""
-    return _PRIORITIES[name]
-
-
-def parse_request(payload: bytes) -> InferenceRequest:
-    """Return the request in `payload`.
-
-    Raises:
-        InvalidRequest: `payload` is not a valid request; `param` names the invalid field.
-        RequestError: a field requires something that is not supported yet.
-    """
-    refuse_strange_objects(payload)
-    try:
-        request = InferenceRequest.model_validate_json(payload)
-    except ValidationError as error:
-        raise invalid(error) from None
-    _refuse_unsupported(request)
-    return request
-
-
-def check_request(body: dict[str, Any]) -> None:
-    """Validate as `parse_request`, for values that cannot be written as JSON.
-
-    Raises:
-        InvalidRequest: `param` names the invalid field.
-    """
-    try:
-        InferenceRequest.model_validate(body)
-    except ValidationError as error:
-        raise invalid(error) from None
-
-
 def default_seed(client: ClientName, request_id: RequestId) -> int:
     """Return the seed of a request without one: the same id gets the same answer."""
     digest = hashlib.sha256(f"{client}/{request_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") & MAX_SEED
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """The fields of an invalid request that are required to send its error to the client."""
-
-    request_id: RequestId | None = None
-    multiplex: bool = False
-
-    @classmethod
-    def of(cls, payload: bytes) -> "Claims":
-        try:
-            body = json.loads(payload)  # unlike orjson it accepts NaN and lone surrogates
-        except (ValueError, RecursionError):
-            return cls()
-        if not isinstance(body, dict):
-            return cls()
-        value = body.get("request_id")
-        multiplex = body.get("multiplex") is True
-        if isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH and value.isprintable():
-            return cls(RequestId(value), multiplex)
-        return cls(None, multiplex)
-
-
-def refuse_strange_objects(payload: bytes) -> None:
-    """Reject an object with a duplicate key, whose value would depend on the parser, or with more
-    keys than any request needs.
-
-    Raises:
-        InvalidRequest: `param` is the key.
-    """
-    if _is_plain(payload):
-        return
-
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        if len(pairs) > MAX_KEYS:
-            raise InvalidRequest(f"an object has {len(pairs)} keys; at most {MAX_KEYS} are allowed")
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise InvalidRequest(f"{shortened(key)}: duplicate key", param=shortened(key))
-            seen.add(key)
-
-    with contextlib.suppress(ValueError, RecursionError):  # not JSON: the next parser reports it
-        json.loads(payload, object_pairs_hook=check)
-
-
-def _is_plain(payload: bytes) -> bool:
-    """Cheap check for payloads that have no duplicate keys, because encoding them again changes
-    nothing, and are too short for too many keys."""
-    if len(payload) > MAX_KEYS * len('"":0,'):
-        return False
-    try:
-        return orjson.dumps(orjson.loads(payload)) == payload
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return False
-
-
-def invalid(error: ValidationError) -> InvalidRequest:
-    """Return the first problem that pydantic found, with the name of the field."""
-    problem = error.errors(include_url=False)[0]
-    location = problem["loc"]
-    for position, part in enumerate(location[:-1]):
-        if (
-            location[0] != "logit_bias"
-            and part in _SHAPES
-            and not isinstance(location[position + 1], int)
-        ):
-            path = ".".join(map(str, location[: position + 1]))
-            return InvalidRequest(f"{path}: {_SHAPES[str(part)]}", param=path)
-    if location[:1] == ("logit_bias",) and location[-1] == "[key]":
-        key = f"logit_bias.{shortened(location[1])}"
-        return InvalidRequest(f"{key}: a key must be a token id", param=key)
-    param, message = first_problem(error)
-    return InvalidRequest(message, param=param)
-
-
-def _refuse_unsupported(request: InferenceRequest) -> None:
-    refuse_asked({"input": request.input is not None})
-
-
-def refuse_asked(asked: Mapping[str, bool]) -> None:
-    """Reject the first field that requires something that is not supported yet.
-
-    Raises:
-        RequestError: `param` names the field.
-    """
-    for param, is_asked in asked.items():
-        if is_asked:
-            raise RequestError(f"{param}: not supported yet", code="not_supported", param=param)

@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from shared.codec import InternalMessage, InternalPart
 from shared.ids import ControllerId, WorkerId
+from shared.messages.base import Count
 from shared.messages.control import SettingChange
-from shared.messages.events import Count
 from shared.settings.controller import RolloutSettings as RolloutSettings
 
 MOST_TEXT_BYTES = 1024 * 1024

@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import ClientName, RequestId
-from shared.messages.request import (
-    MAX_SEED,
-    Claims,
-    InferenceRequest,
-    default_seed,
-    parse_request,
-)
+from shared.messages.request import MAX_SEED, InferenceRequest, default_seed
+from shared.messages.request_parsing import Claims, parse_request
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 GOES_ON = {"continue_final_message": True}

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from shared.errors import InvalidRequest
-from shared.messages.request import parse_request
+from shared.messages.request_parsing import parse_request
 from shared.messages.schemas import MAX_SCHEMA_BYTES, MAX_SCHEMA_NODES
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
