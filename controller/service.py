@@ -26,14 +26,9 @@ from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, NoResponders, SettingsError
 from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
 from shared.logs import LogStore
+from shared.messages.controller_report import ControllerReport, ControllerState
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import (
-    ControllerEvent,
-    ControllerReport,
-    ControllerState,
-    EventType,
-    WorkerEvent,
-)
+from shared.messages.events import ControllerEvent, EventType, WorkerEvent
 from shared.messages.health import ClusterHealth, ControllerHealth
 from shared.messages.health import Leader as LeaderInfo
 from shared.messages.stream import StreamError

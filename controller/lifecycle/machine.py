@@ -37,9 +37,14 @@ from controller.requests.transitions import TRANSITIONS, Trigger
 from shared.errors import RequestError, is_of_the_request
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages import control
+from shared.messages.conversation import Message
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import RequestEvent, RequestFailed, RequestFinished, TokensEmitted
-from shared.messages.request import Message
+from shared.messages.request_events import (
+    RequestEvent,
+    RequestFailed,
+    RequestFinished,
+    TokensEmitted,
+)
 from shared.messages.stream import KEEP_ALIVE_S, Done, Failed, StreamError
 from shared.settings import ClusterSettings
 

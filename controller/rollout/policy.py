@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from controller.rollout.gates import find_fault
 from controller.rollout.worker_metrics import WorkerMetrics, error_share
 from shared.ids import BootId, ModelId, WorkerId
-from shared.messages.events import WorkerReport
 from shared.messages.rollout import MOST_KEPT, Baseline, Phase, Rollout, RolloutState
+from shared.messages.worker_report import WorkerReport
 
 _SETTLED_S = 1.0
 """A worker that went over to a version tells so with a heartbeat."""
