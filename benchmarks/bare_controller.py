@@ -18,7 +18,7 @@ from shared import subjects
 from shared.bus import Bus, BusMessage
 from shared.codec import encode
 from shared.ids import BootId, ControllerId
-from shared.messages.events import ControllerReport
+from shared.messages.controller_report import ControllerReport
 from shared.messages.health import ControllerHealth
 from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL, VERSION

@@ -29,7 +29,7 @@ from benchmarks.local_cluster import LocalCluster, local_cluster
 from benchmarks.measures import print_table, save
 from shared.client import Cluster, connect
 from shared.errors import StreamFailed
-from shared.messages.events import WorkerReport
+from shared.messages.worker_report import WorkerReport
 
 _URGENT_SHARE = 0.1
 _QUEUE_S = 1.0

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from shared.bus import Bus
 from shared.ids import ModelId, SkillName, WorkerId
 from shared.logs import LogStore, set_up_logging
-from shared.messages.request import utf8_bytes
+from shared.messages.conversation import utf8_bytes
 from shared.service import StopRequest, run_service
 from shared.settings import ClusterSettings
 from shared.settings.base import DEMO_MODEL

@@ -25,21 +25,18 @@ from shared import subjects
 from shared.bus import Bus, BusMessage
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ControllerId, ModelId, SkillName, WorkerId
-from shared.messages.events import (
-    BatchStatus,
-    EngineStatus,
+from shared.messages.engine_status import BatchStatus, EngineStatus, KVMemoryStatus
+from shared.messages.events import WorkerEvent
+from shared.messages.model_status import ModelSpeed, ModelStatus
+from shared.messages.prefixes import conversation_links, session_link
+from shared.messages.priorities import PRIORITIES
+from shared.messages.worker_report import (
     Hardware,
-    KVMemoryStatus,
     LevelStatus,
     MemoryStatus,
-    ModelSpeed,
-    ModelStatus,
     QueueStatus,
-    WorkerEvent,
     WorkerReport,
 )
-from shared.messages.prefixes import conversation_links, session_link
-from shared.messages.request import PRIORITIES
 from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL, VERSION
 

@@ -22,16 +22,12 @@ from shared.codec import decode, encode
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.control import Claimed, ClaimWorker, ControlReply
 from shared.messages.dispatch import DispatchBatch, DispatchReply, DispatchResult
-from shared.messages.events import (
-    EventType,
-    ModelStatus,
-    RequestEvent,
-    RequestEvents,
-    WorkerEvent,
-    WorkerReport,
-)
+from shared.messages.events import EventType, WorkerEvent
+from shared.messages.model_status import ModelStatus
+from shared.messages.request_events import RequestEvent, RequestEvents
 from shared.messages.stream import Done, StreamMessage, encode_multiplexed
 from shared.messages.stream import encode as encode_stream
+from shared.messages.worker_report import WorkerReport
 from shared.settings.nats import NatsSettings
 from shared.version import VERSION
 from worker.link.messages import Output

@@ -3,7 +3,7 @@
 For `benchmarks.protection` alone; what it leaves out is what another worker needs to go on.
 """
 
-from shared.messages.events import TokensEmitted
+from shared.messages.request_events import TokensEmitted
 from worker.link.messages import Output
 from worker.main import main
 from worker.requests.active_request import ActiveRequest, RequestChoice

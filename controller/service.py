@@ -27,8 +27,8 @@ from shared.bus import Bus, BusMessage, Endpoint, LeaseStore, MicroService
 from shared.errors import BusError, SettingsError
 from shared.ids import BootId, ControllerId, WorkerId, new_boot_id
 from shared.logs import LogStore
+from shared.messages.controller_report import ControllerReport, ControllerState
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import ControllerReport, ControllerState
 from shared.messages.stream import StreamError
 from shared.service import StopRequest
 from shared.settings import ClusterSettings

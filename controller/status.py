@@ -16,7 +16,8 @@ from shared.bus import Bus
 from shared.codec import encode
 from shared.errors import BusError
 from shared.ids import BootId, ControllerId, ModelId, SkillName
-from shared.messages.events import ControllerEvent, ControllerReport, ControllerState, EventType
+from shared.messages.controller_report import ControllerReport, ControllerState
+from shared.messages.events import ControllerEvent, EventType
 from shared.messages.health import ClusterHealth, ControllerHealth
 from shared.messages.health import Leader as LeaderInfo
 from shared.version import VERSION

@@ -1,1 +1,1 @@
-"""What controller, worker and clients have in common. Imports neither controller nor worker."""
+"""Code shared by controller, worker and clients. Imports neither controller nor worker."""

@@ -1,11 +1,11 @@
-"""Waiting for a condition over state that one event loop changes."""
+"""Wait for a condition on state that one event loop changes."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class Changes:
-    """Whoever changes the state calls `notify`; whoever waits is checked again then."""
+    """Code that changes the state calls `notify`, which makes each waiter check its condition."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
@@ -17,7 +17,7 @@ class Changes:
                 future.set_result(None)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Return once `condition` holds (at once where it does)."""
+        """Return once `condition` holds; immediately if it already does."""
         while not condition():
             future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)

@@ -1,4 +1,4 @@
-"""A clock for promises to others: unlike `time.monotonic`, it goes on while a machine sleeps."""
+"""A clock for leases: unlike `time.monotonic`, it keeps counting while the machine sleeps."""
 
 import sys
 import time
@@ -7,5 +7,5 @@ _CLOCK = time.CLOCK_MONOTONIC if sys.platform == "darwin" else time.CLOCK_BOOTTI
 
 
 def awake_or_asleep() -> float:
-    """Seconds since some start; on macOS CLOCK_MONOTONIC counts sleep, on Linux BOOTTIME."""
+    """Return seconds since some start. On macOS CLOCK_MONOTONIC counts sleep, on Linux BOOTTIME."""
     return time.clock_gettime(_CLOCK)

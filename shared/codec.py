@@ -1,4 +1,4 @@
-"""JSON in, JSON out: decoding returns a message or raises one `DecodeError`."""
+"""Messages as JSON: decoding returns a message or raises one `DecodeError`."""
 
 from typing import Any, TypeVar
 
@@ -23,24 +23,24 @@ class InternalMessage(BaseModel):
 
 
 class InternalPart(BaseModel):
-    """Base of what stands inside an internal message."""
+    """Base of the objects inside internal messages."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 def encode(message: BaseModel) -> bytes:
-    """The message as JSON; fields that are None are left out."""
+    """Return the message as JSON, without the fields that are None."""
     return message.__pydantic_serializer__.to_json(message, exclude_none=True)
 
 
 def decode(kind: type[M], payload: bytes) -> M:
-    """The message that `payload` holds.
+    """Return the message in `payload`.
 
-    Whether unknown fields are ignored or refused is the kind's rule, also for what it holds:
-    a client's request inside a dispatch of a newer controller may have fields we don't know.
+    The config of `kind` says whether unknown fields are ignored or rejected, nested ones too:
+    a client's request inside a newer controller's dispatch may have fields unknown here.
 
     Raises:
-        DecodeError: the bytes are no JSON, or not of this kind; `param` names the field.
+        DecodeError: `payload` is not JSON, or not of this kind; `param` names the field.
     """
     try:
         return kind.model_validate_json(payload, extra=kind.model_config.get("extra"))
@@ -50,10 +50,10 @@ def decode(kind: type[M], payload: bytes) -> M:
 
 
 def decode_object(payload: bytes) -> dict[str, Any]:
-    """The JSON object that `payload` holds, unchecked: for the hot path.
+    """Return the JSON object in `payload` without validation: for the hot path.
 
     Raises:
-        DecodeError: the bytes are no JSON object.
+        DecodeError: `payload` is not a JSON object.
     """
     try:
         value = orjson.loads(payload)
@@ -65,12 +65,12 @@ def decode_object(payload: bytes) -> dict[str, Any]:
 
 
 def first_problem(error: ValidationError) -> tuple[str | None, str]:
-    """Where the first problem lies, as a dotted path, and what it is.
+    """Return the dotted path of the first problem, and its description.
 
-    A check of several fields raises `ValueError("field: what is wrong")`: the path ends there.
+    A validator of several fields raises `ValueError("field: problem")`: the path ends with `field`.
     """
     problem = error.errors(include_url=False, include_input=False)[0]
-    parts = [shortened(part) for part in problem["loc"] if part != ""]  # a tag without a name
+    parts = [shortened(part) for part in problem["loc"] if part != ""]  # an unnamed tag
     message = problem["msg"]
     if problem["type"] == "extra_forbidden":
         message = "unknown field"
@@ -86,11 +86,11 @@ def first_problem(error: ValidationError) -> tuple[str | None, str]:
 
 
 def shortened(name: object, limit: int = 80) -> str:
-    """A name from outside, as far as an error shows it."""
+    """Return a name from outside, cut to what an error message shows."""
     text = str(name)
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """The JSON Schema of a message type, as `docs/schemas` keeps it."""
+    """Return the JSON Schema of a message type, as stored in `docs/schemas`."""
     return TypeAdapter(kind).json_schema()

@@ -1,27 +1,27 @@
 """The one error tree.
 
     ClusterError                  has code, message, param, retryable, retry_after_ms
-    ├── RequestError              the request itself is wrong; the same again fails again
-    │   └── InvalidRequest        one field is wrong; `param` names it
-    ├── Unavailable               nothing is wrong with the request; later or elsewhere it works
+    ├── RequestError              the request is invalid; sent again, it fails again
+    │   └── InvalidRequest        one field is invalid; `param` names it
+    ├── Unavailable               the request is valid, but cannot be served now
     ├── StreamFailed              an accepted request ended in an error message
-    │   └── StreamSilent          nothing was heard in time, or the connection is gone
-    ├── InvalidAnswer             a whole answer is no value of the schema asked for; holds it
-    ├── SettingsError             a file, variable or flag holds a bad value
-    ├── ModelError                a model cannot be found, loaded or understood
-    ├── DecodeError               bytes that are no message; holds the bytes
+    │   └── StreamSilent          no message arrived in time, or the connection is lost
+    ├── InvalidAnswer             a whole answer does not match its schema; has the text
+    ├── SettingsError             a file, variable or flag has an invalid value
+    ├── ModelError                a model cannot be found, loaded or parsed
+    ├── DecodeError               bytes that are not a message; has the bytes
     └── BusError                  the connection to NATS
         ├── BusUnreachable        no server answers
-        ├── NoResponders          nobody subscribes to the subject of a request
+        ├── NoResponders          no subscriber for the subject of a request
         ├── RequestTimedOut       a responder exists (or may) but did not answer in time
-        ├── NotPermitted          the server does not let this user say that
-        ├── NoJetStream           the server has none
-        ├── WriteConflict         somebody else has written since to what JetStream keeps
-        ├── StoreFull             no room is left for what JetStream was to keep
-        └── PayloadTooLarge       more bytes than the server takes
+        ├── NotPermitted          the server does not permit this user the subject
+        ├── NoJetStream           the server has no JetStream
+        ├── WriteConflict         another writer has changed the value in JetStream
+        ├── StoreFull             JetStream has no capacity left for the value
+        └── PayloadTooLarge       the message exceeds the server's limit
 
-Codes are the stable part: programs compare them, people read the message. All of them
-stand in `ERROR_CODES`, which `docs/wire.md` prints.
+Codes are stable: programs compare them, people read the message. `ERROR_CODES` lists all
+of them, and `docs/wire.md` prints it.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """What a code means, and whether the same request may work when sent again."""
+    """The meaning of a code, and whether the same request may succeed later."""
 
     meaning: str
     retryable: bool
@@ -40,69 +40,75 @@ class ErrorCode:
 ERROR_CODES: Mapping[str, ErrorCode] = MappingProxyType(
     {
         "invalid_request": ErrorCode("A field is missing, unknown or out of range.", False),
-        "not_supported": ErrorCode("The field is known but not served yet.", False),
-        "unauthenticated": ErrorCode("The API key is missing, or not known here.", False),
+        "not_supported": ErrorCode("The field is known but not supported yet.", False),
+        "unauthenticated": ErrorCode("The API key is missing or unknown.", False),
         "not_allowed": ErrorCode("The API key does not allow this.", False),
-        "not_permitted": ErrorCode("The NATS server does not let this user do that.", False),
+        "not_permitted": ErrorCode("The NATS server does not permit this to the user.", False),
         "rate_limit_exceeded": ErrorCode(
-            "More than the client, or its API key, may ask for; see retry_after_ms.", True
+            "The client, or its API key, exceeded its limit; see retry_after_ms.", True
         ),
-        "not_found": ErrorCode("There is nothing at this path, or under this id.", False),
-        "store_unavailable": ErrorCode("What is stored cannot be read now.", True),
-        "method_not_allowed": ErrorCode("This path does not take that method.", False),
-        "request_timeout": ErrorCode("The request did not come in whole in time.", True),
-        "headers_too_large": ErrorCode("The request has more or longer headers than taken.", False),
-        "too_many_connections": ErrorCode("The gateway has all the connections it takes.", True),
+        "not_found": ErrorCode("Nothing exists at this path, or under this id.", False),
+        "store_unavailable": ErrorCode("The store cannot be read now.", True),
+        "method_not_allowed": ErrorCode("This path does not support the method.", False),
+        "request_timeout": ErrorCode("The request did not arrive completely in time.", True),
+        "headers_too_large": ErrorCode(
+            "The request has more or longer headers than allowed.", False
+        ),
+        "too_many_connections": ErrorCode("The gateway has reached its connection limit.", True),
         "payload_too_large": ErrorCode("The request has more bytes than allowed.", False),
-        "unsupported_encoding": ErrorCode("The body is neither plain nor gzip.", False),
+        "unsupported_encoding": ErrorCode("The body is neither uncompressed nor gzip.", False),
         "reply_not_allowed": ErrorCode("The reply subject is not an inbox of this client.", False),
-        "unknown_skill": ErrorCode("cluster.yaml names no such skill.", False),
-        "unknown_model": ErrorCode("No such model, or the skill does not have it.", False),
-        "context_length_exceeded": ErrorCode("The prompt leaves no room in the context.", False),
-        "unknown_request": ErrorCode("Nobody knows a request of this id (any more).", False),
+        "unknown_skill": ErrorCode("cluster.yaml has no such skill.", False),
+        "unknown_model": ErrorCode("The model does not exist, or not in the skill.", False),
+        "context_length_exceeded": ErrorCode("The prompt leaves no context for an answer.", False),
+        "unknown_request": ErrorCode("No request with this id is known (any more).", False),
         "unknown_session": ErrorCode(
-            "What was said in this session is not known here; send the whole conversation.", False
+            "The history of this session is not stored; send the whole conversation.", False
         ),
-        "session_quota": ErrorCode("Pinned sessions would take too much.", False),
-        "request_id_conflict": ErrorCode("The same request_id came with another body.", False),
+        "session_quota": ErrorCode("Pinned sessions would exceed their quota.", False),
+        "request_id_conflict": ErrorCode("The request_id was used with another body.", False),
         "requirements_unmet": ErrorCode("No worker has the required hardware or labels.", True),
-        "no_worker": ErrorCode("No worker that could serve this is there now.", True),
+        "no_worker": ErrorCode("No worker that can serve this is available.", True),
         "model_unavailable": ErrorCode(
             "The worker does not have the model, or loading failed.", True
         ),
-        "model_in_use": ErrorCode("Requests use the model, so it is not unloaded.", True),
-        "queue_full": ErrorCode("The queue has no room; see retry_after_ms.", True),
+        "model_in_use": ErrorCode("Requests use the model, so it cannot be unloaded.", True),
+        "queue_full": ErrorCode("The queue is full; see retry_after_ms.", True),
         "circuit_open": ErrorCode(
-            "The workers that could serve this failed lately; see retry_after_ms.", True
+            "The workers that could serve this failed recently; see retry_after_ms.", True
         ),
         "memory_pressure": ErrorCode("Memory is short; see retry_after_ms.", True),
-        "draining": ErrorCode("The node is shutting down and takes nothing new.", True),
-        "not_claimed": ErrorCode("The worker takes work only of the leader that claimed it.", True),
+        "draining": ErrorCode("The node is shutting down and accepts no requests.", True),
+        "not_claimed": ErrorCode(
+            "The worker accepts work only from the leader that claimed it.", True
+        ),
         "stale_term": ErrorCode("Another controller leads now.", True),
-        "deadline_exceeded": ErrorCode("timeout_ms passed before the end.", True),
-        "worker_lost": ErrorCode("The worker that served this stopped answering.", True),
-        "engine_crashed": ErrorCode("The engine process that served this ended.", True),
+        "deadline_exceeded": ErrorCode("timeout_ms passed before the request ended.", True),
+        "worker_lost": ErrorCode("The worker that served this stopped responding.", True),
+        "engine_crashed": ErrorCode("The engine process that served this crashed.", True),
         "request_crashes_engine": ErrorCode(
-            "Two engine processes ended over this request; it is not tried again.", False
+            "Two engine processes crashed on this request; it is not retried.", False
         ),
         "request_failed": ErrorCode("The engine could not process this request.", False),
-        "no_controller": ErrorCode("Nobody takes requests on this NATS server.", True),
-        "stream_broken": ErrorCode("Messages of the stream were lost for good.", True),
+        "no_controller": ErrorCode("No controller accepts requests on this server.", True),
+        "stream_broken": ErrorCode("Messages of the stream were lost permanently.", True),
         "answer_too_large": ErrorCode(
-            "The answer has more bytes than one message may have; ask with stream: true.", False
+            "The answer exceeds the size of one message; use stream: true.", False
         ),
-        "client_gone": ErrorCode("Nobody listened to the stream any more, so it was ended.", True),
+        "client_gone": ErrorCode(
+            "The stream had no subscriber any more, so the request was ended.", True
+        ),
         "slow_consumer": ErrorCode("The client left too much of the stream unread.", True),
-        "stream_silent": ErrorCode("Nothing was heard of the stream in time.", True),
-        "disconnected": ErrorCode("The connection to NATS is gone.", True),
-        "internal_error": ErrorCode("A fault of the cluster's own; please report it.", True),
+        "stream_silent": ErrorCode("No message of the stream arrived in time.", True),
+        "disconnected": ErrorCode("The connection to NATS is lost.", True),
+        "internal_error": ErrorCode("An error inside the cluster; please report it.", True),
         "answer_incomplete": ErrorCode(
-            "The answer ended, as at max_tokens, before it was whole JSON.", False
+            "The answer ended, as at max_tokens, before its JSON was complete.", False
         ),
-        "answer_invalid": ErrorCode("The answer is no value of the schema it was asked by.", False),
-        "settings": ErrorCode("A file, variable or flag holds a bad value.", False),
-        "model": ErrorCode("A model cannot be found, loaded or understood.", False),
-        "decode": ErrorCode("The bytes are no message of this protocol.", False),
+        "answer_invalid": ErrorCode("The answer does not match the requested schema.", False),
+        "settings": ErrorCode("A file, variable or flag has an invalid value.", False),
+        "model": ErrorCode("A model cannot be found, loaded or parsed.", False),
+        "decode": ErrorCode("The bytes are not a message of this protocol.", False),
         "bus": ErrorCode("The connection to NATS failed.", True),
     }
 )
@@ -116,12 +122,12 @@ _OF_THE_REQUEST = frozenset({
 
 
 def is_of_the_request(code: str) -> bool:
-    """Whether an end lies in what was asked, or in who asked: no worker would have done better."""
+    """Whether the request or its client caused the error, so no other worker would succeed."""
     return code in _OF_THE_REQUEST
 
 
 def is_retryable(code: str) -> bool:
-    """Whether the same request may work later; False for codes of a newer version."""
+    """Whether the same request may succeed later; False for codes of a newer version."""
     return code in ERROR_CODES and ERROR_CODES[code].retryable
 
 
@@ -151,7 +157,7 @@ class RequestError(ClusterError):
 
 
 class InvalidRequest(RequestError):
-    """One field of a request is wrong; `param` is its path, for example `messages.0.role`."""
+    """One field of a request is invalid; `param` is its path, for example `messages.0.role`."""
 
 
 class Unavailable(ClusterError):
@@ -159,7 +165,7 @@ class Unavailable(ClusterError):
 
 
 class StreamFailed(ClusterError):
-    """An accepted request ended in an error; code and retryable are those of the wire."""
+    """An accepted request ended in an error; `code` and `retryable` come from its message."""
 
 
 class StreamSilent(StreamFailed):
@@ -167,10 +173,10 @@ class StreamSilent(StreamFailed):
 
 
 class InvalidAnswer(ClusterError):
-    """Raised by a client that asked for a value of a schema.
+    """Raised by a client that requested a value of a schema.
 
     Attributes:
-        text: the answer, as far as it came.
+        text: the answer, as far as it arrived.
     """
 
     code = "answer_invalid"
@@ -189,10 +195,10 @@ class ModelError(ClusterError):
 
 
 class DecodeError(ClusterError):
-    """Raised for bytes that are no message.
+    """Raised for bytes that are not a message.
 
     Attributes:
-        payload: the bytes, whole.
+        payload: all of the bytes.
     """
 
     code = "decode"

@@ -1,4 +1,4 @@
-"""The base of what comes from outside."""
+"""Base class of models of data from outside the cluster."""
 
 import re
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 
 class ExternalModel(BaseModel):
-    """Strict, and unknown fields are refused."""
+    """Strict; rejects unknown fields."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, serialize_by_alias=True
@@ -16,21 +16,21 @@ class ExternalModel(BaseModel):
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_OURS = frozenset({
+_RESERVED = frozenset({
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "messages",
     "tokenize", "tools",
 })  # fmt: skip
-"""What a chat template is given, or rendered by, that requests and settings do not choose."""
+"""Variables and options of chat templates that requests and settings cannot set."""
 
 
 def _check_variables(values: dict[str, Any]) -> dict[str, Any]:
     for name in values:
         if not _VARIABLE.fullmatch(name):
-            raise PydanticCustomError("at_key", "`{key}` is no name of a variable", {"key": name})
-        if name in _OURS:
-            raise PydanticCustomError("at_key", "`{key}` cannot be set so", {"key": name})
+            raise PydanticCustomError("at_key", "`{key}` is no valid variable name", {"key": name})
+        if name in _RESERVED:
+            raise PydanticCustomError("at_key", "`{key}` is reserved", {"key": name})
     return values
 
 
 TemplateValues = Annotated[dict[str, Any], Field(max_length=64), AfterValidator(_check_variables)]
-"""What a chat template is given beyond messages and tools, by variable."""
+"""Variables for a chat template, besides messages and tools."""

@@ -1,4 +1,4 @@
-"""Identifiers: one type per kind, how new ones are made, and which spellings are allowed."""
+"""Identifiers: one type per kind, their generation, and their allowed spellings."""
 
 import re
 import secrets
@@ -12,12 +12,12 @@ ModelId = NewType("ModelId", str)
 WorkerId = NewType("WorkerId", str)
 ControllerId = NewType("ControllerId", str)
 SessionKey = tuple[ClientName, str]
-"""Session ids are the clients' own, so only both together are unique."""
+"""Clients choose session ids, so only the pair is unique."""
 BootId = NewType("BootId", str)
-"""Names one run of a process: a restarted worker keeps its WorkerId and gets a new BootId."""
+"""One run of a process: a restarted worker keeps its WorkerId and gets a new BootId."""
 
 LOCAL_CLIENT = ClientName("local")
-"""The client's name where the server does not authenticate."""
+"""The client name on a server without authentication."""
 
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 """Names of clients, workers, controllers and skills: each is one token of a subject."""
@@ -40,7 +40,7 @@ def is_name(text: str) -> bool:
 
 
 def name_from(text: str) -> str:
-    """The nearest allowed name, for example of a host: `Ada's Mac.local` -> `Ada-s-Mac`."""
+    """Return the nearest allowed name, for example of a host: `Ada's Mac.local` -> `Ada-s-Mac`."""
     first_label = text.split(".", 1)[0]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", first_label).strip("-")[:64] or "node"
 

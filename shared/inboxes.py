@@ -1,9 +1,8 @@
-"""Who listens to a stream, and how one who left is found.
+"""The subscribers of a stream, and the detection of those that left.
 
-NATS tells only the publisher of a message with a reply subject that nobody subscribes to its
-subject (503). So now and then a message is published with a reply subject of our own. One 503
-may be false just after a subscription was made, or while a client reconnects; two in a row,
-some time apart, are not.
+NATS reports a missing subscriber (503) only to the publisher of a message with a reply subject.
+So some messages are probes: they have a reply subject of ours. One 503 may be false just after a
+subscription was made, or while a client reconnects; two in a row, some time apart, are not.
 
 Plain state with the clock passed in: no I/O.
 """
@@ -18,7 +17,7 @@ MISSES_APART_S = 0.7
 
 
 @dataclass(slots=True)
-class _Listener:
+class _Subscriber:
     inbox: str
     probed_at: float
     missed: bool = False  # since the last probe
@@ -29,45 +28,45 @@ class Inboxes:
     """The inboxes of one stream."""
 
     def __init__(self, inboxes: Sequence[str], now: float) -> None:
-        self._listeners = [_Listener(inbox, now) for inbox in dict.fromkeys(inboxes)]
+        self._subscribers = [_Subscriber(inbox, now) for inbox in dict.fromkeys(inboxes)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter([listener.inbox for listener in self._listeners])
+        return iter([subscriber.inbox for subscriber in self._subscribers])
 
     def __len__(self) -> int:
-        return len(self._listeners)
+        return len(self._subscribers)
 
     def add(self, inbox: str, now: float) -> None:
-        """One more; the oldest goes when there are too many."""
+        """Add an inbox; above `MAX_INBOXES` the oldest is removed."""
         if inbox not in self:
-            self._listeners.append(_Listener(inbox, now))
-            del self._listeners[:-MAX_INBOXES]
+            self._subscribers.append(_Subscriber(inbox, now))
+            del self._subscribers[:-MAX_INBOXES]
 
     def should_probe(self, inbox: str, now: float) -> bool:
-        """Whether the next message to an inbox shall be a probe; counts it as one if so."""
-        listener = self._find(inbox)
-        if listener is None or now - listener.probed_at < PROBE_INTERVAL_S:
+        """Whether the next message to an inbox must be a probe; if so, records the probe."""
+        subscriber = self._find(inbox)
+        if subscriber is None or now - subscriber.probed_at < PROBE_INTERVAL_S:
             return False
-        if not listener.missed:
-            listener.missed_since = None  # the last probe found somebody
-        listener.probed_at, listener.missed = now, False
+        if not subscriber.missed:
+            subscriber.missed_since = None  # the last probe was delivered
+        subscriber.probed_at, subscriber.missed = now, False
         return True
 
     @property
     def doubtful(self) -> bool:
-        """Whether the next message should come soon, to make sure that somebody is there."""
-        return any(listener.missed_since is not None for listener in self._listeners)
+        """Whether the next message should be sent soon, to confirm or clear a missed probe."""
+        return any(each.missed_since is not None for each in self._subscribers)
 
     def on_missed(self, inbox: str, now: float) -> None:
-        """A probe found nobody: forget the inbox if that is so for long enough."""
-        listener = self._find(inbox)
-        if listener is None:
+        """Record a probe without a subscriber; remove the inbox if that has lasted long enough."""
+        subscriber = self._find(inbox)
+        if subscriber is None:
             return
-        listener.missed = True
-        if listener.missed_since is None:
-            listener.missed_since = now
-        elif now - listener.missed_since >= MISSES_APART_S:
-            self._listeners.remove(listener)
+        subscriber.missed = True
+        if subscriber.missed_since is None:
+            subscriber.missed_since = now
+        elif now - subscriber.missed_since >= MISSES_APART_S:
+            self._subscribers.remove(subscriber)
 
-    def _find(self, inbox: str) -> _Listener | None:
-        return next((each for each in self._listeners if each.inbox == inbox), None)
+    def _find(self, inbox: str) -> _Subscriber | None:
+        return next((each for each in self._subscribers if each.inbox == inbox), None)

@@ -1,4 +1,4 @@
-"""A log on disk that somebody else rotates."""
+"""A log file that an external tool rotates."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ from shared.errors import SettingsError
 
 
 class LogFile:
-    """Lines at the end of a file. Where somebody renames or removes it, as newsyslog does, the
-    next lines begin a new one: nobody need be told."""
+    """Appends lines to a file. If the file is renamed or removed, as newsyslog does, the next
+    lines go to a new file: rotation needs no signal."""
 
     def __init__(self, path: Path) -> None:
         """
         Raises:
-            SettingsError: nothing can be written there.
+            SettingsError: the file cannot be opened for writing.
         """
         self._path = path
         try:
@@ -30,15 +30,15 @@ class LogFile:
             OSError: the disk is full, or the folder is gone.
         """
         if self._renamed():
-            anew = self._open()
+            descriptor = self._open()
             os.close(self._descriptor)
-            self._descriptor = anew
+            self._descriptor = descriptor
         rest = memoryview(lines)
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
 
     def flush(self) -> None:
-        """All that was written is there already."""
+        """Do nothing: `write` does not buffer."""
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

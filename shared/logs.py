@@ -1,6 +1,6 @@
-"""Structured logs: to stderr for people or as JSON lines, and over NATS for `cluster logs`.
+"""Structured logs: to stderr as text or JSON lines, and over NATS for `cluster logs`.
 
-A line's fields come from `extra={"request_id": ..., "model": ...}`; `FIELDS` lists them.
+The fields of a record come from `extra={"request_id": ..., "model": ...}`; `FIELDS` lists them.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from shared.settings.tree import LoggingSettings
 from shared.version import PROTOCOL
 
 FIELDS = ("request_id", "client", "model", "worker", "controller", "attempt", "engine", "code")
-_KEPT_RECORDS = 1000
+_MAX_RECORDS = 1000
 _PUBLISH_INTERVAL_S = 0.2
 _LEVELS: dict[int, LogLevel] = {
     logging.DEBUG: "debug",
@@ -37,8 +37,8 @@ _LEVELS: dict[int, LogLevel] = {
 }
 
 
-class Out(Protocol):
-    """Where lines go."""
+class LogOutput(Protocol):
+    """A destination of log lines."""
 
     def write(self, lines: bytes, /) -> object: ...
 
@@ -46,7 +46,7 @@ class Out(Protocol):
 
 
 class LogLine(NamedTuple):
-    """A line of the logging library as a `LogRecord` in JSON."""
+    """A record of `logging`, encoded as the JSON of a `LogRecord`."""
 
     kind: str
     request_id: str | None
@@ -54,19 +54,19 @@ class LogLine(NamedTuple):
 
 
 class LogStore(logging.Handler):
-    """Keeps the last records, and publishes new ones once a bus is there.
+    """Stores the latest records, and publishes new ones once it has a bus.
 
     Args:
-        out: where each is also written, as a line.
+        out: also gets each record, as a line.
     """
 
-    def __init__(self, kind: str, identity: str, out: Out | None = None) -> None:
+    def __init__(self, kind: str, identity: str, out: LogOutput | None = None) -> None:
         super().__init__()
         self._kind = kind
         self._id = identity
         self._out = out
-        self._lines: deque[LogLine] = deque(maxlen=_KEPT_RECORDS)
-        self._unsent: deque[LogLine] = deque(maxlen=_KEPT_RECORDS)
+        self._lines: deque[LogLine] = deque(maxlen=_MAX_RECORDS)
+        self._unsent: deque[LogLine] = deque(maxlen=_MAX_RECORDS)
         self._unwritten: list[bytes] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -81,9 +81,8 @@ class LogStore(logging.Handler):
             self.handleError(record)
 
     def _write_soon(self, level: int) -> None:
-        """At once what is no routine, and what no event loop logs; else all that the loop logs
-        before it waits again in one go: one write for each line was a fifth of what a line costs.
-        """
+        """Write warnings and records from outside an event loop at once. Other records are written
+        together before the loop waits again: a write per line was a fifth of a line's cost."""
         if level < logging.WARNING:
             try:
                 loop = asyncio.get_running_loop()
@@ -96,7 +95,7 @@ class LogStore(logging.Handler):
         self.flush()
 
     def flush(self) -> None:
-        """Write what is not written yet."""
+        """Write the buffered lines."""
         self.acquire()
         try:
             if self._unwritten and self._out is not None:
@@ -107,7 +106,7 @@ class LogStore(logging.Handler):
             self.release()
 
     async def answer(self, bus: Bus) -> None:
-        """Answer questions for recent records."""
+        """Answer queries for recent records."""
 
         async def handle(message: BusMessage) -> None:
             if not message.reply:
@@ -117,22 +116,22 @@ class LogStore(logging.Handler):
             except DecodeError:
                 return
             matching = [line for line in self._lines if query.request_id in (None, line.request_id)]
-            told = matching[max(0, len(matching) - query.limit) :]
-            records = [orjson.Fragment(line.body) for line in told]
+            latest = matching[max(0, len(matching) - query.limit) :]
+            records = [orjson.Fragment(line.body) for line in latest]
             answer = orjson.dumps({"protocol": PROTOCOL, "records": records})
             await bus.publish(message.reply, answer)
 
         await bus.subscribe(subjects.RECENT_LOGS, handle)
 
     async def run(self, bus: Bus) -> None:
-        """Publish what is logged, a few times a second, until cancelled."""
+        """Publish new records a few times a second, until cancelled."""
         while True:
             await asyncio.sleep(_PUBLISH_INTERVAL_S)
             await self.publish_new(bus)
 
     async def publish_new(self, bus: Bus) -> None:
-        """Publish what was logged since the last call. Drops it when NATS is away: `answer`
-        still has it."""
+        """Publish the records since the last call. Drops them while NATS is unreachable: `answer`
+        still returns them."""
         while self._unsent:
             line = self._unsent.popleft()
             try:
@@ -142,10 +141,10 @@ class LogStore(logging.Handler):
 
 
 def set_up_logging(settings: LoggingSettings, kind: str, identity: str) -> LogStore:
-    """Configure the root logger of a service; call once, first thing."""
+    """Configure the root logger of a service; call once, before anything is logged."""
     text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
     file = LogFile(Path(settings.file).expanduser()) if settings.file is not None else None
-    logging._srcfile = None  # no line shows where it was written
+    logging._srcfile = None  # no handler prints the source location
     logging.setLogRecordFactory(_Record)
     store = LogStore(kind, identity, file or (None if text else sys.stderr.buffer))
     root = logging.getLogger()
@@ -157,13 +156,13 @@ def set_up_logging(settings: LoggingSettings, kind: str, identity: str) -> LogSt
 
 
 def log_line(record: logging.LogRecord, kind: str, identity: str) -> LogLine:
-    """Our record of a line of the logging library."""
+    """Return a record of `logging` as a `LogLine`."""
     message = record.getMessage()
     if record.exc_info:
         message = f"{message}\n{logging.Formatter().formatException(record.exc_info)}"
-    told = record.__dict__
-    fields = {name: value for name in FIELDS if (value := told.get(name)) is not None}
-    kind = told.get("kind", kind)
+    attributes = record.__dict__
+    fields = {name: value for name in FIELDS if (value := attributes.get(name)) is not None}
+    kind = attributes.get("kind", kind)
     entry = {
         "time": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03}+00:00",
         "level": _LEVELS.get(record.levelno, "info"),
@@ -177,21 +176,21 @@ def log_line(record: logging.LogRecord, kind: str, identity: str) -> LogLine:
 
 @lru_cache(maxsize=1)
 def _second(since_epoch: int) -> str:
-    """ISO 8601, without a zone; many lines have the same."""
+    """Return ISO 8601 without a zone; cached, because many lines share a second."""
     return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _json(entry: Mapping[str, object]) -> bytes:
     try:
         return orjson.dumps(entry, default=str)
-    except orjson.JSONEncodeError:  # half of a character that takes two in UTF-16
+    except orjson.JSONEncodeError:  # a lone surrogate
         message = str(entry["message"]).encode(errors="backslashreplace").decode()
         return orjson.dumps({**entry, "message": message}, default=str)
 
 
 class _Record(logging.LogRecord):
-    """A line as the logging library makes it, without what no handler here shows: which process,
-    thread and file it comes from. A controller logs thousands in a second."""
+    """A record without process, thread and source file, which no handler here prints: a controller
+    logs thousands of lines per second."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""A bounded queue with priorities, first in first out within each: of workers and controllers.
+"""A bounded priority queue, first in first out per priority, for workers and controllers.
 
-A request that has waited long is promoted to the next level, so that none starves; a request that
-shares a prefix with what runs may overtake its equals, but not the same one often. A plain data
-structure: decisions only, no clock, no I/O.
+A request that has waited long is promoted to the next level, so that none starves. A request that
+shares a prefix with running requests may overtake others of its level, but each only a few times.
+A plain data structure: no clock, no I/O.
 
-Requests of one kind share a lane in their level. A kind for which there is no slot is asked about
-once, however many of its requests wait: the cost of a look depends on the kinds, not on the depth.
+Requests of one kind share a lane in their level. Each kind is checked for admission once, however
+many of its requests wait: the cost of `pop` depends on the number of kinds, not on the depth.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from heapq import merge
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.priorities import PRIORITIES, Priority
 
 _LOOKAHEAD = 8
 _MAX_OVERTAKEN = 4
@@ -37,14 +37,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(slots=True, eq=False)
-class _Place(Generic[Q, K]):
-    """The position of a request.
+class _Entry(Generic[Q, K]):
+    """A queued request.
 
     Attributes:
-        level: the present one, after promotions.
-        order: counts up, in the order in which requests came to their present level.
-        since: when it came to that level.
-        overtaken: how many equals went first.
+        level: the current one, after promotions.
+        order: counts up, in the order in which requests entered their current level.
+        since: when it entered that level.
+        overtaken: how many later requests of its level went first.
     """
 
     request: Q
@@ -55,20 +55,20 @@ class _Place(Generic[Q, K]):
     overtaken: int = 0
 
 
-_Lane = dict[int, _Place[Q, K]]
-"""Requests of one level and kind by their `order`, which is the order of insertion, too."""
+_Lane = dict[int, _Entry[Q, K]]
+"""Entries of one level and kind by their `order`, which is also the order of insertion."""
 _in_order = attrgetter("order")
 
 
 class PriorityQueue(Generic[Q, K]):
-    """Requests that wait for a batch slot, each of them queued once.
+    """Requests that wait for a batch slot, each queued once.
 
     Args:
         kind: requests of one kind are admissible together. The kind of a request never changes.
-        levels: how many priorities differ; the lower ones share the last level.
+        levels: number of priority levels; the lower priorities share the last one.
         promote_after_s: a request that has waited this long in a level is promoted to the next.
-        reject_when_full: whether a full queue refuses the new request; else it drops the newest
-            request of the lowest priority.
+        reject_when_full: whether a full queue rejects the new request; otherwise it drops the
+            newest request of the lowest priority.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PriorityQueue(Generic[Q, K]):
         self._reject_when_full = reject_when_full
         self._kind = kind
         self._lanes: list[dict[K, _Lane[Q, K]]] = [{} for _ in range(levels)]
-        self._arrived: dict[Priority, dict[Q, _Place[Q, K]]] = {level: {} for level in PRIORITIES}
+        self._arrived: dict[Priority, dict[Q, _Entry[Q, K]]] = {level: {} for level in PRIORITIES}
         self._orders = itertools.count()
 
     def configure(
@@ -95,7 +95,7 @@ class PriorityQueue(Generic[Q, K]):
         promote_after_s: float | None = None,
         reject_when_full: bool | None = None,
     ) -> None:
-        """Change the limits that are given; queued requests stay."""
+        """Change the given limits; queued requests stay."""
         self.max_depth = max_depth
         if promote_after_s is not None:
             self._promote_after_s = promote_after_s
@@ -106,11 +106,11 @@ class PriorityQueue(Generic[Q, K]):
         return sum(map(len, self._arrived.values()))
 
     def __iter__(self) -> Iterator[Q]:
-        """In the order of their turns."""
+        """Iterate in queue order."""
         return self.ahead_of(PRIORITIES[-1])
 
     def room(self, level: Priority) -> int:
-        """How many more requests of a priority fit in."""
+        """Return how many more requests of a priority fit in."""
         if self._reject_when_full:
             reserved = self._level_of(level) * (self.max_depth // _RESERVED_SHARE)
             return max(0, self.max_depth - reserved - len(self))
@@ -118,28 +118,28 @@ class PriorityQueue(Generic[Q, K]):
         return self.max_depth - len(self) + sum(len(self._arrived[each]) for each in lower)
 
     def ahead_of(self, level: Priority) -> Iterator[Q]:
-        """The requests that go before a new one of a priority."""
+        """Return the requests that go before a new one of a priority."""
         upto = self._level_of(level)
         levels = (self._candidates(each) for each in range(upto + 1))
-        return (place.request for places in levels for place in places)
+        return (entry.request for entries in levels for entry in entries)
 
     def push(self, request: Q, now: float) -> Q | None:
-        """Queue a request behind its equals.
+        """Queue a request behind the others of its priority.
 
         Returns:
-            The request that the full queue drops: this one, or one that was queued. None if it
-            had room.
+            The request that the full queue drops: this one, or a queued one. None if the queue
+            had capacity.
         """
         if self.room(request.level) <= 0:
             return request
-        loser = self._least() if len(self) >= self.max_depth else None
-        if loser is not None:
-            self.remove(loser)
+        dropped = self._lowest() if len(self) >= self.max_depth else None
+        if dropped is not None:
+            self.remove(dropped)
         level = self._level_of(request.level)
-        place = _Place(request, self._kind(request), level, next(self._orders), now)
-        self._arrived[request.level][request] = place
-        self._enter(place)
-        return loser
+        entry = _Entry(request, self._kind(request), level, next(self._orders), now)
+        self._arrived[request.level][request] = entry
+        self._insert(entry)
+        return dropped
 
     def pop(
         self,
@@ -147,20 +147,20 @@ class PriorityQueue(Generic[Q, K]):
         ready: Callable[[Q], bool] = lambda _: True,
         affinity: Callable[[Q], int] = lambda _: 0,
     ) -> Q | None:
-        """Take the next request of an admissible kind that is ready; None when there is none.
+        """Remove and return the next ready request of an admissible kind, or None.
 
         Args:
             admissible: called once for each kind in a level.
             ready: called for one request after another until enough are ready.
-            affinity: how much a request shares with what runs; more is better.
+            affinity: how much a request shares with running requests; more is better.
         """
         for level in range(len(self._lanes)):
             candidates = self._candidates(level, admissible, ready)
-            places = list(itertools.islice(candidates, _LOOKAHEAD))
-            if places:
-                chosen = _preferred(places, affinity)
-                for place in places[: places.index(chosen)]:
-                    place.overtaken += 1
+            entries = list(itertools.islice(candidates, _LOOKAHEAD))
+            if entries:
+                chosen = _preferred(entries, affinity)
+                for entry in entries[: entries.index(chosen)]:
+                    entry.overtaken += 1
                 self.remove(chosen.request)
                 return chosen.request
         return None
@@ -171,38 +171,38 @@ class PriorityQueue(Generic[Q, K]):
         ready: Callable[[Q], bool] = lambda _: True,
         affinity: Callable[[Q], int] = lambda _: 0,
     ) -> Iterator[Q]:
-        """The requests in the order in which `pop` would take them now. Lazy: the queue must not
-        change meanwhile."""
+        """Yield the requests in the order in which `pop` would return them now. Lazy: the queue
+        must not change meanwhile."""
         for level in range(len(self._lanes)):
             candidates = self._candidates(level, admissible, ready)
-            places = list(itertools.islice(candidates, _LOOKAHEAD))
-            while places:
-                chosen = _preferred(places, affinity)
-                places.remove(chosen)
-                places += itertools.islice(candidates, 1)
+            entries = list(itertools.islice(candidates, _LOOKAHEAD))
+            while entries:
+                chosen = _preferred(entries, affinity)
+                entries.remove(chosen)
+                entries += itertools.islice(candidates, 1)
                 yield chosen.request
 
     def promote(self, now: float) -> list[Q]:
-        """Promote the requests that have waited long; returns them."""
-        risen: list[Q] = []
+        """Promote the requests that have waited long, and return them."""
+        promoted: list[Q] = []
         for level, lanes in enumerate(self._lanes[1:], start=1):
             while lanes:
                 first = min((next(iter(lane.values())) for lane in lanes.values()), key=_in_order)
                 if now - first.since < self._promote_after_s:
                     break
-                self._leave(first)
+                self._unlink(first)
                 first.level, first.order = level - 1, next(self._orders)
                 first.since, first.overtaken = now, 0
-                self._enter(first)
-                risen.append(first.request)
-        return risen
+                self._insert(first)
+                promoted.append(first.request)
+        return promoted
 
     def remove(self, request: Q) -> bool:
-        """Remove a request; False when it is not queued."""
-        place = self._arrived[request.level].pop(request, None)
-        if place is None:
+        """Remove a request; return False if it is not queued."""
+        entry = self._arrived[request.level].pop(request, None)
+        if entry is None:
             return False
-        self._leave(place)
+        self._unlink(entry)
         return True
 
     def _candidates(
@@ -210,32 +210,32 @@ class PriorityQueue(Generic[Q, K]):
         level: int,
         admissible: Callable[[K], bool] = lambda _: True,
         ready: Callable[[Q], bool] = lambda _: True,
-    ) -> Iterator[_Place[Q, K]]:
-        """The places of one level, in order."""
+    ) -> Iterator[_Entry[Q, K]]:
+        """Return the entries of one level, in order."""
         lanes = [lane.values() for kind, lane in self._lanes[level].items() if admissible(kind)]
-        return (place for place in merge(*lanes, key=_in_order) if ready(place.request))
+        return (entry for entry in merge(*lanes, key=_in_order) if ready(entry.request))
 
-    def _enter(self, place: _Place[Q, K]) -> None:
-        self._lanes[place.level].setdefault(place.kind, {})[place.order] = place
+    def _insert(self, entry: _Entry[Q, K]) -> None:
+        self._lanes[entry.level].setdefault(entry.kind, {})[entry.order] = entry
 
-    def _leave(self, place: _Place[Q, K]) -> None:
-        lanes = self._lanes[place.level]
-        del lanes[place.kind][place.order]
-        if not lanes[place.kind]:
-            del lanes[place.kind]
+    def _unlink(self, entry: _Entry[Q, K]) -> None:
+        lanes = self._lanes[entry.level]
+        del lanes[entry.kind][entry.order]
+        if not lanes[entry.kind]:
+            del lanes[entry.kind]
 
     def _level_of(self, level: Priority) -> int:
         return min(PRIORITIES.index(level), len(self._lanes) - 1)
 
-    def _least(self) -> Q:
-        """The newest of the lowest priority."""
+    def _lowest(self) -> Q:
+        """Return the newest request of the lowest priority."""
         return next(next(reversed(each)) for each in reversed(self._arrived.values()) if each)
 
 
-def _preferred(places: list[_Place[Q, K]], affinity: Callable[[Q], int]) -> _Place[Q, K]:
-    """The one that shares most, unless it would overtake one that was overtaken too often."""
+def _preferred(entries: list[_Entry[Q, K]], affinity: Callable[[Q], int]) -> _Entry[Q, K]:
+    """Return the entry of highest affinity that overtakes none that was overtaken too often."""
     allowed = 1 + next(
-        (at for at, place in enumerate(places) if place.overtaken >= _MAX_OVERTAKEN),
-        len(places),
+        (at for at, entry in enumerate(entries) if entry.overtaken >= _MAX_OVERTAKEN),
+        len(entries),
     )
-    return max(places[:allowed], key=lambda place: affinity(place.request))
+    return max(entries[:allowed], key=lambda entry: affinity(entry.request))

@@ -1,4 +1,4 @@
-"""What every long-running command does around its work: loop, signals, parent's death."""
+"""The frame of every long-running command: event loop, signals, death of the parent."""
 
 import asyncio
 import logging
@@ -19,11 +19,11 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 PARENT_VARIABLE = "CLUSTER_PARENT_PIPE"
-"""Set to 1 by a parent that holds the other end of our stdin: its end means the parent died."""
+"""Set to 1 by a parent process that holds the other end of our stdin: EOF means that it died."""
 
 
 class StopRequest:
-    """Set when the process shall end. `in_haste`: nobody waits for a graceful end."""
+    """Set when the process must stop. `in_haste`: without draining."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -42,7 +42,7 @@ class StopRequest:
 
 
 async def unless_stopped(stop: StopRequest, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`, or None when a stop was requested before it was there."""
+    """Return the result of `work`, or None if a stop was requested first."""
     task = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stop.wait())
     try:
@@ -60,10 +60,10 @@ async def run_on_bus(
     name: str,
     work: Callable[[Bus], Awaitable[None]],
 ) -> int:
-    """Connect, however long that takes, run `work`, and close; 0 also when stopped before.
+    """Connect, however long that takes, run `work`, and close. Returns 0, also if stopped earlier.
 
     Args:
-        role: worker, controller or gateway; answers come to inboxes of that role and name.
+        role: worker, controller or gateway; role and name prefix the inboxes.
     """
     prefix = subjects.inbox_prefix(role, name)
     connecting = Bus.connect(settings, name=f"{role} {name}", inbox_prefix=prefix)
@@ -80,7 +80,7 @@ async def run_on_bus(
 def run_service(work: Callable[[StopRequest], Awaitable[int]]) -> int:
     """Run `work` until it returns its exit status.
 
-    SIGTERM and SIGINT ask it to stop; a second one ends the process at once.
+    SIGTERM and SIGINT request a stop; a second signal exits immediately.
     """
 
     async def supervise() -> int:
@@ -108,7 +108,7 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, stop: StopRequest) -> None:
     def on_readable() -> None:
         if not os.read(descriptor, 1024):
             loop.remove_reader(descriptor)
-            logger.warning("the parent process is gone; stopping")
+            logger.warning("the parent process exited; stopping")
             stop.request(in_haste=True)
 
     loop.add_reader(descriptor, on_readable)

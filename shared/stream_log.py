@@ -1,4 +1,4 @@
-"""What a stream has said, so that it can be said again: to who missed some, or came late."""
+"""The outputs of a stream, for clients that missed some or subscribed late."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ _LOGPROB_BYTES = 100
 
 
 class StreamLog:
-    """The outputs of all choices, each choice's in order.
+    """The outputs of all choices, those of each choice in order.
 
-    Bounded where they only serve to be sent again: then the oldest go first.
+    With `max_bytes` the oldest outputs are dropped: then the log only serves resends.
 
     Attributes:
-        whole: nothing went.
+        whole: no output was dropped.
     """
 
     def __init__(self, choices: int, *, max_bytes: int | None = MAX_BYTES) -> None:
@@ -36,7 +36,7 @@ class StreamLog:
             self.whole = False
 
     def since(self, choice: int | None, index: int) -> Iterator[ChoiceOutput]:
-        """The outputs with something at or after a token index: of one choice, or of all."""
+        """Yield the outputs that reach a token index or end a choice: of one choice, or of all."""
         for number, outputs in enumerate(self._outputs):
             if choice in (None, number):
                 for output in outputs:
@@ -45,12 +45,12 @@ class StreamLog:
                         yield output
 
     def joined(self) -> tuple[ChoiceOutput, ...]:
-        """Every choice whole; each has at least one output."""
+        """Return each choice as one output; each must have at least one."""
         return tuple(ChoiceOutput.joined(outputs) for outputs in self._outputs)
 
 
 def _size(output: ChoiceOutput) -> int:
-    """About the bytes that an output takes in memory."""
+    """Return the approximate size of an output in memory, in bytes."""
     logprobs = sum(1 + len(entry.get("top", ())) for entry in output.logprobs or ())
     return (
         _OUTPUT_BYTES

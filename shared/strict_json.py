@@ -1,13 +1,13 @@
-"""JSON from outside, to the letter: no `NaN`, and whole numbers of any length."""
+"""Strict parsing of JSON from outside: no `NaN`, and integers of any length."""
 
 import json
 from typing import Any
 
 
 def strict_json(text: str) -> Any:
-    """Raises ValueError or RecursionError for what is no JSON, `NaN` among it."""
-    return json.loads(text, parse_constant=_refuse)
+    """Parse JSON; raises ValueError or RecursionError if it is invalid, or has a `NaN`."""
+    return json.loads(text, parse_constant=_reject)
 
 
-def _refuse(constant: str) -> None:
+def _reject(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")

@@ -1,6 +1,6 @@
-"""Every subject of the cluster: who publishes on it, who listens, and what it carries.
+"""Every subject of the cluster, with its publisher, its subscriber and its message type.
 
-`SUBJECTS` is the one table; `docs/wire.md` prints it and tests hold the functions below to it.
+`SUBJECTS` is the one table; `docs/wire.md` prints it, and tests check the functions below with it.
 """
 
 import re
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from shared.ids import BootId, ClientName, ControllerId, SkillName, WorkerId
 
 INBOX_PREFIX = "_INBOX"
-"""Of the inboxes in which clients hear; each has its own name behind it."""
+"""Prefix of the inboxes of clients, followed by the name of the client."""
 INTERNAL_INBOX_PREFIX = "_MLX"
-"""Of the inboxes of everybody else; there no client can hear, where the server authenticates."""
+"""Prefix of all other inboxes; a server with authentication lets no client subscribe to them."""
 _LITERAL = re.compile(r"[^ *>\t\r\n.]+(\.[^ *>\t\r\n.]+)*")
-"""A subject without wildcards and empty tokens."""
+"""A subject without wildcards or empty tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ SUBJECTS: tuple[Subject, ...] = (
             "InferenceRequest", "RouteAnswer"),
     Subject("mlx.stream.<worker>.<client>.resend", "client", "worker",
             "ResendQuery", "ResendState, then the chunks"),
-    Subject("mlx.controller.<controller>.transfer", "the leader that leaves", "the next leader",
+    Subject("mlx.controller.<controller>.transfer", "the leader that shuts down", "the next leader",
             "Transfer", "TransferReply"),
     Subject("mlx.worker.<worker>.infer", "the leader", "worker", "DispatchBatch", "DispatchReply"),
     Subject("mlx.worker.<worker>.control.<verb>", "operator, controller", "worker",
@@ -53,9 +53,9 @@ SUBJECTS: tuple[Subject, ...] = (
             "LeaseRecord", "PubAck"),
     Subject("mlx.rollout.<verb>", "operator", "every controller; the leader answers",
             "RolloutOrder", "RolloutReply"),
-    Subject("$KV.mlx_rollout.state", "leading controller", "JetStream, all controllers",
+    Subject("$KV.mlx_rollout.state", "the leader", "JetStream, all controllers",
             "RolloutState", "PubAck"),
-    Subject("$KV.mlx_rollout.version.<number>", "leading controller", "JetStream",
+    Subject("$KV.mlx_rollout.version.<number>", "the leader", "JetStream",
             "Version", "PubAck"),
     Subject("mlx.health.controller", "anyone", "every controller", "empty", "ControllerHealth"),
     Subject("mlx.health.controller.<controller>", "anyone", "controller",
@@ -79,39 +79,39 @@ RECENT_LOGS = "mlx.logs.recent"
 FIND_FILES = "mlx.files.find"
 LEADER_BUCKET = "mlx_leader"
 LEADER_KEY = "controller"
-"""What JetStream keeps of who leads: a bucket of its own, because the lease counts its sequence."""
+"""The leader's lease: in a bucket of its own, because the lease uses the bucket's sequence."""
 
 ROLLOUT_BUCKET = "mlx_rollout"
 ROLLOUT_KEY = "state"
-"""What JetStream keeps of what is rolled out; the versions stand beside it."""
+"""The state of roll-outs; the bucket also has the versions of cluster.yaml."""
 
 
 RESPONSES_BUCKET = "mlx_responses"
-"""What JetStream keeps of what gateways have stored for their clients: an object store."""
+"""The object store of the responses that gateways store for their clients."""
 
 
 def rollout_version(number: int) -> str:
-    """The key in the bucket of roll-outs."""
+    """Return the key of a version in the bucket of roll-outs."""
     return f"version.{number}"
 
 
 def kept(bucket: str, key: str) -> str:
-    """What JetStream keeps in a bucket under a key."""
+    """Return the subject of a key in a JetStream bucket."""
     return f"$KV.{bucket}.{key}"
 
 
 def jetstream(verb: str, bucket: str) -> str:
-    """The server's own subject for a verb about the stream of a bucket."""
+    """Return the subject of JetStream's API for a verb on the stream of a KV bucket."""
     return f"$JS.API.STREAM.{verb}.KV_{bucket}"
 
 
 def stored_objects(bucket: str) -> str:
-    """Where the chunks and descriptions of an object store's values go."""
+    """Return the subjects of the chunks and metadata in an object store."""
     return f"$O.{bucket}.>"
 
 
 def object_stream(verb: str, bucket: str) -> str:
-    """As `jetstream`, of an object store."""
+    """As `jetstream`, for an object store."""
     return f"$JS.API.STREAM.{verb}.OBJ_{bucket}"
 
 
@@ -124,7 +124,7 @@ def route(client: ClientName, skill: SkillName) -> str:
 
 
 def parse_infer(subject: str) -> tuple[ClientName, SkillName]:
-    """The client and skill that an `mlx.infer.<client>.<skill>`, or `mlx.route...`, names."""
+    """Return client and skill of `mlx.infer.<client>.<skill>` or `mlx.route.<client>.<skill>`."""
     _, _, client, skill = subject.split(".")
     return ClientName(client), SkillName(skill)
 
@@ -134,18 +134,18 @@ def request(client: ClientName, verb: str) -> str:
 
 
 def parse_request(subject: str) -> tuple[ClientName, str]:
-    """The client and verb that an `mlx.request.<client>.<verb>` names."""
+    """Return client and verb of `mlx.request.<client>.<verb>`."""
     _, _, client, verb = subject.split(".")
     return ClientName(client), verb
 
 
 def resend_all(worker: WorkerId) -> str:
-    """The `resend` of every client's streams on one worker."""
+    """Return the subject of the resend queries of all clients to a worker."""
     return f"mlx.stream.{worker}.*.resend"
 
 
 def parse_resend(subject: str) -> ClientName:
-    """The client that an `mlx.stream.<worker>.<client>.resend` names."""
+    """Return the client of `mlx.stream.<worker>.<client>.resend`."""
     return ClientName(subject.split(".")[3])
 
 
@@ -166,7 +166,7 @@ def worker_control(worker: WorkerId, verb: str) -> str:
 
 
 def parse_worker_control(subject: str) -> str:
-    """The verb that an `mlx.worker.<worker>.control.<verb>` names."""
+    """Return the verb of `mlx.worker.<worker>.control.<verb>`."""
     return subject.rsplit(".", 1)[1]
 
 
@@ -207,22 +207,22 @@ def log(kind: str, identity: str) -> str:
 
 
 def inbox_prefix(role: str, name: str) -> str:
-    """Under which somebody hears answers."""
+    """Return the prefix of the inboxes of a user."""
     if role == "client":
         return f"{INBOX_PREFIX}.{name}"
     return f"{INTERNAL_INBOX_PREFIX}.{role}.{name}"
 
 
 def is_any_inbox(subject: str) -> bool:
-    """Whether it is the inbox of anybody. Answers go nowhere else: on a subject of the cluster an
-    answer would be an order, given with the permissions of who answers."""
+    """Whether `subject` is an inbox. Replies go to inboxes only: on a subject of the cluster a
+    reply would be an order, with the permissions of the process that replies."""
     inboxes = subject.startswith((f"{INBOX_PREFIX}.", f"{INTERNAL_INBOX_PREFIX}."))
     return inboxes and _LITERAL.fullmatch(subject) is not None
 
 
 def may_hear(subject: str, client: ClientName, *, strict: bool) -> bool:
-    """Whether the answer to a question in the name of a client may be sent to `subject`: an inbox
-    of its own, or of one of the cluster's own processes, which ask in the name of many."""
+    """Whether the reply to a client's query may be sent to `subject`: an inbox of the client, or
+    of a process of the cluster, which sends queries for many clients."""
     if subject.startswith(f"{INTERNAL_INBOX_PREFIX}."):
         return is_any_inbox(subject)
     return is_inbox(subject, client, strict=strict)

@@ -1,4 +1,4 @@
-"""Tasks that nobody waits for, kept until they are done."""
+"""Background tasks, referenced until they are done."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tasks:
-    """Runs coroutines beside everything else; one that fails is logged."""
+    """Runs coroutines in the background, and logs those that fail."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
@@ -19,7 +19,7 @@ class Tasks:
         task.add_done_callback(self._done)
 
     async def end(self) -> None:
-        """Cancel those that run, and wait until they are done."""
+        """Cancel the running tasks, and wait until they are done."""
         running = list(self._running)
         for task in running:
             task.cancel()

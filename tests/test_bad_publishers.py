@@ -97,6 +97,6 @@ async def test_the_client_library_refuses_what_is_too_large_before_sending_it(
         with pytest.raises(InvalidRequest) as caught:
             cluster.stream(prompt="x" * size_bytes)
         assert caught.value.code == "payload_too_large"
-        assert f"this cluster takes {MAX_PAYLOAD_BYTES // 4}" in caught.value.message
+        assert f"this cluster accepts {MAX_PAYLOAD_BYTES // 4}" in caught.value.message
         answer = await cluster.generate(prompt="x", max_tokens=3)
         assert len(answer.token_ids) <= 3

@@ -25,10 +25,12 @@ from shared.messages.control import (
     ResendState,
 )
 from shared.messages.dispatch import DispatchBatch, DispatchReply, Transfer
-from shared.messages.events import ControllerEvent, RequestEvents, WorkerEvent
+from shared.messages.events import ControllerEvent, WorkerEvent
 from shared.messages.health import ClusterHealth, ControllerHealth, WorkerHealth
 from shared.messages.logs import LogRecord, RecentLogs, RecentLogsQuery
-from shared.messages.request import Claims, InferenceRequest, parse_request
+from shared.messages.request import InferenceRequest
+from shared.messages.request_events import RequestEvents
+from shared.messages.request_parsing import Claims, parse_request
 from shared.messages.rollout import RolloutReply, RolloutState, Version
 from tests.bad_values import Shape
 from tests.random_json import near, random_value

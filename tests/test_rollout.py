@@ -15,7 +15,6 @@ import pytest
 
 from shared.client import Cluster, connect
 from shared.errors import Unavailable
-from shared.messages.events import WorkerReport
 from shared.messages.rollout import (
     ApplyRollout,
     RollBack,
@@ -24,6 +23,7 @@ from shared.messages.rollout import (
     RolloutState,
     ShowRollout,
 )
+from shared.messages.worker_report import WorkerReport
 from shared.settings.controller import RolloutSettings as Settings
 from tests.faults.asks import ENDLESS, Ask
 from tests.faults.load import Load, answers_alone, assert_exact

@@ -14,7 +14,19 @@ from pydantic import BaseModel
 
 from shared.codec import json_schema
 from shared.errors import ERROR_CODES
-from shared.messages import control, dispatch, events, files, health, logs, request, rollout, routes
+from shared.messages import (
+    control,
+    dispatch,
+    events,
+    files,
+    health,
+    lease,
+    logs,
+    request,
+    request_events,
+    rollout,
+    routes,
+)
 from shared.subjects import SUBJECTS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -61,8 +73,8 @@ MESSAGES: tuple[type[BaseModel], ...] = (
     events.WorkerEvent,
     events.KeptPrefixes,
     events.ControllerEvent,
-    events.LeaseRecord,
-    events.RequestEvents,
+    lease.LeaseRecord,
+    request_events.RequestEvents,
     health.ControllerHealth,
     health.WorkerHealth,
     health.ClusterHealth,

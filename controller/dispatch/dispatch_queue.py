@@ -16,7 +16,7 @@ from controller.requests.request import ClientRequest
 from controller.routing import TEMPORARY
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import DispatchReply, Refusal, encode_batch
-from shared.messages.events import WorkerReport
+from shared.messages.worker_report import WorkerReport
 from shared.settings.controller import DispatchSettings
 
 _ENVELOPE_BYTES = 1024

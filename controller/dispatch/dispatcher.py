@@ -23,7 +23,7 @@ from controller.requests.transitions import Trigger
 from controller.routing import NoRoute, nearest
 from shared.errors import ERROR_CODES, ClusterError, is_retryable
 from shared.ids import BootId, WorkerId
-from shared.messages.events import TokensEmitted
+from shared.messages.request_events import TokensEmitted
 from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from controller.requests.metrics import Totals
 from controller.requests.request import ClientRequest
 from controller.routing import NoRoute
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.priorities import PRIORITIES, Priority
 from shared.request_queue import PriorityQueue
 from shared.settings.controller import WaitingRoomSettings as Limits
 

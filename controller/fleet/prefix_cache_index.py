@@ -14,8 +14,9 @@ from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError
 from shared.ids import BootId, SessionKey, WorkerId
 from shared.messages.control import ControlReply, TellKept
-from shared.messages.events import KeptPrefixes, Tier, WorkerReport
+from shared.messages.events import KeptPrefixes, Tier
 from shared.messages.prefixes import session_link
+from shared.messages.worker_report import WorkerReport
 
 logger = logging.getLogger(__name__)
 

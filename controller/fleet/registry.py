@@ -10,7 +10,9 @@ from typing import Literal
 from controller.fleet.circuit_breaker import CircuitBreaker
 from controller.fleet.worker_view import WorkerView
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
-from shared.messages.events import ControllerEvent, ControllerReport, WorkerEvent, WorkerReport
+from shared.messages.controller_report import ControllerReport
+from shared.messages.events import ControllerEvent, WorkerEvent
+from shared.messages.worker_report import WorkerReport
 from shared.settings.controller import CircuitBreakerSettings as BreakerLimits
 
 _MAX_BREAKERS = 10_000

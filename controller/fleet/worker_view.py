@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from controller.fleet.circuit_breaker import CircuitBreaker
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import ModelStatus, WorkerReport
+from shared.messages.model_status import ModelStatus
+from shared.messages.worker_report import WorkerReport
 from shared.version import PROTOCOL
 
 

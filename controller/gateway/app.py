@@ -43,7 +43,7 @@ from controller.gateway.streaming_response import EventStreamFormat, ResponseFor
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.unknown_fields import header_value
 from shared.errors import ClusterError, RequestError
-from shared.messages.request import Priority, PriorityName, canonical_priority
+from shared.messages.priorities import Priority, PriorityName, canonical_priority
 from shared.settings.gateway import GatewaySettings
 from shared.version import VERSION
 

@@ -19,7 +19,7 @@ from shared.client import Cluster, Completion, Stream
 from shared.client.inboxes import SharedInbox
 from shared.errors import ClusterError
 from shared.ids import ClientName, ModelId, RequestId
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.priorities import PRIORITIES, Priority
 from shared.messages.stream import ChoiceOutput, Usage
 from shared.subjects import INBOX_PREFIX
 

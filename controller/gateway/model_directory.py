@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from shared.client import Cluster
 from shared.errors import ClusterError, RequestError, Unavailable
 from shared.ids import ModelId, SkillName
-from shared.messages.events import ABILITIES, Batching, ModelStatus
 from shared.messages.health import ClusterHealth
+from shared.messages.model_status import ABILITIES, Batching, ModelStatus
 
 logger = logging.getLogger(__name__)
 

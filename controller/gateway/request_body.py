@@ -10,7 +10,7 @@ from starlette.requests import Request
 from controller.gateway.unknown_fields import take_unknown_fields
 from shared.errors import InvalidRequest, RequestError
 from shared.external_model import ExternalModel
-from shared.messages.request import invalid, refuse_strange_objects
+from shared.messages.request_parsing import invalid, refuse_strange_objects
 
 E = TypeVar("E", bound=ExternalModel)
 

@@ -21,7 +21,7 @@ from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, InvalidRequest, RequestError
 from shared.ids import ControllerId, RequestId, is_name
 from shared.messages.control import RequestQuery, RequestState
-from shared.messages.request import Claims
+from shared.messages.request_parsing import Claims
 from shared.messages.routes import RouteAnswer
 from shared.messages.stream import encode as encode_stream
 from shared.settings import ClusterSettings

@@ -6,7 +6,8 @@ from shared import subjects
 from shared.bus import BusMessage
 from shared.errors import ClusterError, InvalidRequest, RequestError
 from shared.ids import is_name, new_request_id
-from shared.messages.request import Claims, default_seed, parse_request
+from shared.messages.request import default_seed
+from shared.messages.request_parsing import Claims, parse_request
 from shared.messages.stream import Failed, StreamError
 
 

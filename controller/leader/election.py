@@ -22,7 +22,8 @@ from shared.changes import Changes
 from shared.codec import decode, encode
 from shared.errors import BusError, DecodeError, NoJetStream, WriteConflict
 from shared.ids import BootId, ControllerId
-from shared.messages.events import ControllerReport, LeaseRecord
+from shared.messages.controller_report import ControllerReport
+from shared.messages.lease import LeaseRecord
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from shared.errors import BusError, DecodeError
 from shared.ids import ControllerId, WorkerId
 from shared.messages.control import ControlReply
 from shared.messages.dispatch import DispatchReply
-from shared.messages.events import RequestEvents
+from shared.messages.request_events import RequestEvents
 from shared.messages.stream import encode as encode_stream
 from shared.tasks import Tasks
 

@@ -7,7 +7,7 @@ from shared.bus import Bus
 from shared.codec import decode
 from shared.errors import BusError, DecodeError, NoResponders
 from shared.ids import ControllerId
-from shared.messages.events import ControllerReport
+from shared.messages.controller_report import ControllerReport
 from shared.messages.health import ControllerHealth
 
 _PROBE_S = 1.0

@@ -16,9 +16,9 @@ from controller.requests.request import ClientRequest, RequestKey
 from shared.errors import RequestError
 from shared.ids import BootId, ModelId
 from shared.messages.control import ControlReply, TellSession
+from shared.messages.conversation import Message
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import RequestFailed, TokensEmitted
-from shared.messages.request import Message
+from shared.messages.request_events import RequestFailed, TokensEmitted
 from shared.messages.stream import StreamError
 
 

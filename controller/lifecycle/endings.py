@@ -13,7 +13,7 @@ from controller.requests.session_turns import SessionTurns
 from controller.requests.store import RequestStore
 from shared.errors import is_of_the_request
 from shared.messages.control import ForgetSession
-from shared.messages.events import RequestFailed
+from shared.messages.request_events import RequestFailed
 from shared.messages.stream import Done, Failed, StreamError
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from controller.requests.request import ClientRequest
 from shared.errors import RequestError
 from shared.ids import WorkerId
-from shared.messages.request import Message, turn_bytes
+from shared.messages.conversation import Message, turn_bytes
 
 
 def history_needed(request: ClientRequest, home: WorkerId | None) -> bool:

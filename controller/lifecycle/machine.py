@@ -33,7 +33,12 @@ from controller.requests.store import RequestStore
 from controller.requests.transitions import TRANSITIONS, Action, Trigger
 from shared.ids import BootId, ControllerId, WorkerId
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import RequestEvent, RequestFailed, RequestFinished, TokensEmitted
+from shared.messages.request_events import (
+    RequestEvent,
+    RequestFailed,
+    RequestFinished,
+    TokensEmitted,
+)
 from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from shared.messages.dispatch import Continuation
-from shared.messages.events import TokensEmitted
+from shared.messages.request_events import TokensEmitted
 from shared.messages.stream import FinishReason
 
 

@@ -7,9 +7,9 @@ from controller.fleet.registry import WorkerGone
 from controller.requests.request import ClientRequest, RequestKey
 from shared.ids import BootId, WorkerId
 from shared.messages.control import Claimed, RequestRef
+from shared.messages.conversation import Message
 from shared.messages.dispatch import Dispatch, DispatchReply
-from shared.messages.events import RequestEvent
-from shared.messages.request import Message
+from shared.messages.request_events import RequestEvent
 from shared.messages.stream import Done, Failed, StreamError
 
 

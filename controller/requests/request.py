@@ -10,9 +10,11 @@ from controller.routing import NoRoute, RouteDecision, RouteQuery
 from shared.codec import encode
 from shared.ids import BootId, ClientName, ModelId, RequestId, SessionKey, SkillName, WorkerId
 from shared.messages.control import ClaimedRequest, RequestRef
+from shared.messages.conversation import Message
 from shared.messages.dispatch import MAX_INBOXES, Dispatch, Refusal, dispatch_json
-from shared.messages.events import RequestFailed, TokensEmitted
-from shared.messages.request import InferenceRequest, Message, Priority
+from shared.messages.priorities import Priority
+from shared.messages.request import InferenceRequest
+from shared.messages.request_events import RequestFailed, TokensEmitted
 from shared.messages.routes import Route
 from shared.messages.stream import Done, Failed, StreamError
 

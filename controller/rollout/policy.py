@@ -7,8 +7,8 @@ from controller.rollout.gates import find_violation
 from controller.rollout.worker_metrics import WorkerMetrics, error_share
 from shared.errors import InvalidRequest
 from shared.ids import BootId, ModelId, WorkerId
-from shared.messages.events import WorkerReport
 from shared.messages.rollout import MOST_KEPT, Baseline, Phase, Rollout, RolloutState
+from shared.messages.worker_report import WorkerReport
 
 _RETRY_S = 10.0
 """After this time a worker outside the current steps that did not switch gets its order again."""

@@ -38,7 +38,6 @@ from shared.errors import (
 )
 from shared.ids import ControllerId, WorkerId
 from shared.messages.control import ConfigureWorker, ControlReply, SettingChange
-from shared.messages.events import WorkerReport
 from shared.messages.rollout import (
     ROLLOUT_ORDERS,
     ApplyRollout,
@@ -53,6 +52,7 @@ from shared.messages.rollout import (
     ShowRollout,
     Version,
 )
+from shared.messages.worker_report import WorkerReport
 from shared.settings.changes import Effect, SettingDifference
 from shared.settings.controller import RolloutSettings as RolloutSettings
 from shared.settings.load import read_text

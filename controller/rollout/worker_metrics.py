@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 from shared.ids import BootId, WorkerId
-from shared.messages.events import WorkerReport
 from shared.messages.rollout import Speed
+from shared.messages.worker_report import WorkerReport
 
 MIN_TOKENS_PER_S = 1.0
 """A lower speed in the baseline is not compared."""

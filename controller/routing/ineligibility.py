@@ -9,8 +9,10 @@ from controller.fleet.worker_view import WorkerView
 from controller.routing.route_query import RouteQuery
 from shared.errors import Unavailable
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import MEMORY_RETRY_AFTER_MS, ModelStatus, WorkerReport, refuses
-from shared.messages.request import Priority, Requirements
+from shared.messages.model_status import ModelStatus
+from shared.messages.priorities import Priority
+from shared.messages.request import Requirements
+from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS, WorkerReport, refuses
 
 _UNKNOWN_RETRY_MS = 1000
 _LONGEST_RETRY_MS = 60_000

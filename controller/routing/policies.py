@@ -7,7 +7,7 @@ from typing import Protocol
 from controller.fleet.worker_view import WorkerView
 from controller.routing.ttft_prediction import CachedShare, TTFTPrediction
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import ModelState, ModelStatus
+from shared.messages.model_status import ModelState, ModelStatus
 
 RandomSource = Callable[[], float]
 """A random number from 0 to 1."""

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from shared.ids import ModelId, SessionKey, WorkerId
-from shared.messages.request import Priority, Requirements
+from shared.messages.priorities import Priority
+from shared.messages.request import Requirements
 
 Links = Sequence[tuple[str, float]]
 """The prefix hashes of a prompt (`shared.messages.prefixes`), shortest prefix first, each with the

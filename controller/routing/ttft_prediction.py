@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from controller.fleet.worker_view import WorkerView
 from controller.routing.route_query import Links, RouteQuery
-from shared.messages.events import (
+from shared.messages.events import Tier
+from shared.messages.model_status import (
     TYPICAL_ANSWER_TOKENS,
     TYPICAL_BYTES_PER_TOKEN,
     ModelSpeed,
     ModelStatus,
-    Tier,
 )
 
 _DEFAULT = ModelSpeed(

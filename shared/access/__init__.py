@@ -1,1 +1,1 @@
-"""Who may take part in a cluster, and what each may say and hear."""
+"""Members of a cluster: their keys, certificates and NATS permissions."""

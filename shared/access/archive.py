@@ -1,4 +1,4 @@
-"""A copy of the folder that says who may take part: all of it that cannot be made again."""
+"""Backup and restore of the access folder: all files that cannot be generated again."""
 
 import os
 import shutil
@@ -11,16 +11,16 @@ from shared.access.folder import AccessFolder
 from shared.access.private_file import keep_private
 from shared.errors import SettingsError
 
-_LEFT_OUT = ("jetstream", "nats-server.pid", "nats-server.json", ".lock")
-"""Made anew, or of a server that runs."""
-_MOST_BYTES = 64 * 1024 * 1024
+_EXCLUDED = ("jetstream", "nats-server.pid", "nats-server.json", ".lock")
+"""Generated again, or of a running server."""
+_MAX_BYTES = 64 * 1024 * 1024
 
 
 def back_up(access: AccessFolder, file: Path) -> None:
-    """Write a copy, readable for its owner only.
+    """Write an archive that only its owner can read.
 
     Raises:
-        SettingsError: it cannot be written, or is there already.
+        SettingsError: the file cannot be written, or exists already.
     """
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -28,19 +28,19 @@ def back_up(access: AccessFolder, file: Path) -> None:
             for path in _files(access.path):
                 archive.add(path, arcname=str(path.relative_to(access.path)), recursive=False)
     except FileExistsError:
-        raise SettingsError(f"{file} is there already") from None
+        raise SettingsError(f"{file} exists already") from None
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}") from None
 
 
 def restore(file: Path, folder: Path) -> AccessFolder:
-    """The folder of a copy, where there is none.
+    """Create the folder from an archive, and return it.
 
     Raises:
-        SettingsError: it cannot be read, is no such copy, or the folder is there already.
+        SettingsError: the file cannot be read, is not such an archive, or the folder exists.
     """
     if folder.exists():
-        raise SettingsError(f"{folder} is there already: move it away first")
+        raise SettingsError(f"{folder} exists already: move it away first")
     scratch = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def restore(file: Path, folder: Path) -> AccessFolder:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "no such copy"
         raise SettingsError(f"{file}: {why}") from None
     access = AccessFolder(folder)
-    with access.changing():  # where it lies now stands in the server's configuration
+    with access.changing():  # writes the new path into the server's configuration
         pass
     return access
 
@@ -63,23 +63,23 @@ def restore(file: Path, folder: Path) -> AccessFolder:
 def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part.endswith(_LEFT_OUT) for part in parts):
+        if path.is_file() and not any(part.endswith(_EXCLUDED) for part in parts):
             yield path
 
 
 def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
-    """Files below the folder, and nothing else; readable for their owner only.
+    """Extract the files, which only their owner can read.
 
     Raises:
-        SettingsError: it holds something else, or too much.
+        SettingsError: an entry is not a file below the folder, or there are too many bytes.
     """
-    taken_bytes = 0
+    total_bytes = 0
     for member in archive:
         path = PurePosixPath(member.name)
-        taken_bytes += member.size
+        total_bytes += member.size
         content = archive.extractfile(member) if member.isfile() else None
-        if content is None or path.is_absolute() or ".." in path.parts or taken_bytes > _MOST_BYTES:
-            raise SettingsError(f"{member.name!r} is no file of such a folder")
+        if content is None or path.is_absolute() or ".." in path.parts or total_bytes > _MAX_BYTES:
+            raise SettingsError(f"{member.name!r} is not a file of such a folder")
         target = folder / path
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         keep_private(target, content.read())

@@ -1,4 +1,4 @@
-"""A certificate authority of one's own: for a cluster nobody else needs to vouch."""
+"""A private certificate authority for the servers of a cluster."""
 
 import datetime
 import ipaddress
@@ -14,9 +14,9 @@ from shared.errors import SettingsError
 
 _AUTHORITY_DAYS = 3650
 _SERVER_DAYS = 397
-"""Some TLS libraries, Apple's among them, take no longer ones."""
+"""Some TLS libraries, such as Apple's, reject certificates with a longer lifetime."""
 _BACKDATED = datetime.timedelta(hours=1)
-"""The clocks of machines differ."""
+"""Allows for clock skew between machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Identity:
 
 
 def new_authority(name: str) -> Identity:
-    """Who can sign for a cluster; its key stays where it is made."""
+    """Create the certificate authority of a cluster; its key stays on this machine."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -42,10 +42,10 @@ def new_authority(name: str) -> Identity:
 
 
 def new_server(authority: Identity, hosts: Sequence[str]) -> Identity:
-    """A certificate for a server that is reached under these names and addresses.
+    """Create the certificate of a server that is reached under these names and addresses.
 
     Raises:
-        SettingsError: there is no name, or one is unusable.
+        SettingsError: there is no name, or one is invalid.
     """
     if not hosts:
         raise SettingsError("a server's certificate needs at least one name or address")
@@ -55,7 +55,10 @@ def new_server(authority: Identity, hosts: Sequence[str]) -> Identity:
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
-    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]  # also to its peers
+    both = [
+        ExtendedKeyUsageOID.SERVER_AUTH,
+        ExtendedKeyUsageOID.CLIENT_AUTH,
+    ]  # to its peers
     certificate = (
         _builder(subject, issuer.subject, key.public_key(), _SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -127,4 +130,4 @@ def _read(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError:
-        raise SettingsError("this is no certificate in PEM") from None
+        raise SettingsError("this is not a certificate in PEM") from None

@@ -1,11 +1,11 @@
-"""The folder that says who may take part: on one machine, with all its secrets.
+"""The access folder: the members of a cluster, and all secrets. It stays on one machine.
 
-authority.crt, authority.key   who signs certificates
-users.json                     who may take part, by public key
-seeds/<role>-<name>.nk         what each proves that with
-server.crt, server.key         what the NATS server shows
-nats-server.json               made of all that: what the server is started with
-servers/<host>/                the last two lines for each, where several servers are one
+authority.crt, authority.key   the certificate authority
+users.json                     the users with their public keys
+seeds/<role>-<name>.nk         the secret of each user
+server.crt, server.key         the certificate of the NATS server
+nats-server.json               the configuration of the server, generated from the above
+servers/<host>/                the last two lines for each server of a NATS cluster
 """
 
 import contextlib
@@ -23,14 +23,13 @@ from shared.access.membership import Membership
 from shared.access.private_file import keep_private
 from shared.access.roles import Role
 from shared.access.server_config import User, in_url
-from shared.access.server_folder import ServerFolder, keep_identity, server_folders
+from shared.access.server_folder import ServerFolder, server_folders, write_identity
 from shared.errors import SettingsError
 from shared.ids import NAME_PATTERN, is_name
 
 _USERS = "users.json"
-_FEWEST_SERVERS = 3
-"""That are one."""
-_PATIENCE_S = 10.0
+_MIN_CLUSTER_SERVERS = 3
+_LOCK_TIMEOUT_S = 10.0
 
 
 class _Model(BaseModel):
@@ -40,7 +39,7 @@ class _Model(BaseModel):
 class KnownUser(_Model):
     """
     Attributes:
-        public_keys: the present one first; older ones are still taken while a key is changed.
+        public_keys: the current one first; during a rotation the older one is accepted, too.
         added_at: RFC 3339.
     """
 
@@ -51,11 +50,11 @@ class KnownUser(_Model):
 
 
 class ListenAddresses(_Model):
-    """Where servers listen, and under which names and addresses they are reached.
+    """The address on which servers listen, and the names and addresses that reach them.
 
     Attributes:
-        route_port: where several servers that are one listen for each other: each of `names` is one
-            of them then. None: they are all names of one server.
+        route_port: for the routes between the servers of a NATS cluster, of which each has one of
+            `names`. None: all `names` are of a single server.
     """
 
     host: str = "0.0.0.0"
@@ -64,11 +63,11 @@ class ListenAddresses(_Model):
     route_port: Annotated[int, Field(ge=1, le=65535)] | None = None
 
     @model_validator(mode="after")
-    def _several_outlive_one(self) -> Self:
-        if self.route_port is not None and len(set(self.names)) < _FEWEST_SERVERS:
+    def _survives_a_loss(self) -> Self:
+        if self.route_port is not None and len(set(self.names)) < _MIN_CLUSTER_SERVERS:
             raise ValueError(
-                f"{_FEWEST_SERVERS} servers at least are one: JetStream needs more than half of "
-                "them, so of two none may be lost"
+                f"a NATS cluster needs {_MIN_CLUSTER_SERVERS} servers at least: JetStream needs a "
+                "majority, so with two servers neither may be lost"
             )
         return self
 
@@ -80,40 +79,41 @@ class _Content(_Model):
 
 
 class AccessFolder:
-    """Changes are made one after another (`changing`), and are on disk when they are made."""
+    """Changes run one after another inside `changing`, and are written to disk at once."""
 
     def __init__(self, path: Path) -> None:
         """
         Raises:
-            SettingsError: it is no such folder, or cannot be read.
+            SettingsError: `path` is not an access folder, or cannot be read.
         """
         self.path = path
         try:
             self._content = _Content.model_validate_json((path / _USERS).read_bytes())
         except FileNotFoundError:
-            raise SettingsError(f"{path}: `cluster auth init` makes this folder first") from None
+            raise SettingsError(f"{path}: `cluster auth init` creates this folder first") from None
         except (OSError, ValidationError) as error:
             raise SettingsError(f"{path / _USERS}: {error}") from None
 
     @classmethod
     def create(cls, path: Path, listening: ListenAddresses) -> Self:
-        """
+        """Create the folder.
+
         Raises:
-            SettingsError: it is there already, or cannot be made.
+            SettingsError: it exists already, or cannot be created.
         """
         if (path / _USERS).exists():
-            raise SettingsError(f"{path} is there already; add users with `cluster auth add`")
+            raise SettingsError(f"{path} exists already; add users with `cluster auth add`")
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path / "seeds").mkdir(mode=0o700, exist_ok=True)
             authority = new_authority("mlx-nats-cluster")
-            keep_identity(path, "authority", authority)
-            _keep_certificates(path, listening, authority)
+            write_identity(path, "authority", authority)
+            _write_certificates(path, listening, authority)
             keep_private(path / _USERS, _encoded(_Content(listening=listening)))
         except OSError as error:
             raise SettingsError(f"{path}: {error.strerror}") from None
         folder = cls(path)
-        folder._keep_config()
+        folder._write_config()
         return folder
 
     @property
@@ -126,26 +126,26 @@ class AccessFolder:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Around a change: nobody else makes one meanwhile, and the server's configuration follows.
+        """Hold the lock for a change, and then write the configuration of the servers.
 
         Raises:
             SettingsError: the folder cannot be written.
         """
         try:
-            with FileLock(self.path / ".lock", timeout=_PATIENCE_S):
+            with FileLock(self.path / ".lock", timeout=_LOCK_TIMEOUT_S):
                 self._content = type(self)(self.path)._content
                 yield
-                self._keep_config()
+                self._write_config()
         except Timeout:
-            raise SettingsError(f"{self.path}: somebody else is changing it") from None
+            raise SettingsError(f"{self.path}: another process is changing it") from None
         except OSError as error:
             raise SettingsError(f"{self.path}: {error.strerror}") from None
 
     def add(self, role: Role, name: str, *, now: str) -> Membership:
-        """Let somebody take part.
+        """Add a user.
 
         Raises:
-            SettingsError: somebody of that role has that name already, or nobody can have it.
+            SettingsError: the role has a user of that name already, or the name is invalid.
         """
         if not is_name(name):
             raise SettingsError(f"{name!r}: a name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
@@ -155,51 +155,54 @@ class AccessFolder:
             )
         seed = new_seed()
         user = KnownUser(role=role, name=name, public_keys=[public_key(seed)], added_at=now)
-        self._keep_seed(role, name, seed)
-        self._keep_users([*self.users, user])
+        self._write_seed(role, name, seed)
+        self._write_users([*self.users, user])
         return self.membership(role, name)
 
     def rotate(self, role: Role, name: str) -> Membership:
-        """Give somebody a new key; the one before is taken until `retire`, or the next change of
-        it."""
-        user = self._known(role, name)
+        """Give a user a new key; the old one is accepted until `retire` or the next `rotate`."""
+        user = self._require(role, name)
         seed = new_seed()
-        self._keep_seed(role, name, seed)
+        self._write_seed(role, name, seed)
         keys = [public_key(seed), user.public_keys[0]]
         self._replace(user, user.model_copy(update={"public_keys": keys}))
         return self.membership(role, name)
 
     def retire(self, role: Role, name: str) -> bool:
-        """Take only the present key from now on; False where that was so."""
-        user = self._known(role, name)
+        """Accept only the current key from now on; return False if there was no other."""
+        user = self._require(role, name)
         self._replace(user, user.model_copy(update={"public_keys": user.public_keys[:1]}))
         return len(user.public_keys) > 1
 
     def remove(self, role: Role, name: str) -> None:
-        """Let somebody take part no more."""
-        user = self._known(role, name)
-        self._keep_users([each for each in self.users if each is not user])
+        """Remove a user."""
+        user = self._require(role, name)
+        self._write_users([each for each in self.users if each is not user])
         self._seed_file(role, name).unlink(missing_ok=True)
 
     def renew_server(self, names: Sequence[str] | None = None) -> None:
-        """New certificates for the servers, also under other names.
+        """Create new certificates for the servers, with new `names` if given.
 
         Raises:
-            SettingsError: these cannot be their names.
+            SettingsError: the names are invalid.
         """
         listening = self._content.listening
         if names:
             listening = new_listening(**{**listening.model_dump(), "names": list(names)})
-        kept = {server.path for server in _servers(self.path, listening)}
-        gone = [server for server in self.servers if server.path not in kept]
-        _keep_certificates(self.path, listening, _identity(self.path, "authority"))
-        for server in gone:
+        current = {server.path for server in _servers(self.path, listening)}
+        removed = [server for server in self.servers if server.path not in current]
+        _write_certificates(self.path, listening, _identity(self.path, "authority"))
+        for server in removed:
             server.remove()
-        self._keep_content(self._content.model_copy(update={"listening": listening}))
+        self._write_content(self._content.model_copy(update={"listening": listening}))
 
     def membership(self, role: Role, name: str) -> Membership:
-        """What somebody takes part with."""
-        self._known(role, name)
+        """Return the membership of a user.
+
+        Raises:
+            SettingsError: there is no such user, or its files cannot be read.
+        """
+        self._require(role, name)
         listening = self._content.listening
         try:
             seed = self._seed_file(role, name).read_text()
@@ -209,42 +212,43 @@ class AccessFolder:
         servers = [f"tls://{in_url(host)}:{listening.port}" for host in listening.names]
         return Membership(role=role, name=name, servers=servers, seed=seed, authority=authority)
 
-    def _known(self, role: Role, name: str) -> KnownUser:
+    def _require(self, role: Role, name: str) -> KnownUser:
         user = self._find(role, name)
         if user is None:
-            raise SettingsError(f"there is no {role} {name!r}; `cluster auth ls` shows who is")
+            raise SettingsError(f"there is no {role} {name!r}; `cluster auth ls` lists all users")
         return user
 
     def _find(self, role: Role, name: str) -> KnownUser | None:
         return next((user for user in self.users if (user.role, user.name) == (role, name)), None)
 
     def _replace(self, user: KnownUser, by: KnownUser) -> None:
-        self._keep_users([by if each is user else each for each in self.users])
+        self._write_users([by if each is user else each for each in self.users])
 
-    def _keep_users(self, users: Sequence[KnownUser]) -> None:
-        self._keep_content(self._content.model_copy(update={"users": list(users)}))
+    def _write_users(self, users: Sequence[KnownUser]) -> None:
+        self._write_content(self._content.model_copy(update={"users": list(users)}))
 
-    def _keep_content(self, content: _Content) -> None:
+    def _write_content(self, content: _Content) -> None:
         keep_private(self.path / _USERS, _encoded(content))
         self._content = content
 
     def _seed_file(self, role: Role, name: str) -> Path:
         return self.path / "seeds" / f"{role}-{name}.nk"
 
-    def _keep_seed(self, role: Role, name: str, seed: str) -> None:
+    def _write_seed(self, role: Role, name: str, seed: str) -> None:
         keep_private(self._seed_file(role, name), seed.encode())
 
-    def _keep_config(self) -> None:
+    def _write_config(self) -> None:
         users = [User(user.role, user.name, key) for user in self.users for key in user.public_keys]
         listening = self._content.listening
         for server in self.servers:
-            server.keep_config(users, host=listening.host, port=listening.port)
+            server.write_config(users, host=listening.host, port=listening.port)
 
 
 def new_listening(**values: Any) -> ListenAddresses:
-    """
+    """Return the addresses of these values.
+
     Raises:
-        SettingsError: no servers can listen so.
+        SettingsError: the values are invalid.
     """
     try:
         return ListenAddresses(**values)
@@ -265,6 +269,6 @@ def _servers(folder: Path, listening: ListenAddresses) -> Sequence[ServerFolder]
     return server_folders(folder, listening.names, listening.route_port)
 
 
-def _keep_certificates(folder: Path, listening: ListenAddresses, authority: Identity) -> None:
+def _write_certificates(folder: Path, listening: ListenAddresses, authority: Identity) -> None:
     for server in _servers(folder, listening):
-        server.keep_certificate(authority)
+        server.write_certificate(authority)

@@ -1,6 +1,6 @@
-"""What somebody needs to take part: where the servers are, who they are, and the proof of it.
+"""The membership of a user: the servers, their certificate authority, and the user's secret.
 
-It travels as a token: one line to paste on another machine. It is a secret.
+It is transferred as a token: one line to paste on another machine. The token is a secret.
 """
 
 import base64
@@ -17,8 +17,8 @@ from shared.ids import NAME_PATTERN
 from shared.settings.nats import ServerUrl
 
 _PREFIX = "mlx1."
-"""Of tokens; the number is that of their form."""
-_MOST_BYTES = 64 * 1024
+"""Of tokens; the number is the version of the format."""
+_MAX_BYTES = 64 * 1024
 
 
 def _seed(text: str) -> str:
@@ -33,7 +33,7 @@ class Membership(BaseModel):
     """
     Attributes:
         seed: of the user's nkey.
-        authority: the certificate that the servers' are signed with, as PEM; None without TLS.
+        authority: the certificate that signs those of the servers, as PEM; None without TLS.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -51,25 +51,25 @@ class Membership(BaseModel):
 
 
 def read_token(text: str) -> Membership:
-    """The membership in a token.
+    """Return the membership in a token.
 
     Raises:
-        SettingsError: it is none, or not whole; what it is is not shown.
+        SettingsError: the token is invalid or incomplete; the message does not show it.
     """
-    text = "".join(text.split())  # as it was wrapped on its way
+    text = "".join(text.split())  # a terminal or mail program may have wrapped it
     if not text.startswith(_PREFIX):
         raise SettingsError(f"this is no token: one begins with {_PREFIX}")
     body = text.removeprefix(_PREFIX)
     try:
         packed = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
-        unpacking = zlib.decompressobj()
-        content = unpacking.decompress(packed, _MOST_BYTES)
-        if not unpacking.eof:
+        decompressor = zlib.decompressobj()
+        content = decompressor.decompress(packed, _MAX_BYTES)
+        if not decompressor.eof:
             raise ValueError
         return Membership.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "it"
-        raise SettingsError(f"the token is of no use here: {where}: {first['msg']}") from None
+        where = ".".join(map(str, first["loc"])) or "token"
+        raise SettingsError(f"the token is not valid here: {where}: {first['msg']}") from None
     except (ValueError, binascii.Error, zlib.error):
         raise SettingsError("the token is not whole: was all of it copied?") from None

@@ -5,10 +5,10 @@ from pathlib import Path
 
 
 def keep_private(path: Path, content: bytes) -> None:
-    """All of it or nothing, for nobody else to read.
+    """Write a file atomically, readable for its owner only.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""What each role may publish and subscribe to: the least that its work needs.
+"""The NATS permissions of each role: the fewest that its work requires.
 
-The server holds everybody to it. What it does not know is held elsewhere: that a stream goes to an
-inbox of who asked (`shared.subjects.is_inbox`).
+The server enforces them. It cannot check that a stream goes to an inbox of its client:
+`shared.subjects.is_inbox` does.
 """
 
 from dataclasses import dataclass
@@ -22,22 +22,22 @@ Role = Literal["client", "gateway", "controller", "worker", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 _SERVICE = ("$SRV.*", "$SRV.*.*", "$SRV.*.*.*")
-"""Where NATS micro services are asked for."""
+"""The discovery subjects of NATS micro services."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Subjects, with wildcards; what is not named is refused."""
+    """Allowed subjects, with wildcards; all others are denied."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
 
 
 def permissions(role: Role, name: str) -> Permissions:
-    """What the user `name` of a role may do.
+    """Return the permissions of the user `name` of a role.
 
     Args:
-        name: of the client, worker or controller: its own subjects carry it.
+        name: of the client, worker or controller: part of its own subjects.
     """
     own = f"{inbox_prefix(role, name)}.>"
     match role:
@@ -54,7 +54,7 @@ def permissions(role: Role, name: str) -> Permissions:
                 subscribe=(own,),
             )
         case "gateway":
-            # It speaks for all of its clients, and hears their streams.
+            # Publishes for all of its clients, and receives their streams.
             return Permissions(
                 publish=(
                     own,
@@ -65,7 +65,7 @@ def permissions(role: Role, name: str) -> Permissions:
                     "mlx.stream.*.*.resend",
                     "mlx.health.>",
                     f"mlx.log.gateway.{name}",
-                    _answers("admin"),
+                    _inboxes("admin"),
                     subjects.stored_objects(RESPONSES_BUCKET),
                     *(subjects.object_stream(verb, RESPONSES_BUCKET) for verb in _OBJECT_VERBS),
                 ),
@@ -87,7 +87,7 @@ def permissions(role: Role, name: str) -> Permissions:
                     subjects.kept(LEADER_BUCKET, LEADER_KEY),
                     *(subjects.jetstream(verb, LEADER_BUCKET) for verb in _LEASE_VERBS),
                     subjects.kept(ROLLOUT_BUCKET, ">"),
-                    *(subjects.jetstream(verb, ROLLOUT_BUCKET) for verb in _KEPT_VERBS),
+                    *(subjects.jetstream(verb, ROLLOUT_BUCKET) for verb in _ROLLOUT_VERBS),
                 ),
                 subscribe=(
                     own,
@@ -114,10 +114,10 @@ def permissions(role: Role, name: str) -> Permissions:
                 publish=(
                     own,
                     f"{INBOX_PREFIX}.>",
-                    _answers("controller"),
-                    _answers("worker"),
-                    _answers("admin"),
-                    _answers("gateway"),
+                    _inboxes("controller"),
+                    _inboxes("worker"),
+                    _inboxes("admin"),
+                    _inboxes("gateway"),
                     subjects.FIND_FILES,
                     f"mlx.event.worker.{name}",
                     f"mlx.event.kept.{name}",
@@ -147,10 +147,10 @@ def permissions(role: Role, name: str) -> Permissions:
 
 
 _LEASE_VERBS = ("INFO", "CREATE", "MSG.GET")
-_KEPT_VERBS = ("INFO", "CREATE", "MSG.GET")
+_ROLLOUT_VERBS = ("INFO", "CREATE", "MSG.GET")
 _OBJECT_VERBS = ("INFO", "CREATE", "UPDATE", "MSG.GET", "PURGE")
 
 
-def _answers(role: Role) -> str:
-    """The inboxes of a role, of whatever name."""
+def _inboxes(role: Role) -> str:
+    """Return the inboxes of all users of a role."""
     return f"{inbox_prefix(role, '*')}.>"

@@ -1,4 +1,4 @@
-"""The configuration of a NATS server that knows its users. JSON is a NATS configuration too."""
+"""The configuration of a NATS server with users, as JSON, which NATS reads too."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from shared.access.roles import Role, permissions
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 CLUSTER_NAME = "mlx-nats"
-"""What several servers that are one call themselves."""
+"""The name of a cluster of NATS servers."""
 _MAX_MEMORY_STORE_BYTES = 256 * 1024 * 1024
 _MAX_FILE_STORE_BYTES = 4 * 1024**3
-"""Of JetStream, on disk and in memory: it keeps who leads and what is rolled out, no streams."""
+"""Limits of JetStream, which stores the lease, roll-outs and responses, but no answer streams."""
 _MAX_CONTROL_LINE_BYTES = 4096
 _MAX_SUBSCRIPTIONS = 100_000
 _LOGIN_S = 2
@@ -21,8 +21,10 @@ _LOGIN_S = 2
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Attributes:
-    public_key: an nkey, `U...`: who can sign with its seed is this user.
+    """A NATS user.
+
+    Attributes:
+        public_key: an nkey, `U...`; its seed authenticates the user.
     """
 
     role: Role
@@ -32,7 +34,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class ServerFiles:
-    """PEM files: its certificate, the key of that, and the authority that signed it."""
+    """PEM files: the certificate, its key, and the authority that signed it."""
 
     certificate: Path
     key: Path
@@ -41,13 +43,13 @@ class ServerFiles:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """How a server of several finds the others.
+    """The routes of a server in a NATS cluster.
 
     Attributes:
-        name: its own: no other one has it, and others reach it by that.
-        others: the names of all others. Not its own: JetStream would count it twice, and two of
-            three would be no majority.
-        port: where each of them listens for the others.
+        name: of this server: unique, and others reach it by this name.
+        others: the names of the other servers. Without its own: JetStream would count it twice,
+            and two of three would be no majority.
+        port: on which each server listens for routes.
     """
 
     name: str
@@ -66,14 +68,14 @@ def server_config(
     max_connections: int = 1024,
     routes: Routes | None = None,
 ) -> dict[str, Any]:
-    """What a server is started with; users, limits and certificates may change while it runs
-    (`nats-server --signal reload`). Paths that are relative hold from where it is started.
+    """Return the configuration of a server. Users, limits and certificates can be changed while it
+    runs (`nats-server --signal reload`). Relative paths start at its working directory.
 
     Args:
         store: JetStream's folder.
         max_connections: of all users together.
-        routes: of a server that is one of several; they know one another by certificate, so that
-            needs `tls`.
+        routes: of a server in a NATS cluster; requires `tls`, because the servers authenticate each
+            other by certificate.
     """
     config: dict[str, Any] = {
         "host": host,
@@ -84,7 +86,7 @@ def server_config(
         "max_subscriptions": _MAX_SUBSCRIPTIONS,
         "authorization": {
             "timeout": _LOGIN_S,
-            "users": [_entry(user) for user in users] or [_nobody()],
+            "users": [_entry(user) for user in users] or [_placeholder()],
         },
     }
     if pid_file is not None:
@@ -92,7 +94,7 @@ def server_config(
     if tls is not None:
         config["tls"] = _tls(tls)
     if routes is not None:
-        assert tls is not None, "servers know one another by certificate"
+        assert tls is not None, "servers authenticate each other by certificate"
         config["server_name"] = routes.name
         config["cluster"] = {
             "name": CLUSTER_NAME,
@@ -105,7 +107,7 @@ def server_config(
 
 
 def in_url(host: str) -> str:
-    """A name or address as a URL has it."""
+    """Return a name or address in the form of a URL."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -119,7 +121,7 @@ def _tls(files: ServerFiles) -> dict[str, Any]:
 
 
 def sizes(store: Path) -> dict[str, Any]:
-    """What every server of ours has: room for our messages, and JetStream in a folder."""
+    """Return the limits of every server of ours: the size of messages, and of JetStream."""
     return {
         "max_payload": MAX_PAYLOAD_BYTES,
         "max_pending": 8 * MAX_PAYLOAD_BYTES,
@@ -131,8 +133,8 @@ def sizes(store: Path) -> dict[str, Any]:
     }
 
 
-def _nobody() -> dict[str, Any]:
-    """A user that nobody can be: a server without any lets everybody in."""
+def _placeholder() -> dict[str, Any]:
+    """Return a user whose seed is discarded: a server without users lets everybody in."""
     return {"nkey": public_key(new_seed()), "permissions": {"publish": {"deny": [">"]}}}
 
 

@@ -1,8 +1,8 @@
-"""The folder that a NATS server is started in, or with.
+"""The folder with the configuration and certificate of a NATS server.
 
-A server that is alone has it in the folder of all secrets, and says where its files lie. One of
-several has a folder of its own that says nothing of that: it is copied to the server's machine, and
-the server is started in it.
+A single server uses the access folder itself, with absolute paths. Each server of a NATS cluster
+has a folder of its own with relative paths: it is copied to the machine of the server, which is
+started in it.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from shared.access.server_config import Routes, ServerFiles, User, server_config
 
 CONFIG_NAME = "nats-server.json"
 PID_NAME = "nats-server.pid"
-"""Of the server that was started with that, if any."""
+"""Of the server that runs with this folder, if any."""
 _AUTHORITY = "authority.crt"
 
 
@@ -27,30 +27,30 @@ class ServerFolder:
     """
     Attributes:
         names: of this server.
-        routes: None for one that is alone.
+        routes: None for a single server.
     """
 
     path: Path
     names: Sequence[str]
     routes: Routes | None
 
-    def keep_certificate(self, authority: Identity) -> None:
-        """Give it a new one.
+    def write_certificate(self, authority: Identity) -> None:
+        """Create and write a new certificate.
 
         Raises:
-            SettingsError: a name is unusable.
-            OSError: it cannot be written.
+            SettingsError: a name is invalid.
+            OSError: a file cannot be written.
         """
         identity = new_server(authority, self.names)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        keep_identity(self.path, "server", identity)
+        write_identity(self.path, "server", identity)
         if self.routes is not None:
             keep_private(self.path / _AUTHORITY, authority.certificate)
 
-    def keep_config(self, users: Iterable[User], *, host: str, port: int) -> None:
+    def write_config(self, users: Iterable[User], *, host: str, port: int) -> None:
         """
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         here = self.path.resolve() if self.routes is None else Path()
         config = server_config(
@@ -65,7 +65,7 @@ class ServerFolder:
         keep_private(self.path / CONFIG_NAME, orjson.dumps(config, option=orjson.OPT_INDENT_2))
 
     def remove(self) -> None:
-        """Of one of several that is none of them any more."""
+        """Delete the folder of a server that has left a NATS cluster."""
         if self.routes is not None:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -73,10 +73,10 @@ class ServerFolder:
 def server_folders(
     access: Path, names: Sequence[str], route_port: int | None
 ) -> Sequence[ServerFolder]:
-    """One for each server, in the folder of all secrets.
+    """Return the folder of each server, inside the access folder.
 
     Args:
-        names: all of the one server's where `route_port` is None; else one for each.
+        names: all of a single server if `route_port` is None; else one per server.
     """
     if route_port is None:
         return [ServerFolder(access, names, None)]
@@ -90,10 +90,10 @@ def server_folders(
     ]
 
 
-def keep_identity(folder: Path, name: str, identity: Identity) -> None:
+def write_identity(folder: Path, name: str, identity: Identity) -> None:
     """
     Raises:
-        OSError: it cannot be written.
+        OSError: a file cannot be written.
     """
     keep_private(folder / f"{name}.key", identity.key)
     keep_private(folder / f"{name}.crt", identity.certificate)

@@ -1,8 +1,8 @@
-"""What this machine takes part with: the memberships that it was given, kept until it leaves.
+"""The memberships of this machine, stored from `join` until `leave`.
 
-joined/<seat>/membership.json   who it is, where the servers are, and the seed that proves it
+joined/<seat>/membership.json   the user, the servers, and the user's seed
 joined/<seat>/seed.nk           the seed alone, as the NATS client reads it
-joined/<seat>/authority.crt     whom to believe that a server is one of the cluster
+joined/<seat>/authority.crt     the certificate authority of the servers
 """
 
 import shutil
@@ -18,7 +18,7 @@ from shared.errors import SettingsError
 from shared.folders import data_folder
 
 Seat = Literal["worker", "controller", "gateway", "cluster"]
-"""The command that takes part. `cluster` does as an administrator or as a client."""
+"""The command that uses the membership; `cluster` does as an administrator or as a client."""
 
 _MEMBERSHIP = "membership.json"
 _SEED = "seed.nk"
@@ -34,10 +34,10 @@ def seat_of(role: Role) -> Seat:
 
 
 def join(member: Membership) -> None:
-    """Keep a membership, in place of the one before.
+    """Store a membership, in place of the previous one.
 
     Raises:
-        SettingsError: it cannot be written.
+        SettingsError: a file cannot be written.
     """
     folder = _folder(seat_of(member.role))
     try:
@@ -53,7 +53,7 @@ def join(member: Membership) -> None:
 
 
 def leave(seat: Seat) -> bool:
-    """Forget the membership; False where there is none."""
+    """Delete the membership; return False if there is none."""
     folder = _folder(seat)
     if not folder.exists():
         return False
@@ -62,10 +62,10 @@ def leave(seat: Seat) -> bool:
 
 
 def membership(seat: Seat) -> Membership | None:
-    """What was joined with; None where nothing was.
+    """Return the stored membership, or None.
 
     Raises:
-        SettingsError: what is kept cannot be used.
+        SettingsError: the stored membership is invalid.
     """
     path = _folder(seat) / _MEMBERSHIP
     try:
@@ -78,7 +78,7 @@ def membership(seat: Seat) -> Membership | None:
 
 
 def joined_settings(seat: Seat) -> dict[str, Any] | None:
-    """The settings that follow from the membership, as in cluster.yaml; None where there is none.
+    """Return the settings of the membership, as in cluster.yaml; None without a membership.
 
     Raises:
         SettingsError: as `membership`.

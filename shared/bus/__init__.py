@@ -1,7 +1,7 @@
 """The connection to NATS; the only package that imports the NATS client."""
 
 from shared.bus.bus import Bus
-from shared.bus.client import ServerFacts
+from shared.bus.client import ServerInfo
 from shared.bus.key_value import Entry, KeyValueStore
 from shared.bus.lease_store import LeaseStore, LeaseValue
 from shared.bus.message import BusMessage, Handler
@@ -20,6 +20,6 @@ __all__ = [
     "LeaseValue",
     "MicroService",
     "ObjectStore",
-    "ServerFacts",
+    "ServerInfo",
     "Subscription",
 ]

@@ -1,7 +1,7 @@
-"""A supervised connection: what is subscribed stays subscribed, whatever NATS does.
+"""A supervised connection to NATS: its subscriptions survive every kind of disconnect.
 
-The client reconnects by itself after a lost connection; but most protocol errors close it
-for good. `Bus` then builds a new client and subscribes everything again.
+The client reconnects by itself after a lost connection, but most protocol errors close it
+permanently. `Bus` then creates a new client and restores all subscriptions.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import nats.errors
 from nats.js import JetStreamContext
 
 from shared.bus.cancelling import cancellable
-from shared.bus.client import Client, ServerFacts
+from shared.bus.client import Client, ServerInfo
 from shared.bus.message import BusMessage, Handler
 from shared.bus.options import CONNECT_TIMEOUT_S, RECONNECT_WAIT_S, client_options
 from shared.bus.refusals import PermissionViolations
@@ -30,24 +30,24 @@ _JETSTREAM_S = 2.0
 
 
 class Bus:
-    """One connection to NATS. Make it with `Bus.connect`."""
+    """One connection to NATS. Create it with `Bus.connect`."""
 
     def __init__(self, settings: NatsSettings, *, name: str, inbox_prefix: str = "_INBOX") -> None:
         self._options = client_options(settings, name=name, inbox_prefix=inbox_prefix)
         self._client = Client()
         self._attached: set[Subscription | MicroService] = set()
         self._last_error: Exception | None = None
-        self._refusals = PermissionViolations()
+        self._violations = PermissionViolations()
         self._closing = False
         self._rebuilding: asyncio.Task[None] | None = None
-        self._lost = asyncio.Event()
-        self._found = asyncio.Event()
+        self._disconnected = asyncio.Event()
+        self._connected = asyncio.Event()
         self._echoes: dict[bytes, asyncio.Event] = {}
         self._echo: Subscription | None = None
         self._echo_subject = ""
         self.on_reconnect: list[Callable[[], Awaitable[None]]] = []
         self.connections = 0
-        """How often a connection was made; what was sent around a change may be lost."""
+        """Number of connections made so far; messages sent around a change may be lost."""
 
     @classmethod
     async def connect(
@@ -58,7 +58,7 @@ class Bus:
         inbox_prefix: str = "_INBOX",
         wait_s: float | None = None,
     ) -> "Bus":
-        """Connect, trying again until `wait_s` has passed (None: for as long as it takes).
+        """Connect, and retry until `wait_s` has passed (None: without limit).
 
         Raises:
             BusUnreachable: no server answered within `wait_s`.
@@ -76,7 +76,7 @@ class Bus:
                 if deadline is not None and loop.time() >= deadline:
                     raise BusUnreachable(bus._describe(error)) from None
                 if not warned:
-                    logger.warning("%s; trying again", bus._describe(error))
+                    logger.warning("%s; retrying", bus._describe(error))
                     warned = True
             await asyncio.sleep(RECONNECT_WAIT_S)
 
@@ -86,7 +86,7 @@ class Bus:
 
     @property
     def max_payload(self) -> int:
-        """The largest message, in bytes, that the server takes."""
+        """The largest message, in bytes, that the server accepts."""
         return self._client.max_payload
 
     @property
@@ -96,51 +96,51 @@ class Bus:
         return f"{url.scheme}://{url.hostname}:{url.port}" if url else ""
 
     @property
-    def server_facts(self) -> ServerFacts:
-        """What the server that was connected to last says of itself."""
+    def server_facts(self) -> ServerInfo:
+        """The INFO of the server of the last connection."""
         return self._client.server_facts
 
     def jetstream(self) -> JetStreamContext:
-        """Of the connection as it is now; for `shared.bus` alone."""
+        """Return the JetStream context of the current connection; for `shared.bus` only."""
         return self._client.jetstream(timeout=_JETSTREAM_S)
 
     def new_inbox(self) -> str:
         return self._client.new_inbox()
 
     async def wait_lost(self) -> None:
-        """Return once the connection is gone (at once where it is)."""
-        await self._lost.wait()
+        """Return once the connection is lost; immediately if it is."""
+        await self._disconnected.wait()
 
     async def wait_connected(self) -> None:
-        """Return once the connection is there (at once where it is)."""
-        await self._found.wait()
+        """Return once there is a connection; immediately if there is."""
+        await self._connected.wait()
 
     async def publish(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         """Put a message into the connection's buffer.
 
         Raises:
-            PayloadTooLarge: the server would refuse it.
+            PayloadTooLarge: the message exceeds the server's limit.
             BusError: the connection is closed, or down with a full buffer.
         """
         try:
             await self._client.publish(subject, payload, reply=reply)
         except nats.errors.MaxPayloadError:
             raise PayloadTooLarge(
-                f"{len(payload)} bytes for {subject}; the server takes {self.max_payload}"
+                f"{len(payload)} bytes for {subject}; the server accepts {self.max_payload}"
             ) from None
         except nats.errors.Error as error:
             raise BusError(f"publish to {subject}: {error or type(error).__name__}") from None
 
     def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
-        """As `publish`, at once: also where much waits in the buffer.
+        """As `publish`, without a wait while much is buffered.
 
         Raises:
-            PayloadTooLarge: the server would refuse it.
+            PayloadTooLarge: the message exceeds the server's limit.
             BusError: there is no connection.
         """
         if len(payload) > self.max_payload:
             raise PayloadTooLarge(
-                f"{len(payload)} bytes for {subject}; the server takes {self.max_payload}"
+                f"{len(payload)} bytes for {subject}; the server accepts {self.max_payload}"
             )
         if not self._client.is_connected:
             raise BusError(f"publish to {subject}: there is no connection")
@@ -154,16 +154,16 @@ class Bus:
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
     ) -> BusMessage:
-        """Publish and wait for one answer.
+        """Publish, and return the first reply.
 
         Raises:
-            NoResponders: nobody subscribes to `subject`.
-            RequestTimedOut: no answer within `timeout_s`.
-            NotPermitted: the server does not let this user ask that.
+            NoResponders: `subject` has no subscriber.
+            RequestTimedOut: no reply within `timeout_s`.
+            NotPermitted: the server does not permit this user the subject.
             PayloadTooLarge, BusError: as `publish`.
         """
         try:
-            async with self._refusals.watched(subject):
+            async with self._violations.watch(subject):
                 with cancellable():
                     msg = await self._client.request(
                         subject,
@@ -172,7 +172,7 @@ class Bus:
                         headers=dict(headers) if headers else None,
                     )
         except nats.errors.NoRespondersError:
-            raise NoResponders(f"nobody answers on {subject}") from None
+            raise NoResponders(f"no responders on {subject}") from None
         except (nats.errors.TimeoutError, TimeoutError):
             raise RequestTimedOut(f"no answer on {subject} within {timeout_s:g} s") from None
         except nats.errors.MaxPayloadError:
@@ -184,32 +184,32 @@ class Bus:
     async def request_many(
         self, subject: str, payload: bytes, *, wait_s: float
     ) -> list[BusMessage]:
-        """Publish and collect what is answered within `wait_s`; empty when nobody listens.
+        """Publish, and return the replies within `wait_s`; empty if there are no responders.
 
         Raises:
-            NotPermitted: the server does not let this user ask that.
+            NotPermitted: the server does not permit this user the subject.
             PayloadTooLarge, BusError: as `publish`.
         """
-        answers: list[BusMessage] = []
-        nobody = asyncio.Event()
+        replies: list[BusMessage] = []
+        no_responders = asyncio.Event()
 
         async def collect(message: BusMessage) -> None:
             if message.no_responders:
-                nobody.set()
+                no_responders.set()
             else:
-                answers.append(message)
+                replies.append(message)
 
         inbox = self.new_inbox()
         subscription = await self.subscribe(inbox, collect)
         try:
-            async with self._refusals.watched(subject):
+            async with self._violations.watch(subject):
                 await self.publish(subject, payload, reply=inbox)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
-                        await nobody.wait()
+                        await no_responders.wait()
         finally:
             await subscription.unsubscribe()
-        return answers
+        return replies
 
     async def subscribe(self, subject: str, handler: Handler, *, queue: str = "") -> Subscription:
         """Call `handler` for each message, one after another, until unsubscribed.
@@ -222,7 +222,7 @@ class Bus:
         return subscription
 
     async def serve(self, service: MicroService) -> None:
-        """Offer a NATS micro service, so that `nats micro ls/info/stats` finds it.
+        """Register a NATS micro service, so that `nats micro ls/info/stats` finds it.
 
         Raises:
             BusError: the connection is closed.
@@ -230,18 +230,18 @@ class Bus:
         await self._attach(service)
 
     def _forget(self, subscription: Subscription) -> None:
-        """Do not subscribe this again after a reconnect."""
+        """Do not restore a subscription after the next reconnect."""
         self._attached.discard(subscription)
 
     async def flush(self, *, timeout_s: float = 2) -> None:
-        """Wait until the server has everything that was published.
+        """Wait until the server has received everything that was published.
 
-        A message to ourselves goes there and back. The client's own flush is not used: when
-        its PONG comes after the timeout, the client stops reading for good (nats-py 2.16).
+        Publishes a message to an inbox of its own. The client's own flush is not used: if its
+        PONG arrives after the timeout, the client stops reading forever (nats-py 2.16).
 
         Raises:
-            NotPermitted: the server does not let this user have such inboxes.
-            BusError: it did not come back in time.
+            NotPermitted: the server does not permit this user its inboxes.
+            BusError: the message did not return in time.
         """
         if self._echo is None:
             self._echo_subject = self.new_inbox()
@@ -249,7 +249,7 @@ class Bus:
         mark = secrets.token_bytes(8)
         event = self._echoes[mark] = asyncio.Event()
         try:
-            async with self._refusals.watched(self._echo_subject):
+            async with self._violations.watch(self._echo_subject):
                 await self.publish(self._echo_subject, mark)
                 async with asyncio.timeout(timeout_s):
                     await event.wait()
@@ -263,7 +263,7 @@ class Bus:
             event.set()
 
     async def close(self) -> None:
-        """Send what is buffered, then close. Safe to call twice."""
+        """Send the buffered messages, then close. Safe to call twice."""
         self._closing = True
         if self._rebuilding is not None:
             self._rebuilding.cancel()
@@ -273,19 +273,19 @@ class Bus:
         with contextlib.suppress(nats.errors.Error):
             await self._client.close()
 
-    async def _attach(self, what: Subscription | MicroService) -> None:
-        self._attached.add(what)
+    async def _attach(self, target: Subscription | MicroService) -> None:
+        self._attached.add(target)
         try:
-            await what.attach(self._client)
+            await target.attach(self._client)
         except nats.errors.ConnectionClosedError:
             if self._closing:
-                self._attached.discard(what)
+                self._attached.discard(target)
                 raise BusError("the connection is closed") from None
 
     async def _open(self) -> None:
         client = Client()
 
-        # A client that is still connecting, or was replaced, has no say.
+        # Events of a client that is still connecting, or was replaced, are ignored.
         async def disconnected() -> None:
             if client is self._client:
                 self._on_disconnect()
@@ -319,48 +319,48 @@ class Bus:
         self._client = client
         self._last_error = None
         self.connections += 1
-        self._lost.clear()
-        self._found.set()
+        self._disconnected.clear()
+        self._connected.set()
 
     def _describe(self, error: BaseException) -> str:
         servers = ", ".join(_without_credentials(server) for server in self._options["servers"])
         cause = self._last_error or error
         reason = str(cause) or type(cause).__name__
         if "Authorization" in reason:
-            reason += " (it does not know this key, token or password, or asks for one)"
+            reason += " (the server does not know this key, token or password, or requires one)"
         return f"cannot reach NATS at {servers}: {reason}"
 
     async def _on_error(self, error: Exception) -> None:
-        if (subject := self._refusals.heard(str(error))) is not None:
+        if (subject := self._violations.record(str(error))) is not None:
             logger.warning("the NATS server does not permit this: %s", subject)
             return
-        # After a refusal comes the end of the connection: that is not the reason.
+        # The server closes the connection after an authorization error, which is the cause.
         if "Authorization" not in str(self._last_error):
             self._last_error = error
         logger.debug("NATS: %r", error)
 
     def _on_disconnect(self) -> None:
-        if self._lost.is_set():
+        if self._disconnected.is_set():
             return
-        self._found.clear()
-        self._lost.set()
+        self._connected.clear()
+        self._disconnected.set()
         if not self._closing:
             logger.warning("the connection to NATS is lost")
 
     async def _on_reconnect(self) -> None:
-        self._lost.clear()
-        self._found.set()
-        logger.info("connected to NATS again, at %s", self.server_url)
+        self._disconnected.clear()
+        self._connected.set()
+        logger.info("reconnected to NATS at %s", self.server_url)
         for callback in self.on_reconnect:
             await callback()
 
     async def _rebuild(self) -> None:
-        logger.warning("the NATS client closed; building a new connection")
+        logger.warning("the NATS client closed; creating a new connection")
         while not self._closing:
             try:
                 await self._open()
-                for what in list(self._attached):
-                    await what.attach(self._client)
+                for target in list(self._attached):
+                    await target.attach(self._client)
                 break
             except _CONNECT_ERRORS:
                 await asyncio.sleep(_REBUILD_WAIT_S)

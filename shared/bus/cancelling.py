@@ -1,4 +1,4 @@
-"""Being cancelled while the NATS client waits."""
+"""Cancellation while the NATS client waits."""
 
 import asyncio
 import contextlib
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def cancellable() -> Iterator[None]:
-    """Around calls of the client that wait with `asyncio.wait_for`: up to Python 3.11 it forgets
-    a cancellation that comes together with what it waits for, and its task would go on."""
+    """Raise a cancellation that the wrapped call of the client has lost: up to Python 3.11
+    `asyncio.wait_for` drops one that arrives together with the result, and the task would go on."""
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
     try:

@@ -1,4 +1,4 @@
-"""The NATS client, mended where it lets a broken connection through to its caller."""
+"""The NATS client, patched where a broken connection raises errors in its caller."""
 
 import asyncio
 import contextlib
@@ -9,19 +9,20 @@ from typing import Any
 from nats.aio.client import Client as NatsClient
 from nats.protocol.command import pub_cmd
 
-_NO_WARNING = "returning true from eof_received() has no effect when using ssl"
-"""Said of every connection with TLS that ends; nothing is wrong then (nats-py 2.16)."""
-logging.getLogger("asyncio").addFilter(lambda record: record.msg != _NO_WARNING)
+_HARMLESS_WARNING = "returning true from eof_received() has no effect when using ssl"
+"""Logged at the end of every TLS connection (nats-py 2.16)."""
+logging.getLogger("asyncio").addFilter(lambda record: record.msg != _HARMLESS_WARNING)
 _CANCEL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """
+class ServerInfo:
+    """What a NATS server reports in its INFO.
+
     Attributes:
-        id: of this run of the server.
-        cluster: what several servers that are one call themselves; empty for one that is alone.
-        host, port: where it listens.
+        id: changes with each run of the server.
+        cluster: the name of the NATS cluster; empty for a single server.
+        host, port: the address on which the server listens.
     """
 
     id: str
@@ -29,27 +30,27 @@ class ServerFacts:
     cluster: str
     host: str
     port: int
-    asks_who_comes: bool
+    requires_auth: bool
 
 
 class Client(NatsClient):
-    """As `nats.aio.client.Client`; what is sent while a connection breaks waits for the next."""
+    """As `nats.aio.client.Client`; messages sent on a breaking connection wait for the next one."""
 
     @property
-    def server_facts(self) -> ServerFacts:
-        """What the server said of itself when it was last connected to."""
-        told = self._server_info
-        return ServerFacts(
-            id=str(told.get("server_id", "")),
-            name=str(told.get("server_name", "")),
-            cluster=str(told.get("cluster", "")),
-            host=str(told.get("host", "")),
-            port=int(told.get("port", 0)),
-            asks_who_comes=bool(told.get("auth_required")),
+    def server_facts(self) -> ServerInfo:
+        """The INFO of the server of the last connection."""
+        info = self._server_info
+        return ServerInfo(
+            id=str(info.get("server_id", "")),
+            name=str(info.get("server_name", "")),
+            cluster=str(info.get("cluster", "")),
+            host=str(info.get("host", "")),
+            port=int(info.get("port", 0)),
+            requires_auth=bool(info.get("auth_required")),
         )
 
     def send(self, subject: str, payload: bytes, reply: str) -> None:
-        """As `publish` to a subject that is one, without a wait where much is pending."""
+        """As `publish` to a valid subject, without a wait while much is pending."""
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(payload)
         command = pub_cmd(subject, reply, payload)
@@ -62,7 +63,7 @@ class Client(NatsClient):
         # Between the end of its flusher and that of its reader the client writes to the closed
         # transport itself (nats-py 2.16): a RuntimeError from uvloop, or an OSError, out of
         # publish and subscribe. The command is still buffered, and goes out on reconnecting.
-        # With TLS nothing is raised, and what is written then is lost; so nothing is.
+        # With TLS nothing is raised and the written data is lost, so nothing is written.
         if self._is_breaking():
             return None
         with contextlib.suppress(OSError, RuntimeError):
@@ -77,9 +78,9 @@ class Client(NatsClient):
         return getattr(self._transport, "_io_writer", None)
 
     async def _process_connect_init(self) -> None:
-        # nats-py 2.16 does not close the socket of a failed attempt, and closing the client then
-        # waits until that socket has told its reader that it is gone, which asyncio never does
-        # after a failed TLS handshake.
+        # nats-py 2.16 does not close the socket of a failed attempt. Closing the client then waits
+        # until the reader of that socket is notified of its end, which asyncio never does after a
+        # failed TLS handshake.
         try:
             await super()._process_connect_init()
         except BaseException:
@@ -94,7 +95,7 @@ class Client(NatsClient):
         await self._close_quietly()  # if the reconnect succeeded meanwhile
 
     async def _close_quietly(self) -> None:
-        # With something buffered, closing writes to the closed transport too. It goes nowhere.
+        # With buffered data, closing also writes to the closed transport.
         if not self.is_connected:
             self._pending, self._pending_data_size = [], 0
         with contextlib.suppress(OSError, RuntimeError):
@@ -102,8 +103,8 @@ class Client(NatsClient):
 
     async def _end_reconnecting(self) -> None:
         # nats-py cancels its reconnect task once and does not check that it ended. Up to Python
-        # 3.11 `asyncio.wait_for` loses a cancellation that arrives together with the connection
-        # (seen in 1 of 100 closes): the task then reconnects for ever and the loop cannot close.
+        # 3.11 `asyncio.wait_for` drops a cancellation that arrives together with the connection
+        # (seen in 1 of 100 closes): the task then reconnects forever and the loop cannot close.
         task = self._reconnection_task
         if task is None or task is asyncio.current_task():
             return

@@ -1,5 +1,4 @@
-"""What JetStream keeps for all of us: values under keys, in a bucket, at several servers where
-there are several."""
+"""Key-value storage in a JetStream bucket, replicated in a NATS cluster."""
 
 import contextlib
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from nats.js.kv import KeyValue
 
 from shared.bus.bus import Bus
 from shared.bus.cancelling import cancellable
-from shared.bus.replicas import ALONE, REPLICAS
+from shared.bus.replicas import NOT_CLUSTERED, REPLICAS
 from shared.errors import BusError, WriteConflict
 
 _ERRORS = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
@@ -20,7 +19,7 @@ _ERRORS = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
 class Entry:
     """
     Attributes:
-        revision: what is written next must come after it.
+        revision: `after` of the next write.
     """
 
     value: bytes
@@ -28,17 +27,17 @@ class Entry:
 
 
 class KeyValueStore:
-    """A bucket, made when it is missing."""
+    """A bucket, created if it does not exist."""
 
     def __init__(self, bus: Bus, bucket: str) -> None:
         self._bus = bus
         self._bucket = bucket
 
     async def get(self, key: str) -> Entry | None:
-        """What is kept under a key; None where nothing is.
+        """Return the entry of a key, or None.
 
         Raises:
-            BusError: JetStream is not there, or does not answer.
+            BusError: JetStream is unavailable, or does not answer.
         """
         try:
             with cancellable():
@@ -46,17 +45,17 @@ class KeyValueStore:
         except nats.js.errors.KeyNotFoundError:
             return None
         except _ERRORS as error:
-            raise _of(error, "read", key) from None
+            raise _bus_error(error, "read", key) from None
         return Entry(entry.value or b"", entry.revision or 0)
 
     async def put(self, key: str, value: bytes, *, after: int) -> int:
-        """Keep a value; returns its revision.
+        """Store a value, and return its revision.
 
         Args:
-            after: the revision that is replaced; 0 where nothing may be kept yet.
+            after: the revision to replace; 0 if the key must not exist.
 
         Raises:
-            Overtaken: something else is kept there since.
+            WriteConflict: the key has another revision.
             BusError: as `get`.
         """
         try:
@@ -65,10 +64,10 @@ class KeyValueStore:
         except nats.js.errors.KeyWrongLastSequenceError as error:
             raise WriteConflict(f"{self._bucket}/{key}: {error}") from None
         except _ERRORS as error:
-            raise _of(error, "keep", key) from None
+            raise _bus_error(error, "store", key) from None
 
     async def delete(self, key: str) -> None:
-        """Keep nothing under a key any more.
+        """Delete a key with its history.
 
         Raises:
             BusError: as `get`.
@@ -77,7 +76,7 @@ class KeyValueStore:
             with cancellable():
                 await (await self._open()).purge(key)
         except _ERRORS as error:
-            raise _of(error, "delete", key) from None
+            raise _bus_error(error, "delete", key) from None
 
     async def _open(self) -> KeyValue:
         stream = self._bus.jetstream()
@@ -86,10 +85,10 @@ class KeyValueStore:
         try:
             return await stream.create_key_value(bucket=self._bucket, replicas=REPLICAS)
         except nats.js.errors.APIError as error:
-            if error.err_code != ALONE:
+            if error.err_code != NOT_CLUSTERED:
                 raise
         return await stream.create_key_value(bucket=self._bucket)
 
 
-def _of(error: BaseException, what: str, key: str) -> BusError:
-    return BusError(f"JetStream could not {what} {key}: {error or type(error).__name__}")
+def _bus_error(error: BaseException, action: str, key: str) -> BusError:
+    return BusError(f"JetStream could not {action} {key}: {error or type(error).__name__}")

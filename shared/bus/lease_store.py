@@ -1,7 +1,7 @@
-"""One key in JetStream that goes by itself when nobody writes it again: what a lease needs.
+"""A key in JetStream that expires unless it is written again: the storage of a lease.
 
-It has a bucket (a stream) of its own and is written only after its last sequence: if anything
-came in between, also the end of the stream and a new one, the server refuses it.
+The key has a bucket (a stream) of its own. Each write names the last sequence of the stream: the
+server rejects it after any other write, also if the stream was lost and created again.
 """
 
 import base64
@@ -16,24 +16,24 @@ import orjson
 from shared import subjects
 from shared.bus.bus import Bus
 from shared.bus.message import BusMessage
-from shared.bus.replicas import ALONE, REPLICAS
+from shared.bus.replicas import NOT_CLUSTERED, REPLICAS
 from shared.bus.subscription import Subscription
 from shared.errors import BusError, NoJetStream, NoResponders, WriteConflict
 
 _NO_STREAM = 10059
 _NO_MESSAGE = 10037
 _OTHER_STREAM = 10058
-"""Somebody made it first: with another first sequence."""
-_OVERTAKEN = 10071
+"""Another process created the stream first, with another first sequence."""
+_WRONG_SEQUENCE = 10071
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseValue:
-    """What is kept under the key.
+    """The value of the key.
 
     Attributes:
-        sequence: the last one of the bucket; what is written next must come after it.
-        value: empty where it was cleared, or has gone.
+        sequence: the last one of the bucket: `after` of the next write.
+        value: empty if it was cleared, or has expired.
     """
 
     sequence: int
@@ -41,7 +41,7 @@ class LeaseValue:
 
 
 class LeaseStore:
-    """A key of `bucket`, which must have no other one; the bucket is made when it is missing."""
+    """The only key of `bucket`; the bucket is created if it does not exist."""
 
     def __init__(self, bus: Bus, bucket: str, key: str) -> None:
         self._bus = bus
@@ -49,42 +49,42 @@ class LeaseStore:
         self._subject = subjects.kept(bucket, key)
 
     async def look(self, *, timeout_s: float) -> LeaseValue:
-        """What is kept now; `timeout_s` is for each of up to four questions.
+        """Return the current value; `timeout_s` is for each of up to four requests.
 
         Raises:
-            BusError: JetStream is not there, does not answer, or cannot keep a lease.
+            BusError: JetStream is unavailable, does not answer, or cannot expire keys.
         """
         with _readable():
             info = await self._info(timeout_s)
             if not info["config"].get("allow_msg_ttl"):
                 raise BusError(
-                    f"the bucket {self._bucket} keeps messages for good: the NATS server is older "
-                    "than 2.11, or the bucket was made without allow_msg_ttl"
+                    f"messages in the bucket {self._bucket} do not expire: the NATS server is "
+                    "older than 2.11, or the bucket was created without allow_msg_ttl"
                 )
             state = info["state"]
             value = await self._value(state["last_seq"], timeout_s) if state["messages"] else b""
             return LeaseValue(state["last_seq"], value)
 
     async def write(self, value: bytes, *, after: int, ttl_s: int, timeout_s: float) -> int:
-        """Keep it for `ttl_s` from now on; returns its sequence.
+        """Store the value for `ttl_s` from now on, and return its sequence.
 
         Raises:
-            Overtaken: `after` is no more the last sequence.
-            BusError: JetStream did not keep it, or did and its answer was lost.
+            WriteConflict: `after` is not the last sequence any more.
+            BusError: JetStream did not store it, or did and its reply was lost.
         """
         return await self._publish(value, after, {"Nats-TTL": f"{ttl_s}s"}, timeout_s)
 
     async def on_written(self, handler: Callable[[bytes], Awaitable[None]]) -> Subscription:
-        """Call `handler` with what somebody may have written: a hint, which may also be missed.
+        """Call `handler` with values that may have been written: a hint, which may also be missed.
 
         Raises:
             BusError: the connection is closed.
         """
 
-        async def hear(message: BusMessage) -> None:
+        async def on_message(message: BusMessage) -> None:
             await handler(message.payload)
 
-        return await self._bus.subscribe(self._subject, hear)
+        return await self._bus.subscribe(self._subject, on_message)
 
     async def _publish(
         self, value: bytes, after: int, headers: Mapping[str, str], timeout_s: float
@@ -95,27 +95,27 @@ class LeaseStore:
         )
         with _readable():
             ack = orjson.loads(answer.payload)
-            if _code(ack) == _OVERTAKEN:
+            if _code(ack) == _WRONG_SEQUENCE:
                 raise WriteConflict(_description(ack))
             _raise_other(ack)
             return int(ack["seq"])
 
     async def _info(self, timeout_s: float) -> Any:
-        """About the bucket, made first where there is none."""
-        info = await self._ask("INFO", {}, timeout_s)
+        """Return the INFO of the bucket, which is created if it does not exist."""
+        info = await self._request("INFO", {}, timeout_s)
         if _code(info) == _NO_STREAM:
-            created = await self._ask("CREATE", self._stream(REPLICAS), timeout_s)
-            if _code(created) == ALONE:
-                created = await self._ask("CREATE", self._stream(1), timeout_s)
+            created = await self._request("CREATE", self._stream(REPLICAS), timeout_s)
+            if _code(created) == NOT_CLUSTERED:
+                created = await self._request("CREATE", self._stream(1), timeout_s)
             if _code(created) != _OTHER_STREAM:
                 _raise_other(created)
-            info = await self._ask("INFO", {}, timeout_s)
+            info = await self._request("INFO", {}, timeout_s)
         _raise_other(info)
         return info
 
     def _stream(self, replicas: int) -> dict[str, Any]:
-        """As those of KV buckets are. It begins at the time, in ms: sequences grow also when the
-        stream is lost and made again."""
+        """Return the config of the stream, as of a KV bucket. The first sequence is the time in ms,
+        so that sequences also grow if the stream is lost and created again."""
         return {
             "name": f"KV_{self._bucket}",
             "subjects": [self._subject],
@@ -130,15 +130,15 @@ class LeaseStore:
         }
 
     async def _value(self, sequence: int, timeout_s: float) -> bytes:
-        answer = await self._ask("MSG.GET", {"seq": sequence}, timeout_s)
+        answer = await self._request("MSG.GET", {"seq": sequence}, timeout_s)
         if _code(answer) == _NO_MESSAGE:
             return b""
         _raise_other(answer)
         return base64.b64decode(answer["message"].get("data", ""))
 
-    async def _ask(self, verb: str, question: dict[str, Any], timeout_s: float) -> Any:
+    async def _request(self, verb: str, body: dict[str, Any], timeout_s: float) -> Any:
         subject = subjects.jetstream(verb, self._bucket)
-        payload = orjson.dumps(question) if question else b""
+        payload = orjson.dumps(body) if body else b""
         try:
             answer = await self._bus.request(subject, payload, timeout_s=timeout_s)
         except NoResponders:
@@ -148,7 +148,7 @@ class LeaseStore:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Around the reading of answers: whoever is allowed to can answer in JetStream's place."""
+    """Map the errors of parsing a reply: a permitted user can reply in JetStream's place."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -156,13 +156,13 @@ def _readable() -> Iterator[None]:
 
 
 def _code(answer: Any) -> int | None:
-    """JetStream's own code of an error; None where there is no error."""
+    """Return JetStream's error code, or None."""
     error = answer.get("error")
     return error.get("err_code", 0) if error else None
 
 
 def _description(answer: Any) -> str:
-    return str(answer["error"].get("description", "refused"))
+    return str(answer["error"].get("description", "rejected"))
 
 
 def _raise_other(answer: Any) -> None:

@@ -1,15 +1,15 @@
-"""What a handler gets."""
+"""The messages that a handler receives."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 
 class BusMessage(NamedTuple):
-    """One message as it arrived; `reply` is empty where no answer is asked for, and where who asks
-    names a subject that is no inbox.
+    """A received message. `reply` is empty if the sender expects no reply, or names a subject that
+    is not an inbox.
 
-    `no_responders` marks the server's own 503: nobody subscribes to what was published with
-    this inbox as its reply.
+    `no_responders` marks the server's own 503: a message that was published with this inbox as
+    its reply had no subscriber.
     """
 
     subject: str
@@ -19,4 +19,4 @@ class BusMessage(NamedTuple):
 
 
 Handler = Callable[[BusMessage], Awaitable[None]]
-"""Called for one message after another of a subscription: hand long work to a task."""
+"""Called for the messages of a subscription one after another: run long work in a task."""

@@ -1,6 +1,6 @@
-"""Values of any size that JetStream keeps for us under names, in a bucket with bounds.
+"""Values of any size in a bounded bucket of JetStream.
 
-A value is stored as NATS' object stores have it: in chunks, and its description after them.
+A value is stored in the format of NATS' object stores: its chunks, and then its metadata.
 """
 
 import contextlib
@@ -15,22 +15,22 @@ from nats.js.object_store import ObjectStore as NatsStore
 
 from shared.bus.bus import Bus
 from shared.bus.cancelling import cancellable
-from shared.bus.replicas import ALONE, REPLICAS
+from shared.bus.replicas import NOT_CLUSTERED, REPLICAS
 from shared.errors import BusError, StoreFull
 
 logger = logging.getLogger(__name__)
 
 _ERRORS = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
-_NO_ROOM = frozenset({10023, 10047, 10077})
-"""The error codes of a server, an account and a bucket without room."""
+_STORE_FULL = frozenset({10023, 10047, 10077})
+"""The error codes of a full server, account and bucket."""
 
 
 class ObjectStore:
-    """A bucket, made when it is missing.
+    """A bucket, created if it does not exist.
 
     Args:
-        max_bytes: of all that is kept; what would be more is refused.
-        max_age_s: what is older is forgotten.
+        max_bytes: of all values; a value above it is rejected.
+        max_age_s: older values are deleted.
     """
 
     def __init__(self, bus: Bus, bucket: str, *, max_bytes: int, max_age_s: float) -> None:
@@ -39,24 +39,24 @@ class ObjectStore:
         self._stream = OBJ_STREAM_TEMPLATE.format(bucket=bucket)
         self._max_bytes = max_bytes
         self._max_age_s = float(max_age_s)
-        self._is_made = False
+        self._created = False
 
     async def put(self, name: str, value: bytes) -> None:
-        """Keep a value.
+        """Store a value.
 
         Raises:
-            StoreFull: there is no room for it.
-            BusError: JetStream is not there, or does not answer.
+            StoreFull: there is no capacity for it.
+            BusError: JetStream is unavailable, or does not answer.
         """
         try:
             with cancellable():
                 await (await self._open()).put(name, value)
         except _ERRORS as error:
-            self._is_made = False  # perhaps
-            raise _of(error, "keep", name) from None
+            self._created = False  # the bucket may have been deleted
+            raise _bus_error(error, "store", name) from None
 
     async def get(self, name: str) -> bytes | None:
-        """What is kept under a name; None where nothing is.
+        """Return the value of a name, or None.
 
         Raises:
             BusError: as `put`.
@@ -67,10 +67,10 @@ class ObjectStore:
         except nats.js.errors.NotFoundError:
             return None
         except _ERRORS as error:
-            raise _of(error, "read", name) from None
+            raise _bus_error(error, "read", name) from None
 
     async def delete(self, name: str) -> None:
-        """Keep nothing under a name any more.
+        """Delete the value of a name.
 
         Raises:
             BusError: as `put`.
@@ -81,18 +81,18 @@ class ObjectStore:
         except nats.js.errors.NotFoundError:
             return
         except _ERRORS as error:
-            failure = _of(error, "delete", name)
-            if not isinstance(failure, StoreFull):  # its chunks are gone: it cannot be read
+            failure = _bus_error(error, "delete", name)
+            if not isinstance(failure, StoreFull):  # its chunks are deleted: it cannot be read
                 raise failure from None
 
     async def _read(self, name: str) -> bytes:
-        """A message for each chunk: the client's own way makes a consumer for each object, and
-        waits without end for chunks that were forgotten meanwhile."""
+        """Get each chunk with one request: the client's own method creates a consumer per object,
+        and waits forever for chunks that have expired meanwhile."""
         stream = self._bus.jetstream()
-        described = await (await self._open()).get_info(name)
-        subject = OBJ_CHUNKS_PRE_TEMPLATE.format(bucket=self._bucket, obj=described.nuid)
+        info = await (await self._open()).get_info(name)
+        subject = OBJ_CHUNKS_PRE_TEMPLATE.format(bucket=self._bucket, obj=info.nuid)
         value, sequence = bytearray(), 0
-        for _ in range(described.chunks or 0):
+        for _ in range(info.chunks or 0):
             chunk = await stream.get_msg(self._stream, seq=sequence + 1, subject=subject, next=True)
             value += chunk.data or b""
             sequence = chunk.seq or 0
@@ -100,28 +100,28 @@ class ObjectStore:
 
     async def _open(self) -> NatsStore:
         stream = self._bus.jetstream()
-        if not self._is_made:
+        if not self._created:
             try:
-                await self._hold_bounds(stream)
+                await self._update_bounds(stream)
             except nats.js.errors.NotFoundError:
-                await self._make(stream)
+                await self._create(stream)
             except nats.js.errors.APIError as error:
-                logger.warning("%s keeps the bounds that it has: %s", self._bucket, error)
-            self._is_made = True
+                logger.warning("cannot change the bounds of %s: %s", self._bucket, error)
+            self._created = True
         return NatsStore(self._bucket, self._stream, stream)
 
-    async def _make(self, stream: JetStreamContext) -> None:
+    async def _create(self, stream: JetStreamContext) -> None:
         config = ObjectStoreConfig(max_bytes=self._max_bytes, ttl=self._max_age_s)
-        with contextlib.suppress(nats.js.errors.BadRequestError):  # another has made it meanwhile
+        with contextlib.suppress(nats.js.errors.BadRequestError):  # another process was first
             try:
                 await stream.create_object_store(self._bucket, config, replicas=REPLICAS)
             except nats.js.errors.APIError as error:
-                if error.err_code != ALONE:
+                if error.err_code != NOT_CLUSTERED:
                     raise
                 await stream.create_object_store(self._bucket, config)
 
-    async def _hold_bounds(self, stream: JetStreamContext) -> None:
-        """A bucket that was made with other bounds gets ours."""
+    async def _update_bounds(self, stream: JetStreamContext) -> None:
+        """Give our bounds to a bucket that was created with others."""
         config = (await stream.stream_info(self._stream)).config
         if (config.max_bytes, config.max_age) != (self._max_bytes, self._max_age_s):
             window_s = min(config.duplicate_window or 0, self._max_age_s)
@@ -129,11 +129,11 @@ class ObjectStore:
                 config.evolve(
                     max_bytes=self._max_bytes,
                     max_age=self._max_age_s,
-                    duplicate_window=window_s,  # no longer than values are kept
+                    duplicate_window=window_s,  # must not exceed max_age
                 )
             )
 
 
-def _of(error: BaseException, what: str, name: str) -> BusError:
-    kind = StoreFull if getattr(error, "err_code", None) in _NO_ROOM else BusError
-    return kind(f"JetStream could not {what} {name}: {error or type(error).__name__}")
+def _bus_error(error: BaseException, action: str, name: str) -> BusError:
+    kind = StoreFull if getattr(error, "err_code", None) in _STORE_FULL else BusError
+    return kind(f"JetStream could not {action} {name}: {error or type(error).__name__}")

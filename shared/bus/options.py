@@ -1,4 +1,4 @@
-"""Our settings as the options of the NATS client."""
+"""The options of the NATS client, from our settings."""
 
 import ssl
 from pathlib import Path
@@ -11,11 +11,11 @@ RECONNECT_WAIT_S = 0.25
 PING_INTERVAL_S = 10
 CONNECT_TIMEOUT_S = 3
 FLUSH_TIMEOUT_S = 5
-"""Without it a publish can block for good when 2 MB are pending and the server stalls."""
+"""Without it a publish can block forever when 2 MB are pending and the server stalls."""
 
 
 def client_options(settings: NatsSettings, *, name: str, inbox_prefix: str) -> dict[str, Any]:
-    """Keyword arguments for `nats.aio.client.Client.connect`.
+    """Return the keyword arguments of `nats.aio.client.Client.connect`.
 
     Raises:
         SettingsError: a credentials or TLS file is missing or unusable.

@@ -1,4 +1,4 @@
-"""What the server does not permit. It says so to the connection, not to the call that waits."""
+"""Permission violations, which the server reports to the connection, not to the waiting call."""
 
 import asyncio
 import re
@@ -12,15 +12,15 @@ _VIOLATION = re.compile(r'permissions violation for (?:publish|subscription) to 
 
 
 class PermissionViolations:
-    """Lets who waits on a subject know at once that it is in vain."""
+    """Fails the calls that wait on a subject as soon as the server rejects it."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[str, set[asyncio.Timeout]] = defaultdict(set)
 
-    def heard(self, error: str) -> str | None:
-        """An error of the server; the subject, where it is that this is not permitted.
+    def record(self, error: str) -> str | None:
+        """Handle an error of the server; return the subject if it is a permission violation.
 
-        The client hands errors on in lower case: subjects that differ only in that are one here.
+        The client passes errors on in lower case, so subjects are compared without case.
         """
         violation = _VIOLATION.search(error)
         if violation is None:
@@ -31,11 +31,11 @@ class PermissionViolations:
         return subject
 
     @asynccontextmanager
-    async def watched(self, subject: str) -> AsyncIterator[None]:
-        """Around waiting for what a message to `subject` brings.
+    async def watch(self, subject: str) -> AsyncIterator[None]:
+        """Fail the body if the server rejects its message to `subject`.
 
         Raises:
-            NotPermitted: this user may not publish it.
+            NotPermitted: this user may not publish on `subject`.
         """
         key = subject.lower()
         scope = asyncio.timeout(None)

@@ -1,6 +1,6 @@
-"""How many NATS servers keep what JetStream keeps for us: it outlives any one of them."""
+"""The number of replicas of our JetStream streams: enough to survive the loss of any one server."""
 
 REPLICAS = 3
-"""Asked for first."""
-ALONE = 10074
-"""The error code of a server that is not one of several: it can keep a stream once only."""
+"""Requested first."""
+NOT_CLUSTERED = 10074
+"""The error code of a server outside a NATS cluster, which cannot replicate a stream."""

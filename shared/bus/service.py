@@ -12,9 +12,9 @@ from shared.subjects import is_any_inbox
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One subject that answers every request with what `answer` returns.
+    """One subject that answers every request with the result of `answer`.
 
-    `queue` is shared by those of whom one shall answer; where all shall, it is one's own id.
+    One member of each `queue` group answers; for an answer of each process it is the process's id.
     """
 
     name: str
@@ -53,7 +53,7 @@ class MicroService:
 
 def _handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
     async def handle(request: Request) -> None:
-        if is_any_inbox(request._msg.reply):  # the library tells it nowhere else
+        if is_any_inbox(request._msg.reply):  # the library has no public access to it
             await request.respond(endpoint.answer())
 
     return handle

@@ -1,4 +1,4 @@
-"""A subscription that outlives the connection it was made on."""
+"""A subscription that survives the connection on which it was made."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,12 @@ from shared.subjects import is_any_inbox
 
 logger = logging.getLogger(__name__)
 
-_MOST_AT_ONCE_S = 0.01
-"""Where many messages wait, those that come together take no longer: the client hands over all."""
+_MAX_TURN_S = 0.01
+"""After this time other tasks run: the client delivers all pending messages without a pause."""
 
 
 class Subscription:
-    """Stays subscribed over reconnects until `unsubscribe`."""
+    """Survives reconnects until `unsubscribe`."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Subscription:
         handler: Handler,
         forget: Callable[["Subscription"], None],
     ) -> None:
-        """`forget` is called once, when it shall not be attached again."""
+        """`forget` is called once, when the subscription must not be attached again."""
         self._forget = forget
         self._subject = subject
         self._queue = queue
@@ -57,6 +57,6 @@ class Subscription:
             await self._handler(message)
         except Exception:
             logger.exception("the handler of %s failed", self._subject)
-        if time.monotonic() - self._began_at > _MOST_AT_ONCE_S:
-            await asyncio.sleep(0)  # timers, and other subscriptions
+        if time.monotonic() - self._began_at > _MAX_TURN_S:
+            await asyncio.sleep(0)  # lets timers and other subscriptions run
             self._began_at = time.monotonic()

@@ -20,7 +20,7 @@ from shared.cli.services.service import label_of
 from shared.cli.session import with_cluster
 from shared.cli.worker_orders import drain, named, shown_on
 from shared.client import Cluster
-from shared.messages.events import WorkerReport
+from shared.messages.worker_report import WorkerReport
 
 _HELP = """Have workers end, as before a Mac is shut down or looked after.
 

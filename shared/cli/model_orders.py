@@ -10,8 +10,8 @@ from shared.client import Cluster
 from shared.errors import BusError, ClusterError, InvalidRequest, ModelError, Unavailable
 from shared.ids import ModelId, WorkerId
 from shared.messages.control import ListModels, LoadModel, UnloadModel
-from shared.messages.events import ModelStatus
 from shared.messages.health import ClusterHealth
+from shared.messages.model_status import ModelStatus
 
 _POLL_S = 0.2
 _SILENCE_LIMIT_S = 10.0

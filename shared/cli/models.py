@@ -35,8 +35,8 @@ from shared.cli.views.models import (
 )
 from shared.client import Cluster
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import ModelStatus
 from shared.messages.health import ClusterHealth
+from shared.messages.model_status import ModelStatus
 
 _HELP = """List the models of all workers; load and unload them.
 

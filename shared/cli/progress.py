@@ -8,8 +8,8 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from shared.cli.views.figures import printable
 from shared.cli.views.models import doing
-from shared.messages.events import WorkerReport
 from shared.messages.health import ClusterHealth
+from shared.messages.worker_report import WorkerReport
 
 
 class LoadDisplay:

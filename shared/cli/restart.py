@@ -20,7 +20,7 @@ from shared.cli.session import with_cluster
 from shared.cli.worker_orders import named, restart, shown_on
 from shared.client import Cluster
 from shared.errors import InvalidRequest
-from shared.messages.events import WorkerReport
+from shared.messages.worker_report import WorkerReport
 
 _HELP = """Start workers again, as after an upgrade: each drains (see `cluster drain`), ends, and
 runs the same command line anew.

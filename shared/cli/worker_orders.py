@@ -10,7 +10,7 @@ from shared.cli.views.figures import printable
 from shared.client import Cluster
 from shared.errors import BusError, ClusterError, InvalidRequest, RequestError, Unavailable
 from shared.messages.control import DrainWorker
-from shared.messages.events import WorkerReport
+from shared.messages.worker_report import WorkerReport
 
 _POLL_S = 0.2
 _SILENCE_LIMIT_S = 10.0

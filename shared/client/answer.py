@@ -1,4 +1,4 @@
-"""One choice of an answer, put together from its outputs while they come."""
+"""One choice of an answer, assembled from its outputs as they arrive."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,11 @@ from shared.messages.request import SentCharacters
 from shared.messages.stream import ChoiceOutput, assistant_turn, plain_calls
 
 _MAX_PIECES = 256
-"""Short strings take more memory than their characters."""
+"""Pieces are joined at this number: short strings take more memory than their characters."""
 
 
 class PartialAnswer:
-    """What has come of one choice: content, reasoning and tool calls."""
+    """The content, reasoning and tool calls of one choice so far."""
 
     def __init__(self) -> None:
         self._text = _Pieces()
@@ -20,7 +20,7 @@ class PartialAnswer:
         self.finish_reason: str | None = None
 
     def add(self, output: ChoiceOutput) -> None:
-        """Take in what is new."""
+        """Append an output."""
         self._text.add(output.text)
         self._reasoning.add(output.reasoning or "")
         for piece in output.tool_calls or ():
@@ -49,7 +49,7 @@ class PartialAnswer:
 
     @property
     def characters(self) -> SentCharacters:
-        """How many came of each channel."""
+        """The number of characters so far, per channel."""
         calls = [self._calls[index].arguments.count for index in sorted(self._calls)]
         return SentCharacters(
             text=self._text.count, reasoning=self._reasoning.count, tool_calls=calls
@@ -57,7 +57,7 @@ class PartialAnswer:
 
 
 class _Pieces:
-    """A text that comes in pieces; `count` are its characters."""
+    """A text that arrives in pieces; `count` is its number of characters."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,7 +77,7 @@ class _Pieces:
 
 
 class _PartialCall:
-    """A tool call: its first piece, and the arguments of all of them."""
+    """A tool call: its first piece, and the arguments of all pieces."""
 
     def __init__(self, first: Mapping[str, Any]) -> None:
         self._first = first

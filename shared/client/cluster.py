@@ -1,4 +1,4 @@
-"""A connection to a cluster, and what can be asked of it."""
+"""A connection to a cluster, and its requests."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -35,14 +35,14 @@ from shared.ids import (
 )
 from shared.messages.control import ControlOrder, ControlReply, RequestState
 from shared.messages.health import ClusterHealth, ControllerHealth
-from shared.messages.request import check_request, parse_request
+from shared.messages.request_parsing import check_request, parse_request
 from shared.messages.rollout import ROLLOUT_ORDERS, RolloutOrder, RolloutReply
 from shared.messages.routes import Route, RouteAnswer
 from shared.settings.nats import NatsSettings
 
 CONNECT_WAIT_S = 3.0
 _CONTROLLERS_WAIT_S = 0.5
-_ANSWER_WAIT_S = 2.0
+_REPLY_TIMEOUT_S = 2.0
 
 Content = str | list[dict[str, Any]]
 
@@ -58,41 +58,41 @@ async def connect(
     """Connect to the NATS server of a cluster.
 
     Args:
-        servers: URL, URLs, or the settings where credentials or TLS are needed.
+        servers: URL, URLs, or settings with credentials or TLS.
         client: the name under which requests are sent; its inboxes carry it too.
-        times: how long its streams wait before they ask, publish again, and give up.
+        times: how long its streams wait before they query, publish again, and give up.
 
     Raises:
         BusUnreachable: no server answers within `wait_s`.
-        NotPermitted: the server does not know this user under that name.
+        NotPermitted: the server does not permit this user that name.
     """
     if not isinstance(servers, NatsSettings):
         servers = NatsSettings(servers=[servers] if isinstance(servers, str) else servers)
     prefix = f"{subjects.INBOX_PREFIX}.{client}"
     bus = await Bus.connect(servers, name=f"client {client}", inbox_prefix=prefix, wait_s=wait_s)
     try:
-        await _refuse_foreign_name(bus)
+        await _check_inboxes(bus)
         yield Cluster(bus, ClientName(client), times=times)
     finally:
         await bus.close()
 
 
-async def _refuse_foreign_name(bus: Bus) -> None:
-    """Raises NotPermitted where answers could never come in."""
+async def _check_inboxes(bus: Bus) -> None:
+    """Raise NotPermitted if the server does not permit the client's inboxes."""
     try:
         await bus.flush()
     except NotPermitted:
         raise
     except BusError:
-        pass  # the connection is gone again: as later, it comes back by itself
+        pass  # the connection is lost again: as later, the bus reconnects
 
 
 class Cluster:
-    """What a client can do. Make it with `connect`.
+    """The client of a cluster. Create it with `connect`.
 
     Args:
-        inbox: where streams come in; by default each has one of its own.
-        times: how long its streams wait before they ask, publish again, and give up.
+        inbox: receives the streams; by default each stream has an inbox of its own.
+        times: how long its streams wait before they query, publish again, and give up.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Cluster:
         self.bus = bus
         self.client = client
         self._inbox = inbox if inbox is not None else DedicatedInbox(bus)
-        self._turns: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # the last by session
+        self._turns: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # latest by session
 
     def stream(
         self,
@@ -116,16 +116,16 @@ class Cluster:
         skill: str = "chat",
         **fields: Any,
     ) -> Stream:
-        """Ask, and get the answer as it comes.
+        """Send a request, and stream its answer.
 
         Args:
-            content: what the user says, or the messages of a whole conversation. Leave it out
+            content: the user's message, or the messages of a whole conversation. Leave it out
                 to give `prompt` (plain text or token ids) instead.
-            schema: what the content shall be JSON of: a pydantic model, or a JSON schema.
+            schema: constrains the content to its JSON: a pydantic model, or a JSON schema.
             fields: any field of a request: model, max_tokens, temperature, tools, ...
 
         Raises:
-            InvalidRequest: a field is wrong, or all together have too many bytes.
+            InvalidRequest: a field is invalid, or the request has too many bytes.
         """
         body = _body(content, skill, bind(fields, schema) if schema is not None else fields)
         if body.get("stream") is False:
@@ -137,7 +137,7 @@ class Cluster:
         limit = self.bus.max_payload // 4
         if len(payload) > limit:
             raise InvalidRequest(
-                f"the request has {len(payload)} bytes; this cluster takes {limit}",
+                f"the request has {len(payload)} bytes; this cluster accepts {limit}",
                 code="payload_too_large",
             )
         request = parse_request(payload)
@@ -195,129 +195,135 @@ class Cluster:
         skill: str = "chat",
         **fields: Any,
     ) -> Any:
-        """Ask, and get the whole answer; with a `schema` only the value that it is: an instance of
-        the pydantic model, or what the JSON says. (`stream` with the same `schema`, `collect` and
-        `Completion.value` give the rest too.) Arguments and errors as of `stream`; streams
-        underneath, so that a dead cluster is noticed.
+        """Send a request, and return the whole answer; with a `schema` only its value: an instance
+        of the pydantic model, or the parsed JSON. (`stream` with the same `schema`, `collect` and
+        `Completion.value` return the rest, too.) Arguments and errors as of `stream`. It streams
+        internally, so that it detects a dead cluster.
 
         Raises:
-            InvalidAnswer: the answer is no value of the schema, as when it broke off.
+            InvalidAnswer: the answer does not match the schema, for example because it broke off.
         """
         answer = await self.stream(content, schema=schema, skill=skill, **fields).collect()
         return answer.value(schema) if schema is not None else answer
 
     async def cancel(self, request_id: str) -> RequestState:
-        """Stop a request; its stream ends with finish_reason `cancelled`. The state is `unknown`
-        where nobody knows it.
+        """Cancel a request; its stream ends with finish_reason `cancelled`. The returned state is
+        `unknown` if the cluster does not know the request.
 
         Raises:
             Unavailable: no controller answers.
         """
-        return await self._query("cancel", request_id)
+        return await self._request_state("cancel", request_id)
 
     async def status(self, request_id: str) -> RequestState:
-        """Where a request stands; `unknown` where nobody knows it.
+        """Return the state of a request; `unknown` if the cluster does not know the request.
 
         Raises:
             Unavailable: no controller answers.
         """
-        return await self._query("status", request_id)
+        return await self._request_state("status", request_id)
 
     async def route(
         self, content: Content | None = None, *, skill: str = "chat", **fields: Any
     ) -> Route:
-        """Where a request would go now, and why; it is not served. Arguments as of `stream`.
+        """Return the worker that a request would go to now, and why. The request is not served.
+        Arguments as of `stream`.
 
         Raises:
-            RequestError: a field is wrong, or the skill is unknown.
+            RequestError: a field is invalid, or the skill is unknown.
             Unavailable: no controller answers.
         """
         body = _body(content, skill, fields)
         subject = subjects.route(self.client, SkillName(skill))
-        answer = await self._ask(subject, _encode(body), self._nobody(), code="no_controller")
+        answer = await self._query(
+            subject, _encode(body), self._no_controller(), code="no_controller"
+        )
         reply = decode(RouteAnswer, answer.payload)
         if reply.route is None:
             raise RequestError(reply.message or "", code=reply.code, param=reply.param)
         return reply.route
 
     async def health(self) -> ClusterHealth:
-        """The state of the whole cluster.
+        """Return the state of the whole cluster.
 
         Raises:
-            Unavailable: no controller leads, with the reason where others are there, or NATS is
-                gone.
+            Unavailable: no controller leads (with the reason that standbys report), or NATS is
+                unreachable.
         """
         code = "no_controller"
         try:
-            answer = await self._ask(subjects.HEALTH_CLUSTER, b"", self._nobody(), code=code)
+            answer = await self._query(
+                subjects.HEALTH_CLUSTER, b"", self._no_controller(), code=code
+            )
         except Unavailable as error:
             if error.code != code:
                 raise
-            raise Unavailable(await self._why_nobody_leads(), code=code) from None
+            raise Unavailable(await self._why_no_leader(), code=code) from None
         return decode(ClusterHealth, answer.payload)
 
-    async def _why_nobody_leads(self) -> str:
+    async def _why_no_leader(self) -> str:
         answers = await self.bus.request_many(
             subjects.HEALTH_CONTROLLERS, b"", wait_s=_CONTROLLERS_WAIT_S
         )
         reports = [decode(ControllerHealth, answer.payload).controller for answer in answers]
         if not reports:
-            return self._nobody()
+            return self._no_controller()
         names = ", ".join(sorted(report.id for report in reports))
         problems = [report.leader_problem for report in reports if report.leader_problem]
         why = problems[0] if problems else "one is about to; ask again in a moment"
         return f"no controller leads: {why} (there are: {names})"
 
     async def control(self, worker: WorkerId, order: ControlOrder) -> ControlReply:
-        """Have a worker carry out an order; `ok` of the reply is False where it refuses.
+        """Send an order to a worker; `ok` of the reply is False if the worker refuses the order.
 
         Raises:
-            InvalidRequest: `worker` is no name of a worker.
-            Unavailable: no such worker answers, or NATS is gone.
+            InvalidRequest: `worker` is not a valid name.
+            Unavailable: no such worker answers, or NATS is unreachable.
         """
         if not is_name(worker):
             raise InvalidRequest(f"no worker has the name {shortened(worker)!r}", param="worker")
         subject = subjects.worker_control(worker, order.verb)
-        answer = await self._ask(subject, encode(order), f"worker {worker} does not answer")
+        answer = await self._query(subject, encode(order), f"worker {worker} does not answer")
         return decode(ControlReply, answer.payload)
 
     async def rollout(self, order: RolloutOrder) -> RolloutReply:
-        """Give an order about rolling cluster.yaml out to the controller that leads.
+        """Send a roll-out order to the leader.
 
         Raises:
-            Unavailable: none leads.
-            RequestError: it refuses, and says why.
+            Unavailable: no controller leads.
+            RequestError: the leader refuses the order; the message says why.
         """
         verb = next(verb for verb, kind in ROLLOUT_ORDERS.items() if kind is type(order))
         payload = order.model_dump_json(exclude_none=True).encode()
         unanswered = "no controller leads; `cluster status` says why"
-        answer = await self._ask(subjects.rollout(verb), payload, unanswered)
+        answer = await self._query(subjects.rollout(verb), payload, unanswered)
         reply = decode(RolloutReply, answer.payload)
         if not reply.ok:
-            raise RequestError(reply.message or "it refused", code=reply.code)
+            raise RequestError(reply.message or "the leader refused", code=reply.code)
         return reply
 
-    def _nobody(self) -> str:
+    def _no_controller(self) -> str:
         return f"no controller answers at {self.bus.server_url}; is `controller` running?"
 
-    async def _query(self, verb: str, request_id: str) -> RequestState:
+    async def _request_state(self, verb: str, request_id: str) -> RequestState:
         subject = subjects.request(self.client, verb)
         query = orjson.dumps({"request_id": request_id})
-        answer = await self._ask(
+        answer = await self._query(
             subject, query, f"no controller answers about the request {request_id!r}"
         )
         return decode(RequestState, answer.payload)
 
-    async def _ask(
+    async def _query(
         self, subject: str, payload: bytes, unanswered: str, *, code: str | None = None
     ) -> BusMessage:
-        """The answer to one question.
+        """Send a query, and return the reply.
 
         Raises:
-            Unavailable: there is none; `unanswered` and `code` say so unless NATS is gone.
+            Unavailable: there is no reply; with `unanswered` and `code` unless NATS is
+                unreachable.
         """
         try:
-            return await self.bus.request(subject, payload, timeout_s=_ANSWER_WAIT_S)
+            return await self.bus.request(subject, payload, timeout_s=_REPLY_TIMEOUT_S)
         except (NoResponders, RequestTimedOut):
             if not self.bus.connected:
                 unanswered, code = "the connection to NATS is lost", "disconnected"
@@ -325,10 +331,10 @@ class Cluster:
 
 
 def _body(content: Content | None, skill: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """A request of these fields.
+    """Return a request with these fields.
 
     Raises:
-        InvalidRequest: `skill` is no name of a skill.
+        InvalidRequest: `skill` is not a valid name.
     """
     if not is_name(skill):
         raise InvalidRequest(
@@ -347,5 +353,5 @@ def _encode(body: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError as error:
-        check_request(body)  # names the field, if its value is not allowed either
+        check_request(body)  # its error names the field, if the value is not allowed
         raise InvalidRequest(f"the request cannot be written as JSON: {error}") from None

@@ -11,10 +11,9 @@ from shared.messages.stream import ChoiceOutput, Timings, Usage, plain_calls
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer. What stands beside `choices` is of the first choice; `route` says how its
-    worker was chosen, if that was asked with `debug`; `warnings` are sentences for people. Of a
-    list of prompts some choices may have failed alone: their `finish_reason` is `error`, and their
-    `error` says why."""
+    """A whole answer. The properties are those of the first choice. `route` says how the worker was
+    selected, if the request has `debug`; `warnings` are sentences for people. In a list of prompts
+    single choices may fail: their `finish_reason` is `error`, and their `error` says why."""
 
     request_id: RequestId
     worker: WorkerId | None
@@ -30,19 +29,19 @@ class Completion:
 
     @property
     def reasoning(self) -> str:
-        """What the model thought before."""
+        """The reasoning before the answer."""
         return self.choices[0].reasoning or ""
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """Each {"id", "type", "function": {"name", "arguments"}}; `arguments` is JSON, whole
-        unless the answer broke off."""
+        """Each {"id", "type", "function": {"name", "arguments"}}; `arguments` is JSON,
+        complete unless the answer broke off."""
         return plain_calls(self.choices[0].tool_calls or ())
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer as a message, with reasoning and calls, to go on with: append it to
-        `messages`, and behind it a {"role": "tool", "tool_call_id", "content"} for each call."""
+        """The answer as a message, with reasoning and calls, for the next request: append it to
+        `messages`, and after it a {"role": "tool", "tool_call_id", "content"} for each call."""
         return self.choices[0].turn
 
     @property
@@ -58,10 +57,11 @@ class Completion:
     @overload
     def value(self, schema: Mapping[str, Any]) -> Any: ...
     def value(self, schema: Schema) -> Any:
-        """What an answer says that was asked for with this schema: an instance of the pydantic
-        model, or the value of the JSON.
+        """Return the value of an answer that was requested with this schema: an instance of the
+        pydantic model, or the parsed JSON.
 
         Raises:
-            InvalidAnswer: it is none, as when it broke off; it has the text.
+            InvalidAnswer: the answer does not match, for example because it broke off; has the
+                text.
         """
         return read_value(schema, self.text, self.finish_reason, self.usage)

@@ -1,7 +1,7 @@
-"""Where the answers to a stream come in: an inbox of its own, or one that many share.
+"""Inboxes of streams: one per stream, or one that many streams share.
 
-A request with `multiplex` has its messages sent together with those of others to the same inbox:
-one message for each worker and decode step, however many streams there are.
+The messages of requests with `multiplex` are sent together to their common inbox: one message per
+worker and decode step, however many streams there are.
 """
 
 import itertools
@@ -20,46 +20,46 @@ from shared.messages.stream import decode as decode_stream
 
 logger = logging.getLogger(__name__)
 
-Where = Literal["stream", "state", "resent"]
-"""What an answer belongs to: the request itself, a question for its state, one for a resend.
-Each has a subject of its own, so that a 503 tells who is missing."""
+ReplyKind = Literal["stream", "state", "resent"]
+"""A reply to the request itself, to a query of its state, or to a resend query. Each has a subject
+of its own, so that a 503 tells which responder is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoResponder:
-    """Nobody takes requests, knows about them, or is the worker that was asked to resend."""
+    """There is no leader, no controller that knows requests, or no worker that can resend."""
 
-    where: Where
+    kind: ReplyKind
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """What came for one stream."""
+    """Content that was received for one stream."""
 
-    what: list[StreamMessage] | RequestState | ResendState | NoResponder
+    content: list[StreamMessage] | RequestState | ResendState | NoResponder
     size_bytes: int
 
 
-Put = Callable[[ReceivedMessage], Awaitable[None]]
+Deliver = Callable[[ReceivedMessage], Awaitable[None]]
 
 
 class StreamSubscription(Protocol):
-    """What a stream has of an inbox while it is listened to."""
+    """The subscription of a stream to an inbox."""
 
-    def reply(self, where: Where) -> str:
-        """The subject that answers shall be sent to."""
+    def reply(self, kind: ReplyKind) -> str:
+        """Return the subject for replies."""
 
     async def leave(self) -> None:
-        """Hear no more."""
+        """Unsubscribe."""
 
 
 class Inbox(Protocol):
-    """Takes in what comes for streams."""
+    """Receives the messages of streams."""
 
     multiplex: bool
 
-    async def join(self, request: RequestId, put: Put) -> StreamSubscription:
-        """Hand everything that comes for a request to `put`, until the seat is left.
+    async def join(self, request: RequestId, deliver: Deliver) -> StreamSubscription:
+        """Call `deliver` with each message for a request, until the subscription is left.
 
         Raises:
             BusError: the connection is closed.
@@ -67,27 +67,27 @@ class Inbox(Protocol):
 
 
 class DedicatedInbox:
-    """Each stream subscribes for itself."""
+    """Each stream has a subscription of its own."""
 
     multiplex = False
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def join(self, request: RequestId, put: Put) -> StreamSubscription:
+    async def join(self, request: RequestId, deliver: Deliver) -> StreamSubscription:
         async def on_message(message: BusMessage) -> None:
-            if (arrival := _read(message)) is not None:
-                await put(arrival)
+            if (received := _read(message)) is not None:
+                await deliver(received)
 
         prefix = self._bus.new_inbox()
         return _DedicatedSubscription(prefix, await self._bus.subscribe(f"{prefix}.*", on_message))
 
 
 class SharedInbox:
-    """All streams of a connection have one subscription.
+    """All streams of a connection share one subscription.
 
     Args:
-        prefix: of its subjects, and of nobody else's.
+        prefix: of its subjects; no other inbox may use it.
     """
 
     multiplex = True
@@ -102,51 +102,46 @@ class SharedInbox:
 
     @property
     def streams(self) -> int:
-        """How many listen now."""
+        """The number of streams with a subscription."""
         return len(self._by_request)
 
-    async def join(self, request: RequestId, put: Put) -> StreamSubscription:
+    async def join(self, request: RequestId, deliver: Deliver) -> StreamSubscription:
         assert request not in self._by_request
-        stream_subscription = _SharedSubscription(self, request, str(next(self._numbers)), put)
-        self._by_request[request] = self._by_number[stream_subscription.number] = (
-            stream_subscription
-        )
+        member = _SharedSubscription(self, request, str(next(self._numbers)), deliver)
+        self._by_request[request] = self._by_number[member.number] = member
         if self._subscription is None:
             self._subscription = await self._bus.subscribe(f"{self._prefix}.>", self._on_message)
-        return stream_subscription
+        return member
 
-    def reply(self, number: str, where: Where) -> str:
-        return f"{self._prefix}.stream" if where == "stream" else f"{self._prefix}.{number}.{where}"
+    def reply(self, number: str, kind: ReplyKind) -> str:
+        return f"{self._prefix}.stream" if kind == "stream" else f"{self._prefix}.{number}.{kind}"
 
-    def forget(self, stream_subscription: "_SharedSubscription") -> None:
-        self._by_request.pop(stream_subscription.request, None)
-        self._by_number.pop(stream_subscription.number, None)
+    def remove(self, member: "_SharedSubscription") -> None:
+        self._by_request.pop(member.request, None)
+        self._by_number.pop(member.number, None)
 
     async def _on_message(self, message: BusMessage) -> None:
-        arrival = _read(message)
-        if arrival is None:
+        received = _read(message)
+        if received is None:
             return
         number = message.subject.removeprefix(f"{self._prefix}.").rpartition(".")[0]
         if number:
-            if (stream_subscription := self._by_number.get(number)) is not None:
-                await stream_subscription.put(arrival)
-        elif isinstance(arrival.what, list):
-            await self._hand_out(arrival.what, arrival.size_bytes)
-        else:  # whose request found nobody is not said; who was heard of does not mind
-            for stream_subscription in list(self._by_request.values()):
-                await stream_subscription.put(arrival)
+            if (member := self._by_number.get(number)) is not None:
+                await member.deliver(received)
+        elif isinstance(received.content, list):
+            await self._distribute(received.content, received.size_bytes)
+        else:  # a 503 does not name its request; streams that had a message ignore it
+            for member in list(self._by_request.values()):
+                await member.deliver(received)
 
-    async def _hand_out(self, messages: list[StreamMessage], size_bytes: int) -> None:
+    async def _distribute(self, messages: list[StreamMessage], size_bytes: int) -> None:
         share = size_bytes // max(1, len(messages))
         by_request: dict[RequestId | None, list[StreamMessage]] = {}
         for message in messages:
             by_request.setdefault(message.request_id, []).append(message)
         for request, mine in by_request.items():
-            if (
-                request is not None
-                and (stream_subscription := self._by_request.get(request)) is not None
-            ):
-                await stream_subscription.put(ReceivedMessage(mine, share * len(mine)))
+            if request is not None and (member := self._by_request.get(request)) is not None:
+                await member.deliver(ReceivedMessage(mine, share * len(mine)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +149,8 @@ class _DedicatedSubscription:
     prefix: str
     subscription: Subscription
 
-    def reply(self, where: Where) -> str:
-        return f"{self.prefix}.{where}"
+    def reply(self, kind: ReplyKind) -> str:
+        return f"{self.prefix}.{kind}"
 
     async def leave(self) -> None:
         await self.subscription.unsubscribe()
@@ -166,23 +161,23 @@ class _SharedSubscription:
     inbox: SharedInbox
     request: RequestId
     number: str
-    put: Put
+    deliver: Deliver
 
-    def reply(self, where: Where) -> str:
-        return self.inbox.reply(self.number, where)
+    def reply(self, kind: ReplyKind) -> str:
+        return self.inbox.reply(self.number, kind)
 
     async def leave(self) -> None:
-        self.inbox.forget(self)
+        self.inbox.remove(self)
 
 
 def _read(message: BusMessage) -> ReceivedMessage | None:
-    """What a message says; None where it is not of this cluster: silence has its own rules."""
-    where = message.subject.rpartition(".")[2]
+    """Return the decoded message; None if it is invalid: the stream recovers as after a loss."""
+    kind = message.subject.rpartition(".")[2]
     size_bytes = len(message.payload)
     try:
-        match where:
+        match kind:
             case "stream" | "state" | "resent" if message.no_responders:
-                return ReceivedMessage(NoResponder(where), size_bytes)
+                return ReceivedMessage(NoResponder(kind), size_bytes)
             case "stream":
                 return ReceivedMessage(decode_stream(message.payload), size_bytes)
             case "state":
@@ -192,12 +187,12 @@ def _read(message: BusMessage) -> ReceivedMessage | None:
             case _:
                 return None
     except DecodeError as error:
-        logger.debug("what came for a stream could not be read: %s", error.message)
+        logger.debug("dropped an invalid message of a stream: %s", error.message)
         return None
 
 
 def _resent(payload: bytes) -> ResendState | list[StreamMessage]:
-    """The worker's answer, or what follows it."""
+    """Return the worker's reply, or the messages that follow it."""
     try:
         return decode(ResendState, payload)
     except DecodeError:

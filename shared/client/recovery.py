@@ -1,9 +1,9 @@
-"""What a client does about silence and gaps: a state machine without I/O.
+"""How a client recovers from silence and gaps: a state machine without I/O.
 
-Silence is never taken for an end. What is asked, in this order: `status` of the controllers,
-then `resend` of the worker that is known to serve the request; where nobody knows it, or where a
-controller passes the stream on (of a list of prompts), the request is published again under its own
-id: to go on from what is here, where its worker and its controller ended together.
+Silence is never treated as an end. The client first queries the controllers for the `status`, then
+the worker that is known to serve the request for a `resend`. If no process knows the request, or a
+controller relays the stream (of a list of prompts), the client publishes the request again under
+its own id: with the received tokens to resume from, if worker and controller died together.
 """
 
 from dataclasses import astuple, dataclass
@@ -12,20 +12,20 @@ from typing import Literal, Self
 from shared.errors import StreamFailed, StreamSilent, Unavailable
 from shared.messages.control import RequestStateName, ResendStateName
 
-Step = Literal["publish", "go_on", "ask_status", "ask_resend"]
+Step = Literal["publish", "resume", "ask_status", "ask_resend"]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What the rules depend on.
+    """The state of a stream that the next step depends on.
 
     Attributes:
-        connections: how often a connection was made; a new one may have lost messages.
-        heard: anything of the request, ever.
-        started: some of the answer.
-        worker_known: some worker serves it, or did.
+        connections: number of connections made so far; messages around a new one may be lost.
+        heard: any message of the request was received.
+        started: some of the answer was received.
+        worker_known: a worker serves the request, or did.
         missing: tokens are known to be missing.
-        behind: the turn before of its session is lost too, and has to come first again.
+        behind: the previous turn of the session is lost, too, and must be published first.
     """
 
     connected: bool
@@ -42,15 +42,15 @@ class RecoveryTimes:
     """How long a stream waits before it takes each step.
 
     Attributes:
-        republish_after_s: nothing was heard at all: the request is published again.
-        silence_s: nothing was heard for this long: ask whether the stream still runs.
-        silence_limit_s: nothing was heard for this long, or missing tokens did not come: give up.
-        disconnected_limit_s: the same while there is no connection.
-        ask_again_s, ask_again_for_gap_s: between two questions about silence, or about a gap.
-        stalled_s: the client itself did not run for this long: what came meanwhile is read first.
-        lost_limit_s: how long, once silent, a turn holds back the next turn of its session.
-        no_controller_limit_s, no_controller_retry_s: nobody takes requests: retry, then give up.
-        abandoned_s: a turn whose reader has stopped reading holds back the next turn this long.
+        republish_after_s: without any message: publish the request again.
+        silence_s: without a message for this long: query whether the stream still runs.
+        silence_limit_s: without a message, or with missing tokens, for this long: give up.
+        disconnected_limit_s: the same without a connection.
+        ask_again_s, ask_again_for_gap_s: between two queries after silence, or for a gap.
+        stalled_s: the client itself did not run for this long: it reads pending messages first.
+        lost_limit_s: how long, once silent, a turn delays the next turn of its session.
+        no_controller_limit_s, no_controller_retry_s: without a controller: give up, retry.
+        abandoned_s: how long a turn whose reader stopped reading delays the next turn.
     """
 
     republish_after_s: float = 1.0
@@ -66,7 +66,7 @@ class RecoveryTimes:
     abandoned_s: float = 2.0
 
     def scaled(self, factor: float) -> Self:
-        """All of them times a factor: their order and ratios stay."""
+        """Return all times multiplied by a factor, which keeps their order and ratios."""
         return type(self)(*(factor * value for value in astuple(self)))
 
 
@@ -78,12 +78,12 @@ class Recovery:
 
     def __init__(self, now: float, connections: int, times: RecoveryTimes = DEFAULT_TIMES) -> None:
         self._times = times
-        self._looked_at = now
-        self._heard_at = now
+        self._checked_at = now
+        self._last_message_at = now
         self._began_at = now
-        self._asked_at: dict[Step, float] = {}
+        self._step_at: dict[Step, float] = {}
         self._missing_since: float | None = None
-        self._nobody_since: float | None = None
+        self._no_controller_since: float | None = None
         self._connections = connections
         self._planned: Step | None = None
         self._status_unanswered = False
@@ -91,132 +91,132 @@ class Recovery:
 
     @property
     def _published_at(self) -> float:
-        return self._asked_at.get("publish", self._began_at)
+        return self._step_at.get("publish", self._began_at)
 
     def is_silent(self, now: float) -> bool:
-        """Nothing was heard for a while."""
-        return now - self._heard_at >= self._times.silence_s
+        """Whether there was no message for `silence_s`."""
+        return now - self._last_message_at >= self._times.silence_s
 
     def is_lost(self, now: float) -> bool:
-        """Nothing was heard for a while, but not for so long that nobody cares any more."""
+        """Whether the stream is silent, but not yet for `lost_limit_s`."""
         times = self._times
         limit_s = times.silence_s + times.lost_limit_s
-        return self.is_silent(now) and now - self._heard_at < limit_s
+        return self.is_silent(now) and now - self._last_message_at < limit_s
 
     def on_message(self, now: float) -> None:
-        """Something of the stream came."""
-        self._heard_at = now
-        self._nobody_since = None
+        """A message of the stream was received."""
+        self._last_message_at = now
+        self._no_controller_since = None
         self._status_unanswered = self._worker_gone = False
 
     def on_state(self, state: RequestStateName, at_a_worker: bool, now: float) -> None:
         """The leader answered."""
         if state == "unknown":  # nor does any worker
-            self._planned = "go_on"
+            self._planned = "resume"
             return
-        is_lost = state == "finished" and self._worker_gone  # so is what the worker had to say
+        is_lost = state == "finished" and self._worker_gone  # with the worker's messages
         self.on_message(now)
         if state in ("running", "finished") and at_a_worker and not is_lost:
             self._planned = "ask_resend"
         elif state in ("finished", "failed"):
-            self._planned = "publish"  # whoever sent the end sends it again
+            self._planned = "publish"  # the sender of the end repeats it
         elif state == "running" and self._missing_since is not None:
-            self._planned = "publish"  # a controller passes it on: it says all of it again
+            self._planned = "publish"  # a controller relays the stream, and repeats all of it
 
     def on_resend_state(self, state: ResendStateName, now: float) -> None:
-        """The worker answered; what it has follows by itself."""
+        """The worker answered; its messages follow."""
         if state == "unknown":
             self._planned = "publish"
         else:
             self.on_message(now)
 
     def on_no_worker(self) -> None:
-        """The worker is gone; the controllers may know more."""
+        """The worker does not respond; the controllers may know more."""
         self._worker_gone = True
         self._planned = "ask_status"
 
     def on_no_controller(self, now: float) -> None:
-        """Nobody takes requests."""
-        if self._nobody_since is None:
-            self._nobody_since = now
+        """There is no leader that accepts requests."""
+        if self._no_controller_since is None:
+            self._no_controller_since = now
 
-    def next_step(self, now: float, situation: StreamState) -> Step | None:
-        """What to do now, if anything.
+    def next_step(self, now: float, state: StreamState) -> Step | None:
+        """Return the step to take now, if any.
 
         Raises:
-            Unavailable: nobody takes requests.
-            StreamSilent: nothing was heard for too long, or the connection is gone.
-            StreamFailed: missing tokens did not come.
+            Unavailable: no controller accepts requests.
+            StreamSilent: there was no message for too long, or the connection is lost.
+            StreamFailed: missing tokens did not arrive.
         """
-        if now - self._looked_at > self._times.stalled_s:
-            # Nobody looked: what came meanwhile is still to be read.
-            self._heard_at = max(self._heard_at, now - self._times.silence_s)
+        if now - self._checked_at > self._times.stalled_s:
+            # The client did not run: pending messages are read first.
+            self._last_message_at = max(self._last_message_at, now - self._times.silence_s)
             self._missing_since = None
-        self._looked_at = now
-        self._give_up(now, situation)
-        if not situation.connected:
+        self._checked_at = now
+        self._give_up(now, state)
+        if not state.connected:
             return None
-        step = self._due(now, situation)
-        if step is None or (step in ("publish", "go_on") and situation.behind):
+        step = self._due(now, state)
+        if step is None or (step in ("publish", "resume") and state.behind):
             return None
         self._planned = None
-        self._asked_at[step] = now
+        self._step_at[step] = now
         if step == "ask_status":
             self._status_unanswered = True
         return step
 
-    def wait_s(self, now: float, situation: StreamState) -> float:
-        """How long to wait for a message before the next look at the rules."""
-        hurried = self._nobody_since is not None or self._planned is not None
-        if hurried or situation.missing or situation.behind:
+    def wait_s(self, now: float, state: StreamState) -> float:
+        """Return how long to wait for a message before `next_step` is called again."""
+        urgent = self._no_controller_since is not None or self._planned is not None
+        if urgent or state.missing or state.behind:
             return self._times.no_controller_retry_s
-        if not situation.heard:
+        if not state.heard:
             return max(0.05, self._published_at + self._times.republish_after_s - now)
-        until_silent_s = self._heard_at + self._times.silence_s - now
+        until_silent_s = self._last_message_at + self._times.silence_s - now
         return min(self._times.ask_again_s, max(0.05, until_silent_s))
 
-    def _due(self, now: float, situation: StreamState) -> Step | None:
+    def _due(self, now: float, state: StreamState) -> Step | None:
         times = self._times
-        if situation.connections != self._connections:
-            self._connections = situation.connections
-            self._planned = self._planned or ("ask_status" if situation.heard else "publish")
-        if self._planned == "go_on" and not situation.started:
+        if state.connections != self._connections:
+            self._connections = state.connections
+            self._planned = self._planned or ("ask_status" if state.heard else "publish")
+        if self._planned == "resume" and not state.started:
             self._planned = "publish"
         if self._planned is not None:
-            # Answers to answers must not go round without a pause.
-            asked_at = self._asked_at.get(self._planned)
-            paused = asked_at is None or now - asked_at >= times.ask_again_for_gap_s
+            # A reply that plans a step must not cause a loop of queries without a pause.
+            step_at = self._step_at.get(self._planned)
+            paused = step_at is None or now - step_at >= times.ask_again_for_gap_s
             return self._planned if paused else None
-        if not situation.heard:
-            nobody = self._nobody_since is not None
-            wait_s = times.no_controller_retry_s if nobody else times.republish_after_s
+        if not state.heard:
+            no_controller = self._no_controller_since is not None
+            wait_s = times.no_controller_retry_s if no_controller else times.republish_after_s
             return "publish" if now - self._published_at >= wait_s else None
-        last_asked_at = max(self._asked_at.values(), default=self._began_at)
-        is_silent = now - self._heard_at >= times.silence_s
-        may_come = not (self._worker_gone and is_silent)  # from whoever has it
-        if situation.missing and may_come and now - last_asked_at >= times.ask_again_for_gap_s:
-            return "ask_resend" if situation.worker_known else "ask_status"
-        if not is_silent or now - last_asked_at < times.ask_again_s:
+        last_step_at = max(self._step_at.values(), default=self._began_at)
+        is_silent = now - self._last_message_at >= times.silence_s
+        can_resend = not (self._worker_gone and is_silent)
+        if state.missing and can_resend and now - last_step_at >= times.ask_again_for_gap_s:
+            return "ask_resend" if state.worker_known else "ask_status"
+        if not is_silent or now - last_step_at < times.ask_again_s:
             return None
         if not self._status_unanswered:
             return "ask_status"
-        self._status_unanswered = False  # no controller knows it: ask others, then again
-        if situation.worker_known and not self._worker_gone:
+        self._status_unanswered = False  # no controller answered: ask others, then again
+        if state.worker_known and not self._worker_gone:
             return "ask_resend"
-        # What a controller passed on ended with that controller, and is said again from the start.
-        return "go_on" if situation.started and situation.worker_known else "publish"
+        # A stream that a controller relayed ended with that controller, and starts again.
+        return "resume" if state.started and state.worker_known else "publish"
 
-    def _give_up(self, now: float, situation: StreamState) -> None:
-        times, silent_s = self._times, now - self._heard_at
-        self._missing_since = (self._missing_since or now) if situation.missing else None
-        if not situation.heard and self._nobody_since is not None:
-            if now - self._nobody_since > times.no_controller_limit_s:
+    def _give_up(self, now: float, state: StreamState) -> None:
+        times, silent_s = self._times, now - self._last_message_at
+        self._missing_since = (self._missing_since or now) if state.missing else None
+        if not state.heard and self._no_controller_since is not None:
+            if now - self._no_controller_since > times.no_controller_limit_s:
                 raise Unavailable(
                     "no controller takes requests; is `controller` running?", code="no_controller"
                 )
-        if not situation.connected and silent_s >= times.disconnected_limit_s:
-            raise StreamSilent("the connection to NATS is gone", code="disconnected")
+        if not state.connected and silent_s >= times.disconnected_limit_s:
+            raise StreamSilent("the connection to NATS is lost", code="disconnected")
         if silent_s >= times.silence_limit_s:
-            raise StreamSilent(f"nothing was heard for {silent_s:.0f} s")
+            raise StreamSilent(f"no message for {silent_s:.0f} s")
         if self._missing_since is not None and now - self._missing_since >= times.silence_limit_s:
-            raise StreamFailed("tokens are missing and were not sent again", code="stream_broken")
+            raise StreamFailed("tokens are missing and were not resent", code="stream_broken")

@@ -1,4 +1,4 @@
-"""One request of a client: published, listened to, and given up when nothing is heard."""
+"""The stream of one request: publishes the request, and recovers from silence and gaps."""
 
 import asyncio
 import math
@@ -13,7 +13,13 @@ from shared import subjects
 from shared.bus import Bus
 from shared.client.assembler import Assembler
 from shared.client.completion import Completion
-from shared.client.inboxes import Inbox, NoResponder, ReceivedMessage, StreamSubscription, Where
+from shared.client.inboxes import (
+    Inbox,
+    NoResponder,
+    ReceivedMessage,
+    ReplyKind,
+    StreamSubscription,
+)
 from shared.client.recovery import DEFAULT_TIMES, Recovery, RecoveryTimes, Step, StreamState
 from shared.client.stream_buffer import StreamBuffer
 from shared.errors import StreamFailed
@@ -22,23 +28,23 @@ from shared.messages.control import RequestState, ResendState
 from shared.messages.request import Resume
 from shared.messages.stream import ChoiceOutput, StatusName, StreamMessage, Timings, Usage
 
-_LOOKS_S = 0.05
+_POLL_S = 0.05
 
 
 class Stream:
-    """The answer to one request as it comes: iterate over it once.
+    """The answer to one request as it arrives: iterate over it once.
 
-    Each chunk has what is new: `text`, the content, and where there are any `reasoning` and
-    `tool_calls`, pieces of calls. The stream has the first choice as far as it has come: its
-    `text`, `reasoning` and `tool_calls`, and as a `message`.
+    Each chunk has the new parts: `text`, the content, and if there are any `reasoning` and
+    `tool_calls`, pieces of calls. The stream itself has the first choice so far: its `text`,
+    `reasoning` and `tool_calls`, and as a `message`.
 
     Leaving early (`break` inside `async with`, or `aclose`) cancels the request.
 
     Raises while iterating:
-        StreamFailed: the request ended in an error, or too much was left unread; code, param
-            and retryable tell which.
-        StreamSilent: nothing was heard for 15 s, or the connection is gone for 5 s.
-        Unavailable: no controller takes requests.
+        StreamFailed: the request ended in an error, or too much was left unread; see `code`,
+            `param` and `retryable`.
+        StreamSilent: there was no message for 15 s, or no connection for 5 s.
+        Unavailable: no controller accepts requests.
     """
 
     def __init__(
@@ -65,14 +71,14 @@ class Stream:
         self._recovery = Recovery(time.monotonic(), bus.connections, times)
         self._before = before
         self._ended = False
-        self._looked_at: float | None = None
-        self._seen = self._situation  # when the rules were last looked at
-        self._mailbox = StreamBuffer()
+        self._read_at: float | None = None
+        self._last_state = self._state  # of the last call of `next_step`
+        self._buffer = StreamBuffer()
         self._failure: StreamFailed | None = None
         self._stream_subscription: StreamSubscription | None = None
         self._at_least_every_s = math.inf
         self._updates = self._run()
-        self._outputs = self._one_by_one()
+        self._outputs = self._iterate_outputs()
 
     @property
     def request_id(self) -> RequestId:
@@ -106,7 +112,7 @@ class Stream:
 
     @property
     def route(self) -> dict[str, Any] | None:
-        """How its worker was chosen, if that was asked with `debug`; set at the end."""
+        """How its worker was selected, if the request has `debug`; set at the end."""
         return self._assembler.route
 
     @property
@@ -120,13 +126,13 @@ class Stream:
 
     @property
     def reasoning(self) -> str:
-        """What the model thought before."""
+        """The reasoning before the answer."""
         return self._assembler.answer.reasoning
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
         """Each {"id", "type", "function": {"name", "arguments"}}; the arguments of the last one are
-        whole at the end."""
+        complete at the end."""
         return self._assembler.answer.tool_calls
 
     @property
@@ -143,8 +149,8 @@ class Stream:
         return self._outputs
 
     def updates(self, *, at_least_every_s: float = math.inf) -> AsyncIterator[list[ChoiceOutput]]:
-        """As iterating, but with every turn: what came together stands together, and the list
-        is empty where only the status changed or nothing came for a while (at most 3 s)."""
+        """Iterate over lists of outputs that arrived together; a list is empty if only the status
+        changed or no message arrived for a while (at most 3 s)."""
         self._at_least_every_s = at_least_every_s
         return self._updates
 
@@ -160,12 +166,12 @@ class Stream:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop listening; cancels the request unless it has ended."""
+        """Unsubscribe, and cancel the request unless it has ended."""
         await self._outputs.aclose()
         await self._updates.aclose()
 
     async def collect(self) -> Completion:
-        """The whole answer.
+        """Return the whole answer.
 
         Raises: as iterating does.
         """
@@ -174,7 +180,7 @@ class Stream:
         return self.completed(outputs)
 
     def completed(self, outputs: Iterable[ChoiceOutput]) -> Completion:
-        """The whole answer, from all of its outputs."""
+        """Return the whole answer, from all of its outputs."""
         parts: dict[int, list[ChoiceOutput]] = {}
         for output in outputs:
             parts.setdefault(output.choice, []).append(output)
@@ -189,65 +195,65 @@ class Stream:
             route=self.route,
         )
 
-    async def _one_by_one(self) -> AsyncGenerator[ChoiceOutput, None]:
+    async def _iterate_outputs(self) -> AsyncGenerator[ChoiceOutput, None]:
         async for outputs in self._updates:
             for output in outputs:
                 yield output
 
     async def _run(self) -> AsyncGenerator[list[ChoiceOutput], None]:
-        self._looked_at = time.monotonic()
-        while self._follows_one_that_waits:
+        self._read_at = time.monotonic()
+        while self._must_wait_for_turn:
             yield await self._wait_for_turn()
         self._recovery = Recovery(time.monotonic(), self._bus.connections, self._times)
-        self._stream_subscription = await self._inbox.join(self.request_id, self._mailbox.put)
+        self._stream_subscription = await self._inbox.join(self.request_id, self._buffer.put)
         try:
-            await self._take_step("publish")
+            await self._perform("publish")
             while not self._assembler.done:
                 yield await self._next()
                 if self._failure is not None:
                     raise self._failure
         finally:
-            await self._leave()
+            await self._end()
 
     @property
     def _is_over(self) -> bool:
         return self._ended or self._assembler.done
 
     @property
-    def _follows_one_that_waits(self) -> bool:
-        """The turn before is still with a controller alone: if that dies, it is asked again, and
-        must not find this one there already."""
+    def _must_wait_for_turn(self) -> bool:
+        """Whether the previous turn is known to a controller only: if the controller dies, that
+        turn is published again, and must be accepted before this one."""
         before, now = self._before, time.monotonic()
-        if before is None or before._is_over or before._looked_at is None:
+        if before is None or before._is_over or before._read_at is None:
             return False
-        return before.worker is None and now - before._looked_at < self._times.abandoned_s
+        return before.worker is None and now - before._read_at < self._times.abandoned_s
 
     async def _wait_for_turn(self) -> list[ChoiceOutput]:
-        """Nothing, when it may be its turn, or its reader is to be given something."""
+        """Wait until it is the turn of this stream, or an update is due; return an empty list."""
         until = time.monotonic() + self._at_least_every_s
-        while self._follows_one_that_waits and (now := time.monotonic()) < until:
-            self._looked_at = now
-            await asyncio.sleep(_LOOKS_S)
+        while self._must_wait_for_turn and (now := time.monotonic()) < until:
+            self._read_at = now
+            await asyncio.sleep(_POLL_S)
         return []
 
     async def _next(self) -> list[ChoiceOutput]:
-        """Wait for the next message and take it in; ask where messages are missing."""
-        wait_s = self._recovery.wait_s(time.monotonic(), self._seen)
-        self._looked_at = math.inf  # a reader that waits here has not stopped reading
+        """Wait for the next message and handle it; then take the recovery step that is due."""
+        wait_s = self._recovery.wait_s(time.monotonic(), self._last_state)
+        self._read_at = math.inf  # a reader that waits here has not stopped reading
         try:
-            arrival = await self._mailbox.get(min(wait_s, self._at_least_every_s))
+            received = await self._buffer.get(min(wait_s, self._at_least_every_s))
         finally:
-            self._looked_at = time.monotonic()
-        chunks = self._take(arrival) if arrival is not None else []
+            self._read_at = time.monotonic()
+        chunks = self._handle(received) if received is not None else []
         if not self._assembler.done:
-            self._seen = self._situation
-            step = self._recovery.next_step(time.monotonic(), self._seen)
+            self._last_state = self._state
+            step = self._recovery.next_step(time.monotonic(), self._last_state)
             if step is not None:
-                await self._take_step(step)
+                await self._perform(step)
         return chunks
 
     @property
-    def _situation(self) -> StreamState:
+    def _state(self) -> StreamState:
         if self._before is not None and self._before._is_over:
             self._before = None
         return StreamState(
@@ -260,10 +266,10 @@ class Stream:
             behind=self._before is not None and self._before._recovery.is_lost(time.monotonic()),
         )
 
-    def _take(self, arrival: ReceivedMessage) -> list[ChoiceOutput]:
-        match arrival.what:
+    def _handle(self, received: ReceivedMessage) -> list[ChoiceOutput]:
+        match received.content:
             case list() as messages:
-                return self._take_messages(messages)
+                return self._handle_messages(messages)
             case RequestState() as state:
                 self._assembler.worker = state.worker or self._assembler.worker
                 if state.state == "unknown" or state.attempt < self._assembler.attempt:
@@ -276,11 +282,11 @@ class Stream:
             case NoResponder("resent"):
                 self._recovery.on_no_worker()
             case NoResponder("state"):
-                pass  # it will be asked again
+                pass  # the query is repeated
         return []
 
-    def _take_messages(self, messages: list[StreamMessage]) -> list[ChoiceOutput]:
-        if any(self._assembler.counts(message) for message in messages):
+    def _handle_messages(self, messages: list[StreamMessage]) -> list[ChoiceOutput]:
+        if any(self._assembler.is_current(message) for message in messages):
             self._recovery.on_message(time.monotonic())
         chunks: list[ChoiceOutput] = []
         try:
@@ -289,42 +295,42 @@ class Stream:
         except StreamFailed as failure:
             if not chunks:
                 raise
-            self._failure = failure  # after what came with it
+            self._failure = failure  # raised after the chunks before it
         return chunks
 
-    async def _take_step(self, step: Step) -> None:
+    async def _perform(self, step: Step) -> None:
         assert self._stream_subscription is not None
-        where: Where
+        kind: ReplyKind
         match step:
-            case "publish":  # the same id and body: the leader knows it, or accepts it
+            case "publish":  # the same id and body: the leader knows the request, or accepts it
                 subject = subjects.infer(self._client, self._skill)
-                query, where = self._payload, "stream"
-            case "go_on":
+                query, kind = self._payload, "stream"
+            case "resume":
                 subject = subjects.infer(self._client, self._skill)
-                query, where = self._rest_payload(), "stream"
+                query, kind = self._resume_payload(), "stream"
             case "ask_status":
                 subject = subjects.request(self._client, "status")
-                query, where = orjson.dumps({"request_id": self.request_id}), "state"
+                query, kind = orjson.dumps({"request_id": self.request_id}), "state"
             case "ask_resend":
                 assert self._assembler.worker is not None
                 subject = subjects.resend(self._assembler.worker, self._client)
-                query, where = self._resend_query(), "resent"
-        await self._bus.publish(subject, query, reply=self._stream_subscription.reply(where))
+                query, kind = self._resend_query(), "resent"
+        await self._bus.publish(subject, query, reply=self._stream_subscription.reply(kind))
 
-    def _rest_payload(self) -> bytes:
-        """The request with what came of its only answer; as it was where there are several, whose
-        known tokens are dropped as they come again."""
-        heard = self._assembler.heard_answer
-        if heard is None:
+    def _resume_payload(self) -> bytes:
+        """Return the request with the received part of its answer. With several choices, return
+        it unchanged: tokens that are received again are dropped."""
+        received = self._assembler.received_answer
+        if received is None:
             return self._payload
-        token_ids, sent = heard
+        token_ids, sent = received
         body = orjson.loads(self._payload)
         before = Resume.model_validate(body.get("resume") or {"token_ids": []})
         resume: dict[str, Any] = {"token_ids": before.token_ids + token_ids}
         sent = before.characters + sent
         if sent.reasoning or sent.tool_calls:
             resume["sent"] = sent.model_dump()
-        else:  # as older controllers know it
+        else:  # the form that older controllers accept, too
             resume["text_sent"] = sent.text
         payload = orjson.dumps({**body, "resume": resume})
         return payload if len(payload) <= self._bus.max_payload // 4 else self._payload
@@ -334,7 +340,7 @@ class Stream:
             {"request_id": self.request_id, "from_index": self._assembler.resend_from}
         )
 
-    async def _leave(self) -> None:
+    async def _end(self) -> None:
         self._ended = True
         if self._stream_subscription is not None:
             await self._stream_subscription.leave()

@@ -1,5 +1,5 @@
-"""Answers that are values: a pydantic model, or a JSON schema, becomes fields of a request, and the
-answer's text a value of it."""
+"""Typed answers: a pydantic model or a JSON schema becomes a field of a request, and the text of
+the answer becomes its value."""
 
 import json
 import re
@@ -20,17 +20,17 @@ from shared.messages.stream import Usage
 from shared.strict_json import strict_json
 
 Schema = type[BaseModel] | Mapping[str, Any]
-"""What an answer shall be: a pydantic model, or a JSON schema."""
+"""The schema of an answer: a pydantic model, or a JSON schema."""
 
 M = TypeVar("M", bound=BaseModel)
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_INVALID_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_CHARACTERS = 64
 
 
 class _Closed(GenerateJsonSchema):
-    """Objects have the fields of their class alone, unless it says otherwise: what pydantic would
-    pass over need not be generated."""
+    """Objects have only the fields of their class, unless the class allows others: fields that
+    pydantic would ignore need not be generated."""
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
         return _closed(super().model_schema(schema))
@@ -49,65 +49,64 @@ def _closed(schema: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def response_format(schema: Schema) -> dict[str, Any]:
-    """The field of a request that binds its answer to a schema.
+    """Return the field of a request that constrains its answer to a schema.
 
     Raises:
-        InvalidRequest: it is no schema, or JSON cannot hold it.
+        InvalidRequest: `schema` is invalid, or cannot be written as JSON.
     """
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         try:
             body: Any = schema.model_json_schema(schema_generator=_Closed)
-        except (PydanticUserError, AttributeError) as error:  # of BaseModel itself
+        except (PydanticUserError, AttributeError) as error:  # AttributeError: BaseModel itself
             problem = str(error).splitlines()[0]
-            raise _refused(f"{schema.__name__} has no JSON schema: {problem}") from None
-        name = _NO_NAME.sub("_", schema.__name__)[:_NAME_CHARACTERS]
+            raise _invalid(f"{schema.__name__} has no JSON schema: {problem}") from None
+        name = _INVALID_IN_NAMES.sub("_", schema.__name__)[:_NAME_CHARACTERS]
     elif isinstance(schema, Mapping):
         body, name = dict(schema), "answer"
     else:
         given = shortened(repr(schema))
-        raise _refused(f"it is a pydantic model, or a JSON schema as a dict, and not {given}")
+        raise _invalid(f"expected a pydantic model, or a JSON schema as a dict, not {given}")
     try:
-        with suppress(RecursionError):  # the other check says how deep it may be
+        with suppress(RecursionError):  # `check_schema` limits the depth
             json.dumps(body, allow_nan=False)  # the encoder of requests writes NaN as null
         check_schema(body)
     except (TypeError, ValueError) as error:
-        raise _refused(str(error)) from None
+        raise _invalid(str(error)) from None
     return {"type": "json_schema", "json_schema": {"name": name, "schema": body}}
 
 
 def bind(fields: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """A request's fields with those that bind its answer to a schema.
+    """Return the fields of a request, with the one that constrains its answer to a schema.
 
     Raises:
-        InvalidRequest: as `response_format` does, or the fields bind the answer already.
+        InvalidRequest: as `response_format`, or `fields` has a constraint already.
     """
     for name in ("response_format", "structured_outputs"):
         if fields.get(name) is not None:
-            raise _refused(f"`{name}` says already what to answer")
+            raise _invalid(f"`{name}` says already what to answer")
     return {**fields, "response_format": response_format(schema)}
 
 
 def check_single(request: InferenceRequest) -> None:
-    """Refuse to make one value of several answers, or of none.
+    """Check that a request has exactly one answer.
 
     Raises:
-        InvalidRequest: it asks for them.
+        InvalidRequest: it has several, or none.
     """
     if request.choices > 1:
-        asked = f"`n` is {request.n}" if request.n > 1 else "`prompt` is a list"
-        raise _refused(f"it is for a single answer, and {asked}")
+        reason = f"`n` is {request.n}" if request.n > 1 else "`prompt` is a list"
+        raise _invalid(f"it is for a single answer, but {reason}")
     if request.count_only:
-        raise _refused("with `count_only` there is no answer")
+        raise _invalid("with `count_only` there is no answer")
 
 
 def read_value(schema: Schema, text: str, finish_reason: str | None, usage: Usage) -> Any:
-    """The value that an answer is: an instance of the model, or what its JSON says.
+    """Return the value of an answer: an instance of the model, or the parsed JSON.
 
-    That it is a value of a schema given as a dict was seen to where it was generated; it is not
-    checked again.
+    A schema given as a dict constrained the generation of the answer, which is not validated again.
 
     Raises:
-        InvalidAnswer: it is none.
+        InvalidAnswer: the answer has no such value.
     """
     if finish_reason == "tool_calls":
         raise InvalidAnswer(
@@ -128,11 +127,11 @@ def read_value(schema: Schema, text: str, finish_reason: str | None, usage: Usag
         return schema.model_validate_json(text)
     except ValidationError as error:
         problem = first_problem(error)[1]
-        raise InvalidAnswer(f"the answer is no {schema.__name__}: {problem}", text) from None
+        raise InvalidAnswer(f"the answer is no valid {schema.__name__}: {problem}", text) from None
 
 
 def _may_go_on(value: Any) -> bool:
-    """Whether it may be the beginning of another value: a number may have had more digits."""
+    """Whether a value may be incomplete: a number may have had more digits."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -147,5 +146,5 @@ def _incomplete(text: str, finish_reason: str, usage: Usage) -> InvalidAnswer:
     return InvalidAnswer(message, text, code="answer_incomplete")
 
 
-def _refused(problem: str) -> InvalidRequest:
+def _invalid(problem: str) -> InvalidRequest:
     return InvalidRequest(f"schema: {problem}", param="schema")

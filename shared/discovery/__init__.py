@@ -1,1 +1,1 @@
-"""Clusters that tell of themselves on the local network (multicast DNS), and who looks for one."""
+"""Clusters announce themselves on the local network (multicast DNS), and workers find them."""

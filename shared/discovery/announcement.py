@@ -1,6 +1,6 @@
-"""What a cluster tells of itself: to everybody on the network, so no secret is in it.
+"""The announcement of a cluster: everybody on the network reads it, so it has no secrets.
 
-It comes from whoever wants to send it. It is a hint where to ask, never a reason to trust.
+Anybody can send one. It is a hint where to connect, never a reason to trust.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from shared.version import PROTOCOL
 
 SERVICE_TYPE = "_mlx-nats._tcp.local."
 Access = Literal["open", "token", "keys"]
-_MOST_BYTES = 240
-"""Of a value: a string of a TXT record has 255, key included."""
+_MAX_BYTES = 240
+"""Of a value: a string of a TXT record has 255 bytes, key included."""
 _SERVERS = TypeAdapter(list[ServerUrl])
 
 
@@ -24,11 +24,11 @@ class _Properties(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     protocol: Annotated[int, Field(ge=1, le=1_000_000)]
-    cluster: Annotated[str, Field(max_length=_MOST_BYTES)] = ""
-    id: Annotated[str, Field(min_length=1, max_length=_MOST_BYTES)]
+    cluster: Annotated[str, Field(max_length=_MAX_BYTES)] = ""
+    id: Annotated[str, Field(min_length=1, max_length=_MAX_BYTES)]
     access: Access
     authority: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    servers: Annotated[str, Field(max_length=_MOST_BYTES)] = ""
+    servers: Annotated[str, Field(max_length=_MAX_BYTES)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Announcement:
     """
     Attributes:
         cluster: its name, for people.
-        id: the same from all controllers of a cluster.
-        access: what it takes to get in: nothing, a token, or keys (`join`).
-        authority: the SHA-256 of the certificate of who signs its servers'; empty without.
-        servers: URLs; none where the addresses of who announces them are meant.
-        port: at those.
+        id: the same in the announcements of all controllers of a cluster.
+        access: what a connection requires: nothing, a token, or keys (`join`).
+        authority: the SHA-256 of the certificate authority of its servers; empty without TLS.
+        servers: URLs; empty for a server at the addresses of the announcing machine.
+        port: of the server at those addresses.
     """
 
     cluster: str
@@ -52,7 +52,7 @@ class Announcement:
     protocol: int = PROTOCOL
 
     def properties(self) -> Mapping[str, str]:
-        """As a TXT record has them; of too many servers the first."""
+        """Return the strings of the TXT record; servers that do not fit are left out."""
         return {
             "protocol": str(self.protocol),
             "cluster": self.cluster,
@@ -66,27 +66,27 @@ class Announcement:
 def read_announcement(
     properties: Mapping[bytes, bytes | None], addresses: Sequence[str], port: int
 ) -> Announcement | None:
-    """What somebody announced; None where it is none of a cluster, or one of another protocol.
+    """Return a received announcement; None if it is invalid, or of another protocol version.
 
     Args:
-        addresses: of who announces it, where it names no servers.
+        addresses: of the announcing machine, used if the announcement names no servers.
     """
     try:
         read = {k.decode(): (v or b"").decode() for k, v in properties.items()}
-        told = _Properties.model_validate(read)
-        servers = _SERVERS.validate_python([url for url in told.servers.split(",") if url])
+        valid = _Properties.model_validate(read)
+        servers = _SERVERS.validate_python([url for url in valid.servers.split(",") if url])
     except (ValidationError, UnicodeDecodeError):
         return None
-    if told.protocol != PROTOCOL or not (servers or addresses):
+    if valid.protocol != PROTOCOL or not (servers or addresses):
         return None
     own = [f"nats://{_in_url(address)}:{port}" for address in addresses]
     return Announcement(
-        cluster=name_from(told.cluster),
-        id=told.id,
-        access=told.access,
+        cluster=name_from(valid.cluster),
+        id=valid.id,
+        access=valid.access,
         servers=tuple(servers or own),
         port=port,
-        authority=told.authority,
+        authority=valid.authority,
     )
 
 
@@ -94,7 +94,7 @@ def _joined(servers: Sequence[str]) -> str:
     joined = ""
     for server in servers:
         longer = f"{joined},{server}" if joined else server
-        if len(longer.encode()) > _MOST_BYTES:
+        if len(longer.encode()) > _MAX_BYTES:
             break
         joined = longer
     return joined

@@ -1,4 +1,4 @@
-"""Tells the local network of a cluster, while it is there."""
+"""Announces a cluster on the local network."""
 
 import contextlib
 import ipaddress
@@ -17,19 +17,19 @@ logger = logging.getLogger(__name__)
 async def announced(
     announcement: Announcement, name: str, interfaces: Sequence[str]
 ) -> AsyncIterator[None]:
-    """Meanwhile the network is told. Where it cannot be, the log says so and nothing is wrong.
+    """Announce the cluster while the context is open. A failure is only logged.
 
     Args:
-        name: of who announces it; another one is taken where somebody else has it.
-        interfaces: addresses of this machine on whose networks it is told; by default all.
+        name: of the announcing process; another one is used if it is in use.
+        interfaces: addresses of this machine that select the networks; by default all.
     """
-    from zeroconf import Error, ServiceInfo  # only where it is used: it takes a while
+    from zeroconf import Error, ServiceInfo  # a slow import
     from zeroconf.asyncio import AsyncZeroconf
 
     try:
         zeroconf = AsyncZeroconf(interfaces=list(interfaces)) if interfaces else AsyncZeroconf()
     except (OSError, Error) as error:
-        logger.warning("this network is not told of the cluster: %s", error)
+        logger.warning("cannot announce the cluster on this network: %s", error)
         yield
         return
     try:
@@ -43,14 +43,14 @@ async def announced(
         try:
             await (await zeroconf.async_register_service(info, allow_name_change=True))
         except (OSError, Error) as error:
-            logger.warning("this network is not told of the cluster: %r", error)
+            logger.warning("cannot announce the cluster on this network: %r", error)
         yield
     finally:
         await zeroconf.async_close()
 
 
 def _addresses(interfaces: Sequence[str]) -> list[str]:
-    """Of this machine, for others: not of itself alone, nor of one network of several."""
+    """Return the addresses at which others reach this machine: not loopback, not link-local."""
     if interfaces:
         return list(interfaces)
     known = [entry.address for each in psutil.net_if_addrs().values() for entry in each

@@ -1,4 +1,4 @@
-"""What a controller tells of its cluster, from what it knows of the server."""
+"""The announcement of a controller, from its settings and the INFO of its NATS server."""
 
 import contextlib
 import hashlib
@@ -7,41 +7,40 @@ import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shared.bus import ServerFacts
+from shared.bus import ServerInfo
 from shared.discovery.announcement import Access, Announcement
 from shared.settings.nats import NatsSettings
 
 
-def announcement_of(settings: NatsSettings, server: ServerFacts) -> Announcement | None:
-    """None where nobody beyond this machine can reach the server.
+def announcement_of(settings: NatsSettings, server: ServerInfo) -> Announcement | None:
+    """Return the announcement; None if only this machine can reach the server.
 
     Args:
-        settings: with which the controller reaches it.
+        settings: of the controller's connection.
     """
-    elsewhere = tuple(_bare(url) for url in settings.servers if not _is_local(url))
-    if not elsewhere and not _is_wildcard(server.host):
+    remote = tuple(_without_credentials(url) for url in settings.servers if not _is_local(url))
+    if not remote and not _is_wildcard(server.host):
         return None
     authority = _fingerprint(settings)
     return Announcement(
         cluster=server.cluster or server.name,
         id=authority or server.cluster or server.id,
         access=_access(settings, server),
-        servers=elsewhere,
+        servers=remote,
         port=server.port,
         authority=authority,
     )
 
 
-def _access(settings: NatsSettings, server: ServerFacts) -> Access:
+def _access(settings: NatsSettings, server: ServerInfo) -> Access:
     if settings.nkey_seed_file is not None or settings.user_credentials is not None:
         return "keys"
     if settings.token is not None:
         return "token"
-    return "keys" if server.asks_who_comes else "open"
+    return "keys" if server.requires_auth else "open"
 
 
-def _bare(url: str) -> str:
-    """Without a user and a password."""
+def _without_credentials(url: str) -> str:
     scheme, _, rest = url.rpartition("://")
     return f"{scheme or 'nats'}://{rest.rpartition('@')[2]}"
 

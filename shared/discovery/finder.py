@@ -1,4 +1,4 @@
-"""Hears which clusters tell of themselves."""
+"""Finds the clusters that announce themselves."""
 
 import asyncio
 import contextlib
@@ -10,39 +10,39 @@ from shared.discovery.announcement import SERVICE_TYPE, Announcement, read_annou
 
 logger = logging.getLogger(__name__)
 
-_ASK_MS = 10_000
-"""zeroconf repeats the question every second or so: one lost packet loses no cluster."""
-_MOST_NAMES = 256
-"""Anybody may announce; no more are remembered."""
+_QUERY_MS = 10_000
+"""zeroconf repeats the query every second or so: one lost packet loses no cluster."""
+_MAX_NAMES = 256
+"""Anybody can announce; further announcements are ignored."""
 
 
 class Finder:
-    """Clusters that were heard of, and not that they are gone."""
+    """The clusters that are announced now."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Announcement] = {}
 
     @property
     def clusters(self) -> list[Announcement]:
-        """One for each, by name."""
+        """One announcement per cluster, sorted by name."""
         each = {announcement.id: announcement for announcement in self._by_name.values()}
         return sorted(each.values(), key=lambda found: (found.cluster, found.id))
 
-    def heard(self, name: str, announcement: Announcement | None) -> None:
-        if announcement is not None and len(self._by_name) < _MOST_NAMES:
+    def add(self, name: str, announcement: Announcement | None) -> None:
+        if announcement is not None and len(self._by_name) < _MAX_NAMES:
             self._by_name[name] = announcement
 
-    def gone(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         self._by_name.pop(name, None)
 
 
 @contextlib.asynccontextmanager
 async def finding(interfaces: Sequence[str]) -> AsyncIterator[Finder]:
-    """Meanwhile the network is asked, and what it answers is in the finder. Where it cannot be,
-    nothing is found, and the log says so.
+    """Query the network while the context is open, and collect the replies in the finder. A
+    failure is only logged, and nothing is found.
 
     Args:
-        interfaces: addresses of this machine on whose networks it asks; by default all.
+        interfaces: addresses of this machine that select the networks; by default all.
     """
     from zeroconf import Error, ServiceStateChange, Zeroconf
     from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
@@ -51,20 +51,20 @@ async def finding(interfaces: Sequence[str]) -> AsyncIterator[Finder]:
     try:
         zeroconf = AsyncZeroconf(interfaces=list(interfaces)) if interfaces else AsyncZeroconf()
     except (OSError, Error) as error:
-        logger.warning("this network cannot be asked for clusters: %s", error)
+        logger.warning("cannot query this network for clusters: %s", error)
         yield finder
         return
 
-    async def look(name: str) -> None:
+    async def resolve(name: str) -> None:
         try:
             info = AsyncServiceInfo(SERVICE_TYPE, name)
-            if await info.async_request(zeroconf.zeroconf, _ASK_MS):
+            if await info.async_request(zeroconf.zeroconf, _QUERY_MS):
                 addresses = _usable(info.parsed_addresses())
-                finder.heard(name, read_announcement(info.properties, addresses, info.port or 0))
-        except Exception as error:  # whatever a stranger sends, nobody else is kept from starting
+                finder.add(name, read_announcement(info.properties, addresses, info.port or 0))
+        except Exception as error:  # anybody can send one, and it must not end the search
             logger.warning("an announcement cannot be read: %r", error)
         finally:
-            looking.pop(name, None)
+            resolving.pop(name, None)
 
     async with asyncio.TaskGroup() as tasks:
 
@@ -72,21 +72,21 @@ async def finding(interfaces: Sequence[str]) -> AsyncIterator[Finder]:
             zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
         ) -> None:
             if state_change is ServiceStateChange.Removed:
-                finder.gone(name)
-            elif name not in looking and len(looking) < _MOST_NAMES:
-                looking[name] = tasks.create_task(look(name))
+                finder.remove(name)
+            elif name not in resolving and len(resolving) < _MAX_NAMES:
+                resolving[name] = tasks.create_task(resolve(name))
 
-        looking: dict[str, asyncio.Task[None]] = {}
+        resolving: dict[str, asyncio.Task[None]] = {}
         browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE_TYPE], handlers=[on_change])
         try:
             yield finder
         finally:
             await browser.async_cancel()
-            for task in list(looking.values()):
+            for task in list(resolving.values()):
                 task.cancel()
             await zeroconf.async_close()
 
 
 def _usable(addresses: Sequence[str]) -> list[str]:
-    """Those that need no interface to be named."""
+    """Return the addresses that are valid without an interface."""
     return [address for address in addresses if not ipaddress.ip_address(address).is_link_local]

@@ -1,4 +1,4 @@
-"""How a worker that nobody told anything finds the cluster that it serves."""
+"""Selects the cluster of a worker that has no configured NATS server."""
 
 import asyncio
 import contextlib
@@ -11,66 +11,69 @@ from shared.errors import SettingsError
 from shared.settings.nats import DiscoverySettings, NatsSettings
 from shared.settings.tree import ClusterSettings
 
-_LOOK_S = 1.0
-"""Answers come within 1.2 s; what is there after two looks alike is decided on."""
-_LOCAL_S = 0.5
+_POLL_S = 1.0
+"""Replies arrive within 1.2 s; the selection uses the first result that two polls agree on."""
+_CONNECT_S = 0.5
 
 
 def may_follow(settings: ClusterSettings) -> bool:
-    """Only where neither a file, a variable, a flag nor a membership says where NATS is."""
+    """Whether no file, variable, flag or membership sets the NATS servers."""
     return settings.discovery.enabled and "nats" not in settings.model_fields_set
 
 
 async def servers_to_follow(
-    discovery: DiscoverySettings, here: NatsSettings, tell: Callable[[str], None]
+    discovery: DiscoverySettings, local: NatsSettings, notify: Callable[[str], None]
 ) -> list[str]:
-    """That on this machine where there is one; else those of the one open cluster which announces
-    itself. Waits until there is either.
+    """Return the server on this machine if it listens; else those of the only announced cluster.
+    Waits until there is either.
 
     Args:
-        here: as they are where nobody says otherwise.
-        tell: hears what a person should know.
+        local: the default settings.
+        notify: gets messages for people.
 
     Raises:
-        SettingsError: there are several clusters, or one that lets in only who has a secret: none
-            is sent to who merely announces itself.
+        SettingsError: several clusters are announced, or one that requires a secret: an
+            announcement is no reason to send a secret to it.
     """
-    if await _listens(here.servers[0]):
-        return here.servers
+    if await _listens(local.servers[0]):
+        return local.servers
     async with finding(discovery.interfaces) as finder:
-        found = await _either(finder, here.servers[0], tell)
+        found = await _wait_for_clusters(finder, local.servers[0], notify)
     if not found:
-        return here.servers
-    chosen = the_one_to_follow(found)
-    tell(
+        return local.servers
+    chosen = select_cluster(found)
+    notify(
         f"no NATS server on this machine; following the cluster {line_of(chosen)}, which "
-        "announces itself. To settle it: --nats, or --no-discovery"
+        "announces itself. To choose another: --nats, or --no-discovery"
     )
     return list(chosen.servers)
 
 
-async def _either(finder: Finder, here: str, tell: Callable[[str], None]) -> Sequence[Announcement]:
-    """The clusters, once there are some; none once the server here listens."""
+async def _wait_for_clusters(
+    finder: Finder, local: str, notify: Callable[[str], None]
+) -> Sequence[Announcement]:
+    """Return the clusters once there are some; none once the local server listens."""
     before: Sequence[Announcement] | None = None
-    told = False
+    notified = False
     while True:
-        await asyncio.sleep(_LOOK_S)
-        if await _listens(here):
+        await asyncio.sleep(_POLL_S)
+        if await _listens(local):
             return ()
         now = finder.clusters
         if now and now == before:
             return now
-        if before == [] and not told:
-            told = True
-            tell(
-                f"no NATS server at {here}, and no cluster announces itself on this network; "
+        if before == [] and not notified:
+            notified = True
+            notify(
+                f"no NATS server at {local}, and no cluster announces itself on this network; "
                 "waiting for either. `worker join` with a token, or --nats, names one"
             )
         before = now
 
 
-def the_one_to_follow(found: Sequence[Announcement]) -> Announcement:
-    """
+def select_cluster(found: Sequence[Announcement]) -> Announcement:
+    """Return the only cluster.
+
     Raises:
         SettingsError: as `servers_to_follow`.
     """
@@ -79,32 +82,32 @@ def the_one_to_follow(found: Sequence[Announcement]) -> Announcement:
         raise SettingsError(
             f"several clusters announce themselves; name one with --nats, or join it:{listed}"
         )
-    (one,) = found
-    server = one.servers[0]
-    match one.access:
+    (cluster,) = found
+    server = cluster.servers[0]
+    match cluster.access:
         case "open":
-            return one
+            return cluster
         case "token":
             raise SettingsError(
-                f"the cluster {one.cluster} at {server} asks for a token, which `cluster up` "
-                f"there shows: worker --nats {server} --token TOKEN"
+                f"the cluster {cluster.cluster} at {server} asks for a token, which `cluster up` "
+                f"shows there: worker --nats {server} --token TOKEN"
             )
         case "keys":
             raise SettingsError(
-                f"the cluster {one.cluster} at {server} asks for keys. Where it was set up: "
+                f"the cluster {cluster.cluster} at {server} asks for keys. Where it was set up: "
                 "cluster auth add worker NAME; then here: worker join"
             )
 
 
 def line_of(found: Announcement) -> str:
-    """For people."""
+    """Return a line for people."""
     return f"{found.cluster} ({found.access}) at {', '.join(found.servers)}"
 
 
 async def _listens(server: str) -> bool:
     parts = urlsplit(server)
     with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_LOCAL_S):
+        async with asyncio.timeout(_CONNECT_S):
             _, writer = await asyncio.open_connection(parts.hostname, parts.port)
             writer.close()
             return True

@@ -1,1 +1,1 @@
-"""The messages of the wire, one module per conversation. `docs/wire.md` shows them all."""
+"""The messages of the wire protocol, by topic. `docs/wire.md` lists all of them."""

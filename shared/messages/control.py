@@ -1,4 +1,4 @@
-"""Orders and questions about single requests, and orders to a worker."""
+"""Queries and orders about single requests, and orders to a worker."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,9 +15,12 @@ from shared.ids import (
     SkillName,
     WorkerId,
 )
+from shared.messages.base import Count
+from shared.messages.conversation import Turn
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import Count, KeptPrefixes, ModelStatus, RequestFailed
-from shared.messages.request import Turn
+from shared.messages.events import KeptPrefixes
+from shared.messages.model_status import ModelStatus
+from shared.messages.request_events import RequestFailed
 
 _LONGEST_DRAIN_MS = 86_400_000
 
@@ -34,7 +37,7 @@ class RequestQuery(BaseModel):
 
 
 class RequestState(InternalMessage):
-    """The leader's answer to a `RequestQuery`; `message` says what is wrong with a query."""
+    """The leader's reply to a `RequestQuery`; `message` says why a query is invalid."""
 
     request_id: RequestId
     state: RequestStateName
@@ -46,8 +49,7 @@ class RequestState(InternalMessage):
 
 
 class ResendQuery(BaseModel):
-    """A client's question for the messages of a stream from a token index on: of one choice,
-    or of all."""
+    """A client's query for the messages of a stream from a token index on, of one choice or all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -57,8 +59,8 @@ class ResendQuery(BaseModel):
 
 
 class ResendState(InternalMessage):
-    """The answer to a `ResendQuery`; unless unknown, the chunks follow on the same inbox, and
-    the end where it has come."""
+    """The reply to a `ResendQuery`. Unless the state is unknown, the chunks follow on the same
+    inbox, and the terminal message if the request has ended."""
 
     request_id: RequestId
     state: ResendStateName
@@ -66,16 +68,16 @@ class ResendState(InternalMessage):
 
 
 class LeaderOrder(InternalMessage):
-    """What the leader orders with its `term`, which fences: a worker refuses a lower one than that
-    of the leader that claimed it. Orders of operators carry none."""
+    """An order of the leader. Its `term` fences: a worker rejects terms below that of the leader
+    that claimed it. Orders of operators have no term."""
 
     term: Count | None = None
 
 
 class CancelRequest(LeaderOrder):
-    """Stops one attempt of a request; -1 stops any.
+    """Cancels one attempt of a request; -1 cancels any.
 
-    `silent`: the client is told nothing, because another attempt goes on.
+    `silent`: the client gets no message, because another attempt continues.
     """
 
     verb: Literal["cancel"] = "cancel"
@@ -86,7 +88,7 @@ class CancelRequest(LeaderOrder):
 
 
 class AttachStream(LeaderOrder):
-    """Sends a stream, from index 0 on, to one more inbox; also one that has ended."""
+    """Sends a stream, also an ended one, to one more inbox, from index 0 on."""
 
     verb: Literal["attach"] = "attach"
     request_id: RequestId
@@ -96,7 +98,7 @@ class AttachStream(LeaderOrder):
 
 
 class LoadModel(InternalMessage):
-    """Begins to load a model; the reply comes at once, the worker's state tells how it goes."""
+    """Starts to load a model. The reply is immediate; the worker's state reports the progress."""
 
     verb: Literal["load"] = "load"
     model: ModelId
@@ -110,15 +112,15 @@ class UnloadModel(InternalMessage):
 
 
 class ListModels(InternalMessage):
-    """All models of the worker, or one."""
+    """Lists all models of the worker, or one."""
 
     verb: Literal["models"] = "models"
     model: ModelId | None = None
 
 
 class DrainWorker(InternalMessage):
-    """Takes nothing new and ends; streams in flight end by themselves until the deadline
-    (`worker.drain_timeout_ms`, unless it is given here), then they go on at other workers.
+    """Accepts no more requests, and exits. Running streams may finish until the deadline (by
+    default `worker.drain_timeout_ms`), and then migrate to other workers.
 
     `restart`: the same command is started again in the same process.
     """
@@ -129,14 +131,14 @@ class DrainWorker(InternalMessage):
 
 
 class ConfigureWorker(LeaderOrder):
-    """Runs with a version of cluster.yaml: at once where that can be, else the worker drains as
-    after `DrainWorker`, and starts again. The reply says which.
+    """Applies a version of cluster.yaml: at once if possible; otherwise the worker drains as after
+    `DrainWorker`, and restarts. The reply says which.
 
     Attributes:
         version: 0 for the machine's own file.
         text: of the file; None with version 0.
         deadline_ms: as of `DrainWorker`.
-        dry_run: only tell what it would take.
+        dry_run: only report the effect.
     """
 
     verb: Literal["config"] = "config"
@@ -147,7 +149,7 @@ class ConfigureWorker(LeaderOrder):
 
 
 class SettingChange(InternalPart):
-    """One setting of a worker or controller, by its path with dots; None where it is not there."""
+    """A setting of a worker or controller, by its dotted path; None where it does not exist."""
 
     key: str
     before: Any = None
@@ -155,11 +157,11 @@ class SettingChange(InternalPart):
 
 
 class ClaimWorker(LeaderOrder):
-    """From now on the worker takes work of this leader only, and tells it of all requests; the
-    reply says which there are. Also for a leader that may have missed what it was told.
+    """From now on the worker accepts work from this leader only, and reports all requests to it;
+    the reply lists the requests. A leader that may have missed reports claims again.
 
     Attributes:
-        ended_within_ms: of those that ended, which ones it does not know of yet; None: all.
+        ended_within_ms: also list requests that ended within this time; None: all that are known.
     """
 
     verb: Literal["claim"] = "claim"
@@ -176,15 +178,15 @@ class RequestRef(InternalPart):
 
 
 class TellContents(LeaderOrder):
-    """Bodies and tokens of requests that a claim named: of the first ones, as many as go into a
-    message."""
+    """Queries bodies and tokens of requests that a claim listed. The reply has as many of the first
+    ones as fit into a message."""
 
     verb: Literal["contents"] = "contents"
     requests: list[RequestRef]
 
 
 class ListSessions(InternalMessage):
-    """The sessions of the worker, or those of a client: the last used ones."""
+    """Lists the sessions of the worker, or of a client: the most recently used ones."""
 
     verb: Literal["sessions"] = "sessions"
     client: ClientName | None = None
@@ -192,33 +194,33 @@ class ListSessions(InternalMessage):
 
 
 class TellKept(InternalMessage):
-    """What of prompts the worker keeps, whole."""
+    """Queries all cached prefixes and sessions of the worker."""
 
     verb: Literal["kept"] = "kept"
 
 
 class SessionOrder(LeaderOrder):
-    """About one session of a client."""
+    """An order about one session of a client."""
 
     client: ClientName
     session_id: str
 
 
 class TellSession(SessionOrder):
-    """What was said in a session: asked for one that goes on with its new turn alone."""
+    """Queries the messages of a session, for a turn that was sent without them."""
 
     verb: Literal["session"] = "session"
 
 
 class ForgetSession(SessionOrder):
-    """Forgets what was said; with `drop` also what is kept of its text alone."""
+    """Deletes the messages of a session; with `drop` also the cached blocks that only it uses."""
 
     verb: Literal["forget"] = "forget"
     drop: bool = True
 
 
 class PinSession(SessionOrder):
-    """Keeps a session and its text when others go, or no longer."""
+    """Protects a session and its cached blocks from eviction, or ends the protection."""
 
     verb: Literal["pin"] = "pin"
     pinned: bool = True
@@ -264,15 +266,15 @@ ClaimedState = Literal["running", "returned", "finished", "failed"]
 
 
 class ClaimedRequest(InternalPart):
-    """A request that a worker has, or had not long ago.
+    """A request that a worker has, or had recently.
 
     Attributes:
-        state: it is here, went back to the leader, or ended and its client was told.
-        session_id: of which it is a turn.
+        state: it is running here, was requeued, or ended and its client has the terminal message.
+        session_id: the session of which it is a turn.
         fingerprint: of its body.
-        tokens: how many were emitted.
-        failure: why it went back, or failed.
-        retries, migrations, crashes: as its dispatch told.
+        tokens: number of emitted tokens.
+        failure: why it was requeued, or failed.
+        retries, migrations, crashes: as in its dispatch.
     """
 
     client: ClientName
@@ -291,11 +293,12 @@ class ClaimedRequest(InternalPart):
 
 
 class Claimed(InternalPart):
-    """What a worker tells the leader that claims it.
+    """The report of a worker to the leader that claims it.
 
     Attributes:
-        requests: all that are here, and those that left within half a minute.
-        kept: what of prompts and sessions it keeps since it told that last.
+        requests: all requests of the worker, and those that ended or were requeued within the last
+            half a minute.
+        kept: changes of cached prefixes and sessions since the last report of them.
     """
 
     term: Count
@@ -304,16 +307,16 @@ class Claimed(InternalPart):
 
 
 class SessionStatus(InternalPart):
-    """A session, and what is kept of its text.
+    """A session, and its cached blocks.
 
     Attributes:
-        turns: how many were answered.
-        continuable: whether all that was said is known, so that a new turn alone is enough.
-        active: a request of it runs.
-        text_tokens: of its text after the last turn.
-        tokens: how many first ones of those can be had, from memory or disk.
-        memory_tokens: how many first ones are in memory.
-        own_bytes: of `memory_bytes` and `disk_bytes`, what no other text shares.
+        turns: number of answered turns.
+        continuable: whether all messages are stored, so that a new turn can be sent alone.
+        active: a request of the session is running.
+        text_tokens: length of the sequence after the last turn.
+        tokens: length of its prefix that is cached, in memory or on disk.
+        memory_tokens: length of its prefix that is cached in memory.
+        own_bytes: the part of `memory_bytes` and `disk_bytes` that no other sequence shares.
     """
 
     client: ClientName
@@ -334,12 +337,18 @@ class SessionStatus(InternalPart):
 
 
 class ControlReply(InternalMessage):
-    """What became of an order, by this boot; `claimed` answers `ClaimWorker`, `contents`
-    `TellContents`: each dispatch as it came, but `inboxes` are those that listen now, `elapsed_ms`
-    counts until now, and `resume` is what was emitted; `models` answers orders about models: all,
-    or the one concerned; `sessions` those about sessions, `said` `TellSession`: all messages, or
-    None where they are not known; `kept` `TellKept`; `effect` and `changes`
-    `ConfigureWorker`: None where nothing is to be done."""
+    """The result of an order, from this boot.
+
+    Attributes:
+        claimed: for `ClaimWorker`.
+        contents: for `TellContents`: each dispatch as it was received, but with the current
+            `inboxes`, `elapsed_ms` until now, and the emitted tokens as `resume`.
+        models: for orders about models: all, or the one of the order.
+        sessions: for orders about sessions.
+        said: for `TellSession`: all messages, or None if they are not known.
+        kept: for `TellKept`.
+        effect, changes: for `ConfigureWorker`; None if there is nothing to apply.
+    """
 
     worker: WorkerId
     boot_id: BootId | None = None

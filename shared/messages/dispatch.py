@@ -1,4 +1,4 @@
-"""How the leader hands requests to a worker, and, as it leaves, to the next leader."""
+"""Dispatches of the leader to a worker, and transfers to the next leader."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,26 +6,26 @@ import orjson
 
 from shared.codec import InternalMessage, InternalPart
 from shared.ids import BootId, ClientName, ControllerId, ModelId, RequestId, SkillName, WorkerId
-from shared.messages.events import Count
+from shared.messages.base import Count
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route
 from shared.messages.stream import FinishReason
 from shared.version import PROTOCOL
 
 MAX_INBOXES = 8
-"""So many may listen to one stream; the oldest goes when one more comes."""
+"""Maximum number of inboxes per stream; above it the oldest is removed."""
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: choices get unrelated seeds
 
 
 def choice_seed(seed: int, choice: int) -> int:
-    """The seed of one choice of a request whose first choice has `seed`. Of a list of prompts the
-    first choice of prompt k is number k * n, so on its own it is given that one's seed."""
+    """Return the seed of a choice of a request whose first choice has `seed`. In a list of prompts
+    the first choice of prompt k has the number k * n, also if the prompt is served on its own."""
     return (seed + choice * _SEED_STRIDE) % 2**64
 
 
 class Refusal(InternalPart):
-    """Why a worker does not take a dispatch; `code` is a key of `errors.ERROR_CODES`."""
+    """Why a worker rejects a dispatch; `code` is a key of `errors.ERROR_CODES`."""
 
     code: str
     message: str
@@ -34,15 +34,15 @@ class Refusal(InternalPart):
 
 
 class Continuation(InternalPart):
-    """Where another attempt takes over.
+    """The progress of a request, from which another attempt continues.
 
     Attributes:
-        token_ids: what was emitted so far, by choice: with those of the client's own `resume`.
-        text_sent: characters of their text, likewise: an attempt that makes another of the same
-            tokens is not the same model.
-        finish_reasons: of the choices that had ended.
+        token_ids: the emitted tokens per choice, including those of the client's own `resume`.
+        text_sent: the number of characters of their text, likewise: an attempt that decodes the
+            same tokens to another number runs another model.
+        finish_reasons: of the choices that have ended.
         first_token_ms: from acceptance to the first token.
-        cached_tokens: of the prompts, those that were kept where the request began.
+        cached_tokens: the tokens of the prompts that were cached at the first attempt.
     """
 
     token_ids: dict[int, list[int]]
@@ -57,17 +57,19 @@ class Dispatch(InternalPart):
 
     Attributes:
         attempt: counts dispatches of this request, in each term from 1000 x (term - 1) + 1;
-            clients ignore lower ones.
-        inboxes: who listens: one, or more where the request was published again.
+            clients ignore lower attempts.
+        inboxes: of the stream: one, or more if the request was published again.
         elapsed_ms: time since acceptance, so that no clocks are compared.
-        seed: of the first choice, fixed at acceptance; an attempt on another worker draws the same
+        seed: of the first choice, fixed at acceptance; an attempt on another worker samples the
+            same tokens.
+        route: how this worker was selected, for requests with `debug`; part of the terminal
+            message.
+        retries, migrations: failed attempts before this one; those among them that had emitted
             tokens.
-        route: how this worker was chosen, for who asked: it goes into the terminal message.
-        retries, migrations: attempts that failed before this one; of those, the ones that had begun
-            to answer.
-        crashes: of those, the ones that an engine ended with, maybe because of this request.
-        fingerprint: of the body as its client sent it, where `request` has earlier messages of its
-            session, too.
+        crashes: those among them that ended with a crash of the engine, maybe caused by this
+            request.
+        fingerprint: of the body as the client sent it, if `request` also has earlier messages of
+            the session.
     """
 
     request_id: RequestId
@@ -88,12 +90,12 @@ class Dispatch(InternalPart):
 
     @property
     def body_fingerprint(self) -> str:
-        """Of the body as its client sent it."""
+        """The fingerprint of the body as the client sent it."""
         return self.fingerprint or self.request.fingerprint()
 
 
 class DispatchBatch(InternalMessage):
-    """Leader to worker, on `mlx.worker.<worker>.infer`; `term` is the leader's."""
+    """Leader to worker, on `mlx.worker.<worker>.infer`; `term` is that of the leader."""
 
     owner: ControllerId
     term: Count | None = None
@@ -101,18 +103,18 @@ class DispatchBatch(InternalMessage):
 
 
 def encode_batch(owner: ControllerId, term: int, dispatches: Iterable[bytes]) -> bytes:
-    """A `DispatchBatch` of dispatches that are JSON already."""
+    """Return a `DispatchBatch` of encoded dispatches as JSON."""
     parts = [orjson.Fragment(each) for each in dispatches]
     head = {"protocol": PROTOCOL, "owner": owner, "term": term}
     return orjson.dumps({**head, "dispatches": parts})
 
 
 def dispatch_json(fields: Mapping[str, object], request: bytes) -> bytes:
-    """A `Dispatch` as JSON.
+    """Return a `Dispatch` as JSON.
 
     Args:
-        fields: those of it that are not None, but for its request.
-        request: that as JSON.
+        fields: its fields that are not None, without `request`.
+        request: its request, as JSON.
     """
     return orjson.dumps({**fields, "request": orjson.Fragment(request)}, default=_part)
 
@@ -123,7 +125,7 @@ def _part(part: object) -> object:
 
 
 class DispatchResult(InternalPart):
-    """The ack or refusal of one dispatch; `attempt` is the one that runs."""
+    """The acceptance or rejection of one dispatch; `attempt` is the one that runs."""
 
     request_id: RequestId
     client: ClientName
@@ -132,7 +134,7 @@ class DispatchResult(InternalPart):
 
 
 class DispatchReply(InternalMessage):
-    """Worker to controller: one result for each dispatch of the batch, in its order."""
+    """Worker to controller: one result per dispatch of the batch, in the order of the batch."""
 
     worker: WorkerId
     boot_id: BootId
@@ -140,8 +142,9 @@ class DispatchReply(InternalMessage):
 
 
 class Transfer(InternalMessage):
-    """What a leader that left gives to the next one, in the order of their coming; several messages
-    where they are many: each with the id under which it is known. `term` is that of who left."""
+    """Requests that a leader which shuts down transfers to the next one, in the order of their
+    arrival, in several messages if there are many. Each request keeps its id. `term` is that of the
+    old leader."""
 
     controller: ControllerId
     term: Count
@@ -149,6 +152,6 @@ class Transfer(InternalMessage):
 
 
 class TransferReply(InternalMessage):
-    """Whether they were taken."""
+    """Whether the requests were accepted."""
 
     taken: bool

@@ -1,6 +1,6 @@
-"""Files of models, from worker to worker: who has what, and where it is fetched from.
+"""Model files from worker to worker: which worker has which files, and their URLs.
 
-The files themselves do not pass NATS: they are too many bytes for what carries tokens.
+The files themselves are not sent over NATS, which would delay the tokens.
 """
 
 from typing import Annotated
@@ -11,13 +11,13 @@ from shared.codec import InternalMessage
 from shared.ids import WorkerId
 
 ContentId = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
-"""The SHA-256 of a content, or what git names it by, as the hub of models says."""
+"""The SHA-256 of a content, or its git object id, as reported by the model hub."""
 FileName = Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]{1,255}$")]
-_MOST_FILES = 4096
+_MAX_FILES = 4096
 
 
 class FindFiles(InternalMessage):
-    """Asks every worker what it has of a repository of the hub.
+    """Queries every worker for its files of a repository of the hub.
 
     Attributes:
         revision: a branch, tag or commit; None for `main`.
@@ -29,15 +29,15 @@ class FindFiles(InternalMessage):
 
 
 class FilesOffer(InternalMessage):
-    """What a worker has, and how it is fetched: GET <url>/<content id>, with the ticket as bearer
-    token, over TLS with a certificate of that authority. No answer where it has nothing.
+    """The files of a worker. They are downloaded with GET <url>/<content id>, with the ticket as
+    bearer token, over TLS with a certificate of `authority`. A worker without files does not reply.
 
     Attributes:
-        urls: of the same place, to be tried in turn.
-        authority: PEM, of this worker alone.
-        ticket: for these contents, for an hour after it was last used.
-        contents: their sizes in bytes.
-        commit: what `revision` is here; empty where there is no complete copy of it.
+        urls: alternative addresses of one server, to be tried in turn.
+        authority: the worker's own certificate authority, as PEM.
+        ticket: valid for these contents, until an hour after its last use.
+        contents: the contents with their sizes in bytes.
+        commit: of `revision` on this worker; empty without a complete copy of it.
         files: of that commit, by name.
     """
 
@@ -45,6 +45,6 @@ class FilesOffer(InternalMessage):
     urls: Annotated[list[str], Field(min_length=1, max_length=64)]
     authority: Annotated[str, Field(max_length=10_000)]
     ticket: Annotated[str, Field(min_length=1, max_length=200)]
-    contents: Annotated[dict[ContentId, Annotated[int, Field(ge=0)]], Field(max_length=_MOST_FILES)]
+    contents: Annotated[dict[ContentId, Annotated[int, Field(ge=0)]], Field(max_length=_MAX_FILES)]
     commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")] = ""
-    files: Annotated[dict[FileName, ContentId], Field(max_length=_MOST_FILES)] = {}
+    files: Annotated[dict[FileName, ContentId], Field(max_length=_MAX_FILES)] = {}

@@ -1,14 +1,16 @@
-"""Answers on `mlx.health.*`. Fields may be added; none is ever renamed."""
+"""Replies on `mlx.health.*`. Fields may be added; none is ever renamed."""
 
 from typing import Literal
 
 from shared.codec import InternalMessage, InternalPart
 from shared.ids import ControllerId, ModelId, SkillName
-from shared.messages.events import ControllerReport, Count, WorkerReport
+from shared.messages.base import Count
+from shared.messages.controller_report import ControllerReport
+from shared.messages.worker_report import WorkerReport
 
 
 class ControllerHealth(InternalMessage):
-    """`ready`: it takes requests; `live` is true whenever it can answer."""
+    """`ready`: the controller accepts requests; `live` is true in every reply."""
 
     live: bool = True
     ready: bool
@@ -22,16 +24,16 @@ class WorkerHealth(InternalMessage):
 
 
 class Leader(InternalPart):
-    """The controller that leads, and its term."""
+    """The leader and its term."""
 
     id: ControllerId
     term: Count
 
 
 class ClusterHealth(InternalMessage):
-    """The whole cluster, as the controller that leads sees it.
+    """The state of the whole cluster, from the leader.
 
-    `status` is ready when at least one worker is, degraded when some worker is not.
+    `status` is ready if at least one worker is, degraded if some worker is not.
     """
 
     status: Literal["ready", "degraded", "unavailable"]

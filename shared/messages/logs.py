@@ -1,4 +1,4 @@
-"""Log records as they cross the wire, for `cluster logs`."""
+"""Log records on the wire, for `cluster logs`."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ class LogRecord(InternalPart):
     Attributes:
         time: UTC, ISO 8601 with milliseconds.
         kind: controller, worker, engine, gateway.
-        fields: what the line is about, for example {"request_id": ..., "model": ...}.
+        fields: structured context, for example {"request_id": ..., "model": ...}.
     """
 
     time: str
@@ -27,7 +27,7 @@ class LogRecord(InternalPart):
 
 
 class RecentLogsQuery(InternalMessage):
-    """Asks every process for its last records, at most `limit` each."""
+    """Queries every process for its latest records, at most `limit` each."""
 
     limit: int = Field(200, ge=0)
     request_id: str | None = None

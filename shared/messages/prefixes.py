@@ -1,7 +1,7 @@
-"""How two prompts begin alike, told without a tokenizer: chained hashes of what they are made of.
+"""Common prefixes of prompts, detected without a tokenizer: chained hashes of their content.
 
-A link of the chain stands for everything up to it, so two prompts share as many links as their
-chains have in common at the front.
+A link of the chain is a hash of everything up to it, so the common prefix of two prompts has as
+many links as the common prefix of their chains.
 """
 
 import hashlib
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shared.ids import ClientName, ModelId
-from shared.messages.request import InferenceRequest, Turn
+from shared.messages.conversation import Turn
+from shared.messages.request import InferenceRequest
 
 LINK_BYTES = 1024
 _DIGEST_BYTES = 8
@@ -24,11 +25,11 @@ def prefix_chain(
     request: InferenceRequest,
     messages: Sequence[Mapping[str, Any]] | None = None,
 ) -> PrefixChain:
-    """A link for each whole KiB of a message, and for its end; of a plain prompt likewise. Of
-    several prompts the first counts; prompts of different models have nothing in common.
+    """Return a link for each whole KiB of a message or plain prompt, and for its end. Of several
+    prompts only the first is used; prompts of different models have no links in common.
 
     Args:
-        messages: of the request, as the model gets to read them; by default as they came.
+        messages: of the request, as the model reads them; by default as they were sent.
     """
     return tuple(link for link, _ in _links(model, _parts(request, messages)))
 
@@ -39,8 +40,8 @@ def prefix_links(
     messages: Sequence[Mapping[str, Any]] | None = None,
     answer: Turn | None = None,
 ) -> list[tuple[bytes, float]]:
-    """The links of `prefix_chain`, each with the share of the prompt up to there, from 0 to 1;
-    then those of the answer to a conversation, from 1 to 2."""
+    """Return the links of `prefix_chain`, each with the share of the prompt up to the link, from 0
+    to 1; then the links of the answer to a conversation, from 1 to 2."""
     links = _shares(_links(model, _parts(request, messages)))
     if not (request.messages and answer):
         return links
@@ -55,12 +56,13 @@ def prefix_links(
 def conversation_links(
     model: ModelId, messages: Sequence[Mapping[str, Any]]
 ) -> list[tuple[bytes, float]]:
-    """The links of a conversation, each with the share of it up to there."""
+    """Return the links of a conversation, each with its share of the conversation up to the
+    link."""
     return _shares(_links(model, _turns(messages)))
 
 
 def session_link(client: ClientName, session_id: str) -> bytes:
-    """What stands for a session where workers say which they know."""
+    """Return the key of a session in the reports of workers."""
     named = f"{client}\0{session_id}".encode()
     return hashlib.blake2b(named, digest_size=_DIGEST_BYTES).digest()
 
@@ -72,7 +74,7 @@ def _shares(links: Iterable[tuple[bytes, int]], first: float = 0.0) -> list[tupl
 
 
 def _links(model: ModelId, parts: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, int]]:
-    """Each link, and the bytes of content up to there."""
+    """Yield each link, and the bytes of content up to the link."""
     hashed, size = hashlib.blake2b(model.encode(), digest_size=_DIGEST_BYTES), 0
     for kind, content in parts:
         hashed.update(b"%s:" % kind)
@@ -88,7 +90,7 @@ def _links(model: ModelId, parts: Iterable[tuple[bytes, bytes]]) -> Iterator[tup
 def _parts(
     request: InferenceRequest, messages: Sequence[Mapping[str, Any]] | None
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and content of each part."""
+    """Yield kind and content of each part."""
     if tools := request.tools_json:
         yield b"tools", tools
     yield from _turns(request.turns if messages is None else messages)
@@ -100,17 +102,17 @@ def _parts(
 
 
 def _turns(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[bytes, bytes]]:
-    """Reasoning is left out: templates leave it out of earlier turns."""
+    """Yield kind and content; without reasoning, which templates leave out of earlier turns."""
     for message in messages:
         yield message["role"].encode(), message["content"].encode(errors="surrogatepass")
         for call in message.get("tool_calls", ()):
-            called = call["function"]
-            said = called["name"] + called["arguments"]
-            yield b"call", said.encode(errors="surrogatepass")
+            function = call["function"]
+            text = function["name"] + function["arguments"]
+            yield b"call", text.encode(errors="surrogatepass")
 
 
 class PrefixIndex:
-    """The chains of several prompts, to see how much of another one is among them."""
+    """The chains of several prompts, to find the longest prefix of another prompt among them."""
 
     def __init__(self) -> None:
         self._links: Counter[bytes] = Counter()
@@ -119,14 +121,14 @@ class PrefixIndex:
         self._links.update(chain)
 
     def remove(self, chain: PrefixChain) -> None:
-        """Take out a chain that was added."""
+        """Remove a chain that was added."""
         self._links.subtract(chain)
         for link in chain:
             if self._links[link] <= 0:
                 del self._links[link]
 
     def shared(self, chain: PrefixChain) -> int:
-        """How many links from the front are in the index."""
+        """Return how many of the first links are in the index."""
         for count, link in enumerate(chain):
             if link not in self._links:
                 return count

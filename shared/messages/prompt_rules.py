@@ -1,24 +1,24 @@
-"""Lines that change with every request and stand where prompts begin: what is behind them is never
-found kept. Rules take them out, or move them behind what stays the same.
+"""Rules for lines near the start of a prompt that change with every request: nothing after such a
+line is found in the prefix cache. Rules remove the lines, or move them behind the constant text.
 
-Some programs put a date, a version or an account into the first lines of their system prompt. The
-model loses nothing without an account; a date it may read further below.
+Some programs put a date, a version or an account into the first lines of their system prompt. An
+account can be removed without loss; a date can be read further below.
 """
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from shared.messages.request import Turn
+from shared.messages.conversation import Turn
 from shared.settings.kv_cache import PromptRule
 
-_MOST_LINES = 400
-_MOST_LINE_CHARACTERS = 2000
-"""Whatever a pattern does, it is asked for that much only."""
+_MAX_LINES = 400
+_MAX_LINE_CHARACTERS = 2000
+"""Limits of the text that a pattern is matched against, which bound its cost."""
 
 
 def cleaned(messages: Sequence[Turn], rules: Sequence[PromptRule]) -> list[Turn]:
-    """Turns after all rules; of each the first lines are looked at."""
+    """Return the turns after all rules, which apply to the first lines of each turn."""
     return [_cleaned(message, rules) for message in messages]
 
 
@@ -32,18 +32,18 @@ def _cleaned(message: Turn, rules: Sequence[PromptRule]) -> Turn:
 
 def _applied(content: str, rule: PromptRule) -> str:
     matches = _compiled(rule.pattern).fullmatch
-    lines = content.split("\n", _MOST_LINES)
+    lines = content.split("\n", _MAX_LINES)
     found = [
         number
-        for number, line in enumerate(lines[:_MOST_LINES])
-        if len(line) <= _MOST_LINE_CHARACTERS and matches(line)
+        for number, line in enumerate(lines[:_MAX_LINES])
+        if len(line) <= _MAX_LINE_CHARACTERS and matches(line)
     ]
     if not found:
         return content
-    stay = [line for number, line in enumerate(lines) if number not in found]
+    remaining = [line for number, line in enumerate(lines) if number not in found]
     if rule.action == "move":
-        stay += [lines[number] for number in found]
-    return "\n".join(stay)
+        remaining += [lines[number] for number in found]
+    return "\n".join(remaining)
 
 
 @lru_cache(maxsize=256)

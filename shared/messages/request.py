@@ -1,41 +1,36 @@
-"""A client's request: what may stand in it, with OpenAI's names, defaults and ranges.
+"""A client's request, with OpenAI's names, defaults and ranges.
 
-This is an edge: every field is checked here, strictly, and unknown ones are refused.
+Every field is validated strictly here, and unknown fields are rejected.
 """
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Literal, Self
 
 import orjson
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from shared.codec import first_problem, shortened
-from shared.errors import InvalidRequest, RequestError
 from shared.external_model import ExternalModel, TemplateValues
-from shared.ids import DERIVED_SESSION, ID_PATTERN, MAX_ID_LENGTH, ClientName, RequestId
+from shared.ids import DERIVED_SESSION, ID_PATTERN, ClientName, RequestId
+from shared.messages.conversation import (
+    MAX_CALLS,
+    Message,
+    Turn,
+    continuation_problem,
+    turn_bytes,
+    utf8_bytes,
+)
+from shared.messages.priorities import PRIORITIES, Priority, PriorityName, canonical_priority
 from shared.messages.structured import ResponseFormat, Structure, StructuredOutputs
-from shared.messages.tools import ToolCall, Tools
+from shared.messages.tools import Tools
 
 MAX_SEED = 2**53 - 1
 MAX_CHOICES = 128
 DEFAULT_MAX_TOKENS = 512
 MAX_STOP_STRINGS = 16
-MAX_KEYS = 4096
-
-Priority = Literal["high", "medium", "low"]
-PRIORITIES: tuple[Priority, ...] = ("high", "medium", "low")
-_PRIORITIES: dict[str, Priority] = {
-    "high": "high", "urgent": "high",
-    "medium": "medium", "default": "medium",
-    "low": "low", "background": "low",
-}  # fmt: skip
-
-# Lists stop at their first bad item: to collect a million errors would stop the controller.
+# Validation of lists stops at the first error: collecting a million would block the controller.
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 _SEVERAL = Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
@@ -49,7 +44,7 @@ StopString = Annotated[str, Field(min_length=1, max_length=256)]
 StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
 ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 REST_OF_CONTEXT = 2**31
-"""A `max_tokens` that means all that the prompt leaves."""
+"""A `max_tokens` that means the whole context after the prompt."""
 MaxTokens = Annotated[int, Field(ge=1, le=REST_OF_CONTEXT)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -63,78 +58,14 @@ LogitBias = Annotated[
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 TopLogprobs = Annotated[int, Field(ge=0, le=20)]
-PriorityName = Literal["high", "medium", "low", "urgent", "default", "background"]
 Characters = Annotated[int, Field(ge=0, le=2**31)]
-MAX_CALLS = 4096
-"""In one message."""
 ThinkingBudget = Annotated[int, Field(ge=0, le=2**31)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TimeoutMs = Annotated[int, Field(ge=1, le=86_400_000)]
 
-# What a field with several allowed shapes takes; pydantic's own words would list each shape.
-_SHAPES = {
-    "prompt": "must be a string, a list of token ids, or a non-empty list of either",
-    "content": "must be a string or a list of text parts",
-    "stop": f"must be a string or a list of at most {MAX_STOP_STRINGS} non-empty strings "
-    "of at most 256 characters",
-    "input": "must be a string or a list of strings",
-    "tool_choice": "must be `none`, `auto`, `required`, or "
-    '{"type": "function", "function": {"name": ...}}',
-}
-
-
-class TextPart(ExternalModel):
-    type: Literal["text"]
-    text: str
-
-
-class Message(ExternalModel):
-    """One turn of a conversation. Of an assistant's, `reasoning` and `tool_calls` as they came;
-    `tool_call_id` says whose result a tool's message is."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    name: str | None = None
-    reasoning: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
-    tool_call_id: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The content as one string, its parts joined."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-    @property
-    def turn(self) -> "Turn":
-        """What a chat template reads of it."""
-        turn: Turn = {"role": self.role, "content": self.text}
-        for name in ("name", "reasoning", "tool_call_id"):
-            if (value := getattr(self, name)) is not None:
-                turn[name] = value
-        if self.tool_calls:
-            turn["tool_calls"] = [call.model_dump(exclude_none=True) for call in self.tool_calls]
-        return turn
-
-
-Turn = dict[str, Any]
-"""A message: `role`, `content`, and what else is there of `name`, `reasoning`, `tool_calls`,
-`tool_call_id`."""
-
-
-def turn_bytes(turn: Turn) -> int:
-    """What was said in it, in UTF-8: content, reasoning and calls."""
-    called = (call["function"] for call in turn.get("tool_calls", ()))
-    return (
-        utf8_bytes(turn["content"])
-        + utf8_bytes(turn.get("reasoning", ""))
-        + sum(utf8_bytes(each["name"]) + utf8_bytes(each["arguments"]) for each in called)
-    )
-
 
 class Requirements(ExternalModel):
-    """The hardware that a request asks for."""
+    """The hardware that a request requires."""
 
     min_memory_gb: float | None = Field(None, ge=0)
     chip: str | None = None
@@ -143,15 +74,15 @@ class Requirements(ExternalModel):
 
 
 class SentCharacters(ExternalModel):
-    """How much of an answer its client has: characters of content, of reasoning, and of the
-    arguments of each tool call."""
+    """The characters of an answer that its client has received: of content, of reasoning, and of
+    the arguments of each tool call."""
 
     text: Characters = 0
     reasoning: Characters = 0
     tool_calls: Annotated[list[Characters], Field(max_length=MAX_CALLS, fail_fast=True)] = []
 
     def __add__(self, later: "SentCharacters") -> "SentCharacters":
-        """With what came later of the same answer: its calls are counted from the first on."""
+        """Add a later part of the same answer; calls are matched from the first one on."""
         calls = zip_longest(self.tool_calls, later.tool_calls, fillvalue=0)
         return SentCharacters(
             text=self.text + later.text,
@@ -161,17 +92,17 @@ class SentCharacters(ExternalModel):
 
 
 class Resume(ExternalModel):
-    """Where a stream broke off: the tokens received, and what came of them. `text_sent` says no
-    more than `sent.text`, for answers without reasoning and calls."""
+    """The received part of a stream that broke off: its tokens, and their characters. `text_sent`
+    is a short form of `sent.text`, for answers without reasoning and calls."""
 
     token_ids: Annotated[list[TokenId], Field(fail_fast=True)]
     text_sent: Characters = 0
     sent: SentCharacters | None = None
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _consistent(self) -> Self:
         if self.sent is not None and self.text_sent not in (0, self.sent.text):
-            raise ValueError("text_sent: `sent.text` says otherwise")
+            raise ValueError("text_sent: differs from `sent.text`")
         return self
 
     @property
@@ -180,7 +111,7 @@ class Resume(ExternalModel):
 
 
 class InferenceRequest(Tools):
-    """What a client publishes on `mlx.infer.<client>.<skill>`."""
+    """A request that a client publishes on `mlx.infer.<client>.<skill>`."""
 
     model: ModelName | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
@@ -188,7 +119,7 @@ class InferenceRequest(Tools):
     input: str | Annotated[list[str], Field(fail_fast=True)] | None = None
 
     max_tokens: MaxTokens | None = Field(
-        None, description="512, or what the model's context has, when not given"
+        None, description="default: 512, or less if the model's context is shorter"
     )
     temperature: Temperature = 1.0
     top_p: Share = 1.0
@@ -200,7 +131,7 @@ class InferenceRequest(Tools):
     logit_bias: LogitBias = {}
     stop: StopString | StopStrings | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] = []
-    ignore_eos: bool = Field(False, description="go on where the model would end its answer")
+    ignore_eos: bool = Field(False, description="continue where the model would end its answer")
     seed: Seed | None = None
     n: Choices = 1
     logprobs: TopLogprobs | None = None
@@ -209,22 +140,20 @@ class InferenceRequest(Tools):
     structured_outputs: StructuredOutputs | None = None
     reasoning_effort: ReasoningEffort | None = Field(
         None,
-        description="how much the model thinks, as its chat template knows it; `none` turns "
-        "thinking off where that can be",
+        description="amount of reasoning, for the model's chat template; `none` turns reasoning "
+        "off if the model supports that",
     )
     thinking_budget: ThinkingBudget | None = Field(
-        None, description="at most so many tokens of reasoning; `max_tokens` counts them, too"
+        None, description="maximum number of reasoning tokens; `max_tokens` counts them, too"
     )
     chat_template_kwargs: TemplateValues = Field(
-        {}, description="what the chat template is given beyond messages and tools"
+        {}, description="variables for the chat template, besides messages and tools"
     )
 
     continue_final_message: bool = Field(
-        False, description="go on with the last message, the assistant's, instead of answering it"
+        False, description="continue the last message, the assistant's, instead of answering it"
     )
-    count_only: bool = Field(
-        False, description="count the prompt's tokens, for `usage`, and generate nothing"
-    )
+    count_only: bool = Field(False, description="only count the prompt's tokens, for `usage`")
     stream: bool = True
     multiplex: bool = False
 
@@ -233,19 +162,20 @@ class InferenceRequest(Tools):
     affinity: str | None = Field(
         None,
         pattern=ID_PATTERN,
-        description="requests that share it go where the one before was served, unless another "
-        "worker is sooner; they are in no order",
+        description="requests that share it go to the worker of the previous one, unless another "
+        "worker is faster; they are served in any order",
     )
     history: Literal["sent", "kept"] | None = Field(
         None,
-        description="whether messages are the whole conversation, or only what is new in the "
-        "session; when not given that is told from what they begin with",
+        description="whether messages are the whole conversation, or only the new ones of the "
+        "session; by default detected from the first messages",
     )
     priority: PriorityName = "medium"
     requires: Requirements | None = None
     timeout_ms: TimeoutMs = 120_000
     debug: bool = Field(
-        False, description="tell in the terminal message, under `route`, how its worker was chosen"
+        False,
+        description="report in the terminal message, under `route`, how the worker was selected",
     )
     resume: Resume | None = None
 
@@ -284,32 +214,33 @@ class InferenceRequest(Tools):
 
     @property
     def turns(self) -> list[Turn]:
-        """What a chat template reads of each message."""
+        """The messages in the form that a chat template reads."""
         return [each.turn for each in self.messages or []]
 
     @property
     def tools_json(self) -> bytes:
-        """The tools that the model is told of; empty without any."""
+        """The tools in the prompt, as JSON; empty without any."""
         if not self.tools:
             return b""
         tools = [tool.model_dump(exclude_none=True) for tool in self.usable_tools]
         return orjson.dumps(tools, option=orjson.OPT_SORT_KEYS) if tools else b""
 
     def text_bytes(self, turns: Sequence[Turn]) -> int:
-        """What the model reads that came as text, in UTF-8: of messages these turns."""
+        """Return the bytes of the prompt that was sent as text, in UTF-8, with `turns` as
+        messages."""
         prompts = (prompt for prompt in self.prompts if isinstance(prompt, str))
         return len(self.tools_json) + sum(map(turn_bytes, turns)) + sum(map(utf8_bytes, prompts))
 
     @property
     def structure(self) -> Structure | None:
-        """What the content is bound to, if to anything."""
-        bound = self.structured_outputs or self.response_format
-        return bound.structure if bound is not None else None
+        """The constraint of the content, if any."""
+        constraint = self.structured_outputs or self.response_format
+        return constraint.structure if constraint is not None else None
 
     @property
     def turn_of(self) -> str | None:
-        """The session whose turns go one after another. One whose id begins with `auto-`, as older
-        gateways make them, is but an affinity."""
+        """The session whose turns are served in order. A session id that begins with `auto-`, as
+        created by older gateways, is only an affinity."""
         session = self.session_id
         if session is None or self.count_only or session.startswith(DERIVED_SESSION):
             return None
@@ -317,14 +248,15 @@ class InferenceRequest(Tools):
 
     @property
     def cache_session(self) -> str | None:
-        """The session id under which workers cache it: its own, or one made from its affinity."""
+        """The session id under which workers cache the request: its own, or one from its
+        affinity."""
         if self.session_id is not None or self.affinity is None:
             return self.session_id
         return f"{DERIVED_SESSION}{self.affinity}"
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        """The plain prompts as a list; empty when `messages` are given."""
+        """The plain prompts as a list; empty for a request with `messages`."""
         match self.prompt:
             case None:
                 return []
@@ -337,12 +269,12 @@ class InferenceRequest(Tools):
 
     @property
     def heard_ids(self) -> list[int]:
-        """The tokens of its answer that its client has already."""
+        """The tokens of the answer that the client has received already."""
         return self.resume.token_ids if self.resume is not None else []
 
     @property
     def choices(self) -> int:
-        """How many answers are asked for: `n` for each prompt."""
+        """The number of answers: `n` per prompt."""
         return self.n * max(1, len(self.prompts))
 
     @property
@@ -351,14 +283,14 @@ class InferenceRequest(Tools):
 
     @property
     def level(self) -> Priority:
-        """The priority under its canonical name. What only counts holds nobody up, so it need
-        not wait for anybody either."""
+        """The priority under its canonical name. `count_only` has the highest: it delays no other
+        request."""
         return PRIORITIES[0] if self.count_only else canonical_priority(self.priority)
 
     def fingerprint(self) -> str:
-        """A hash of the body without its id, and without what came of the answer already: the same
-        id with another fingerprint conflicts."""
-        if not any(getattr(self, name) for name in _WITH_KEYS):  # as most are; much cheaper
+        """Return a hash of the body without its id and `resume`: the same id with another
+        fingerprint is a conflict."""
+        if not any(getattr(self, name) for name in _WITH_KEYS):  # most requests; much cheaper
             exclude = {"request_id", "resume"}
             body = self.__pydantic_serializer__.to_json(
                 self, exclude=exclude, exclude_defaults=True
@@ -376,167 +308,10 @@ _WITH_KEYS = (
     "logit_bias", "tools", "response_format", "structured_outputs", "chat_template_kwargs",
     "requires",
 )  # fmt: skip
-"""Fields of a request whose keys its client may write in any order."""
-
-
-class Said(Protocol):
-    """A message, in whichever API's shape."""
-
-    @property
-    def role(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def tool_calls(self) -> Sequence[ToolCall] | None: ...
-
-
-def continuation_problem(last: Said | None, *, bound: bool, thinks: bool) -> str | None:
-    """Why an answer cannot go on with the last message, if so.
-
-    Args:
-        bound: to a schema or a call.
-        thinks: reasoning is asked for.
-    """
-    if last is None or last.role != "assistant" or not last.text or last.tool_calls:
-        return "the last message must be the assistant's, with text and without calls"
-    if bound:
-        return "an answer that goes on cannot be bound to a schema or a call"
-    if thinks:
-        return "an answer that goes on is behind its reasoning"
-    return None
-
-
-def utf8_bytes(text: str) -> int:
-    """How many bytes a text has in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
-
-
-def canonical_priority(name: PriorityName) -> Priority:
-    """One of three levels, whichever of its names was given."""
-    return _PRIORITIES[name]
-
-
-def parse_request(payload: bytes) -> InferenceRequest:
-    """The request that a client sent.
-
-    Raises:
-        InvalidRequest: the bytes are no request; `param` names the field at fault.
-        RequestError: a field asks for something that is not served yet.
-    """
-    refuse_strange_objects(payload)
-    try:
-        request = InferenceRequest.model_validate_json(payload)
-    except ValidationError as error:
-        raise invalid(error) from None
-    _refuse_unsupported(request)
-    return request
-
-
-def check_request(body: dict[str, Any]) -> None:
-    """As `parse_request`, for values that cannot be written as JSON.
-
-    Raises:
-        InvalidRequest: `param` names the field at fault.
-    """
-    try:
-        InferenceRequest.model_validate(body)
-    except ValidationError as error:
-        raise invalid(error) from None
+"""Fields with keys, which a client may write in any order."""
 
 
 def default_seed(client: ClientName, request_id: RequestId) -> int:
-    """The seed of a request that names none: the same id gives the same answer."""
+    """Return the seed of a request without one: the same id gets the same answer."""
     digest = hashlib.sha256(f"{client}/{request_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") & MAX_SEED
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """What can be read of a request that is invalid elsewhere, so that its error gets there."""
-
-    request_id: RequestId | None = None
-    multiplex: bool = False
-
-    @classmethod
-    def of(cls, payload: bytes) -> "Claims":
-        try:
-            body = json.loads(payload)  # unlike orjson it takes NaN and lone surrogates
-        except (ValueError, RecursionError):
-            return cls()
-        if not isinstance(body, dict):
-            return cls()
-        value = body.get("request_id")
-        multiplex = body.get("multiplex") is True
-        if isinstance(value, str) and 0 < len(value) <= MAX_ID_LENGTH and value.isprintable():
-            return cls(RequestId(value), multiplex)
-        return cls(None, multiplex)
-
-
-def refuse_strange_objects(payload: bytes) -> None:
-    """Refuse an object with a key twice, whichever value a parser would take, or with more
-    keys than any request needs.
-
-    Raises:
-        InvalidRequest: `param` is the key.
-    """
-    if _is_plain(payload):
-        return
-
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        if len(pairs) > MAX_KEYS:
-            raise InvalidRequest(f"an object has {len(pairs)} keys; at most {MAX_KEYS} are taken")
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise InvalidRequest(f"{shortened(key)}: stands there twice", param=shortened(key))
-            seen.add(key)
-
-    with contextlib.suppress(ValueError, RecursionError):  # no JSON: told by who parses it next
-        json.loads(payload, object_pairs_hook=check)
-
-
-def _is_plain(payload: bytes) -> bool:
-    """Whether it is cheap to see that nothing in it is strange: written anew it is the same, so no
-    key was there twice, and no object can have too many."""
-    if len(payload) > MAX_KEYS * len('"":0,'):
-        return False
-    try:
-        return orjson.dumps(orjson.loads(payload)) == payload
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return False
-
-
-def invalid(error: ValidationError) -> InvalidRequest:
-    """What pydantic found first, with the name of the field."""
-    problem = error.errors(include_url=False)[0]
-    location = problem["loc"]
-    for position, part in enumerate(location[:-1]):
-        if (
-            location[0] != "logit_bias"
-            and part in _SHAPES
-            and not isinstance(location[position + 1], int)
-        ):
-            path = ".".join(map(str, location[: position + 1]))
-            return InvalidRequest(f"{path}: {_SHAPES[str(part)]}", param=path)
-    if location[:1] == ("logit_bias",) and location[-1] == "[key]":
-        key = f"logit_bias.{shortened(location[1])}"
-        return InvalidRequest(f"{key}: a key must be a token id", param=key)
-    param, message = first_problem(error)
-    return InvalidRequest(message, param=param)
-
-
-def _refuse_unsupported(request: InferenceRequest) -> None:
-    refuse_asked({"input": request.input is not None})
-
-
-def refuse_asked(asked: Mapping[str, bool]) -> None:
-    """Refuse the first field that asks for what is not served yet.
-
-    Raises:
-        RequestError: `param` names it.
-    """
-    for param, is_asked in asked.items():
-        if is_asked:
-            raise RequestError(f"{param}: not supported yet", code="not_supported", param=param)

@@ -1,4 +1,4 @@
-"""Rolling cluster.yaml out: what people order, and what JetStream keeps of it."""
+"""Roll-outs of cluster.yaml: orders of operators, and the state in JetStream."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,17 +6,17 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from shared.codec import InternalMessage, InternalPart
 from shared.ids import ControllerId, WorkerId
+from shared.messages.base import Count
 from shared.messages.control import SettingChange
-from shared.messages.events import Count
 from shared.settings.controller import RolloutSettings as RolloutSettings
 
 MOST_TEXT_BYTES = 1024 * 1024
 MOST_KEPT = 100
-"""So many versions, and so many roll-outs that ended, are kept."""
+"""Maximum number of versions, and of ended roll-outs, that are stored."""
 
 Phase = Literal["measuring", "applying", "baking", "rolling_back", "done", "rolled_back"]
-"""What it was like before is measured; a step's workers go over to the version; they are watched;
-all go back; all have it; all have again what was before."""
+"""In order: the baseline is measured; the workers of a step apply the version; they are watched;
+all workers return to the previous version; all have the version; all have the previous version."""
 
 ENDED: tuple[Phase, ...] = ("done", "rolled_back")
 
@@ -26,14 +26,14 @@ def _whole(settings: RolloutSettings) -> dict[str, Any]:
 
 
 Whole = Annotated[RolloutSettings, PlainSerializer(_whole)]
-"""Also what is null, which says something there."""
+"""Serialized with the fields that are None, where None has a meaning."""
 
 
 class Speed(InternalPart):
-    """Of a worker while it had about so many requests.
+    """The speed of a worker at a load level.
 
     Attributes:
-        level: how many bits their number has: 1, 2 to 3, 4 to 7 and so on are alike.
+        level: the bit length of its number of requests: 1, 2 to 3, 4 to 7 and so on are one level.
     """
 
     level: Count
@@ -41,11 +41,11 @@ class Speed(InternalPart):
 
 
 class Baseline(InternalPart):
-    """What it was like before.
+    """Measurements before the roll-out.
 
     Attributes:
-        error_share: of requests that failed or were refused, of all that ended.
-        speeds: of each worker, on average, at each level at which it was seen.
+        error_share: the share of ended requests that failed or were rejected.
+        speeds: mean speed of each worker at each level at which it was seen.
     """
 
     error_share: float = 0.0
@@ -53,17 +53,17 @@ class Baseline(InternalPart):
 
 
 class Rollout(InternalPart):
-    """One version on its way to all workers.
+    """The roll-out of one version to all workers.
 
     Attributes:
-        version: that they are to run.
-        before: that they ran, and run again where it is rolled back.
-        steps: the workers that get it together; who is in none gets it at the end.
-        step: the one that is under way.
-        paused: nothing goes on; what is wrong is still rolled back.
-        since: when the phase began; as all times here in seconds since 1970.
+        version: the new version.
+        before: the previous version, to which a roll-back returns.
+        steps: the workers of each step; workers in no step get the version at the end.
+        step: the index of the current step.
+        paused: no step starts; a failed gate still rolls back.
+        since: start of the phase; all times here are in seconds since 1970.
         reason: why it is rolled back.
-        settings: how it is to be done.
+        settings: the parameters of this roll-out.
     """
 
     version: Count
@@ -86,25 +86,25 @@ class Rollout(InternalPart):
 
     @property
     def reached(self) -> list[WorkerId]:
-        """The workers that have the version, or are to get it now."""
+        """The workers that have the version, or get it now."""
         if self.phase in ("measuring", "rolling_back", "rolled_back"):
             return []
         return self.given
 
     @property
     def given(self) -> list[WorkerId]:
-        """The workers that have had the version, as far as it came."""
+        """The workers of all steps up to the current one."""
         return [worker for step in self.steps[: self.step + 1] for worker in step]
 
 
 class RolloutState(InternalMessage):
-    """What is rolled out; JetStream keeps it.
+    """The state of roll-outs, stored in JetStream.
 
     Attributes:
-        stable: the version that all run who are not part of a roll-out; 0 for their own files.
-        last_version: the highest there is.
-        rollout: the one under way, or the last one.
-        history: those that ended before, the newest first.
+        stable: the version of all workers that are not part of a roll-out; 0 for their own files.
+        last_version: the highest version.
+        rollout: the current roll-out, or the last one.
+        history: earlier roll-outs, the newest first.
     """
 
     stable: Count = 0
@@ -114,7 +114,7 @@ class RolloutState(InternalMessage):
 
 
 class Version(InternalMessage):
-    """One version of cluster.yaml; JetStream keeps it."""
+    """One version of cluster.yaml, stored in JetStream."""
 
     version: Count
     text: str
@@ -128,7 +128,7 @@ class _Order(BaseModel):
 
 
 class ApplyRollout(_Order):
-    """Makes the text a new version, and begins to roll it out."""
+    """Creates a version from the text, and starts its roll-out."""
 
     text: Annotated[str, Field(max_length=MOST_TEXT_BYTES)]
     by: Annotated[str, Field(max_length=256)] = ""
@@ -138,28 +138,28 @@ class ApplyRollout(_Order):
 
 
 class PlanRollout(_Order):
-    """Tells what a text would change in the controller that leads."""
+    """Queries what a text would change in the leader."""
 
     text: Annotated[str, Field(max_length=MOST_TEXT_BYTES)]
 
 
 class ShowRollout(_Order):
-    """Tells the state, and with `version` its text."""
+    """Queries the state, and with `version` the text of a version."""
 
     version: Count | None = None
 
 
 class PauseRollout(_Order):
-    """Nothing goes on until it is resumed."""
+    """Pauses the roll-out until it is resumed."""
 
 
 class ResumeRollout(_Order):
-    """It goes on."""
+    """Resumes the roll-out."""
 
 
 class RollBack(_Order):
-    """Ends the roll-out under way, all workers run again what they ran before it; where none is
-    under way, back to `version`, by default the one before the last."""
+    """Ends the current roll-out, and returns all workers to the previous version. Without a current
+    roll-out, returns to `version`, by default the version before the last one."""
 
     version: Count | None = None
     by: Annotated[str, Field(max_length=256)] = ""
@@ -180,7 +180,7 @@ ROLLOUT_ORDERS: dict[str, type[RolloutOrder]] = {
 
 
 class RolloutReply(InternalMessage):
-    """What the leader says of an order."""
+    """The leader's reply to an order."""
 
     controller: ControllerId
     ok: bool

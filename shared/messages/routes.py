@@ -1,4 +1,4 @@
-"""Why a request went where it went: what `cluster route` shows, and who asks with `debug` gets."""
+"""Explanations of routing decisions, for `cluster route` and requests with `debug`."""
 
 from shared.codec import InternalMessage, InternalPart
 from shared.ids import ControllerId, ModelId, SkillName, WorkerId
@@ -6,9 +6,9 @@ from shared.messages.events import Tier
 
 
 class ForecastMs(InternalPart):
-    """Predicted milliseconds to the first token: until the model is loaded, for a place in a batch
-    or the prompts that were there before, to restore what is kept, to compute the rest of the
-    prompt, for the first step; and all together."""
+    """Predicted milliseconds to the first token: to load the model, to wait for a slot or for
+    earlier prompts, to restore the cached prefix, to compute the rest of the prompt, for the first
+    step; and their total."""
 
     load: float
     wait: float
@@ -22,9 +22,9 @@ class RouteCandidate(InternalPart):
     """A worker that could serve a request.
 
     Attributes:
-        load: the share of its places in batches that are taken; over 1 requests wait.
-        requests: that it has, as far as known.
-        kept: the share of the prompt that it keeps, and where.
+        load: the share of its slots in batches that are used; above 1 requests wait.
+        requests: number of its requests, as far as known.
+        kept: the share of the prompt that is cached; `tier` says where.
     """
 
     worker: WorkerId
@@ -37,7 +37,7 @@ class RouteCandidate(InternalPart):
 
 
 class RouteObstacle(InternalPart):
-    """A worker that could not, and why; `code` is a key of `errors.ERROR_CODES`."""
+    """An ineligible worker, and the reason; `code` is a key of `errors.ERROR_CODES`."""
 
     worker: WorkerId
     code: str
@@ -46,16 +46,16 @@ class RouteObstacle(InternalPart):
 
 
 class Route(InternalPart):
-    """How a controller chose.
+    """The routing decision of a controller.
 
     Attributes:
-        model, worker: what was chosen; None where there was nobody.
-        reason: why this one; of nobody, why not.
-        home: the worker that served the session last.
-        candidates: that were compared, the chosen one first, then the soonest; of many workers
-            some.
-        out: workers that were looked at and could not serve it.
-        others_out: so many more.
+        model, worker: the selection; None if no worker was eligible.
+        reason: why this worker, or why none.
+        home: the worker that served the previous turn of the session.
+        candidates: the eligible workers, the selected one first, then by predicted TTFT; some of
+            them if there are many.
+        out: ineligible workers.
+        others_out: number of further ineligible workers.
     """
 
     controller: ControllerId
@@ -71,8 +71,8 @@ class Route(InternalPart):
 
 
 class RouteAnswer(InternalMessage):
-    """A controller's answer to a request on `mlx.route.<client>.<skill>`, which it does not serve:
-    the route that it would take now, or what is wrong with it."""
+    """The reply to a request on `mlx.route.<client>.<skill>`, which is not served: the route that
+    the request would take now, or its error."""
 
     route: Route | None = None
     code: str | None = None

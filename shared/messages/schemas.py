@@ -1,4 +1,4 @@
-"""Bounds on JSON schemas from outside: what is larger is refused before anybody compiles it."""
+"""Limits of JSON schemas from outside: larger ones are rejected before they are compiled."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,33 +11,33 @@ MAX_SCHEMA_NODES = 20_000
 
 
 def check_schema(schema: Any) -> None:
-    """Refuse what is too large, too deep, or no schema at all.
+    """Reject a value that is too large, too deep, or not a schema.
 
     Raises:
-        ValueError: says what, and where in it.
+        ValueError: with the problem, and its place in the schema.
     """
     if not isinstance(schema, Mapping | bool):
         raise ValueError("a schema is an object")
-    nodes, waiting = 0, [(schema, "", 1)]
-    while waiting:
-        value, place, depth = waiting.pop()
+    nodes, pending = 0, [(schema, "", 1)]
+    while pending:
+        value, path, depth = pending.pop()
         nodes += 1
         if nodes > MAX_SCHEMA_NODES:
             raise ValueError(f"it has more than {MAX_SCHEMA_NODES} values")
         if depth > MAX_SCHEMA_DEPTH:
             levels = f"it is nested deeper than {MAX_SCHEMA_DEPTH} levels"
-            raise ValueError(f"{levels} at {_shortened(place[1:])}")
+            raise ValueError(f"{levels} at {_shortened(path[1:])}")
         match value:
             case dict():
-                waiting += [(each, f"{place}.{key}", depth + 1) for key, each in value.items()]
+                pending += [(each, f"{path}.{key}", depth + 1) for key, each in value.items()]
             case list():
-                waiting += [(each, f"{place}.{at}", depth + 1) for at, each in enumerate(value)]
+                pending += [(each, f"{path}.{at}", depth + 1) for at, each in enumerate(value)]
     try:
         size = len(orjson.dumps(schema))
     except orjson.JSONEncodeError:  # a number of more than 64 bits, a lone surrogate
         raise ValueError("it holds a number or a character beyond JSON's") from None
     if size > MAX_SCHEMA_BYTES:
-        raise ValueError(f"{size} bytes; at most {MAX_SCHEMA_BYTES} are taken")
+        raise ValueError(f"{size} bytes; at most {MAX_SCHEMA_BYTES} are allowed")
 
 
 def _shortened(path: str) -> str:

@@ -1,6 +1,6 @@
-"""What a client receives: statuses, chunks of tokens, and exactly one end.
+"""The messages of a stream: statuses, chunks of tokens, and exactly one terminal message.
 
-Plain slotted dataclasses: a worker makes one for each token of each stream.
+Plain slotted dataclasses: a worker creates one for each token of each stream.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +17,13 @@ StatusName = Literal[
     "accepted", "queued", "loading", "prefill", "preempted", "migrating", "running"
 ]
 KEEP_ALIVE_S = 1.5
-"""Whoever holds a request sends a status after so long without a message: a stream hears
-something at least every 2 s."""
+"""After this time without a message the process that holds a request sends a status, so that a
+client receives a message at least every 2 s."""
 
 QUEUED_REASONS = ("dispatching", "earlier_turn", "history", "leader_change", "retry")
-"""Why no worker has a request yet: one was asked a moment ago, an earlier turn of its session has
-not ended, what was said before is being asked for, who leads now asks the workers what they have,
-the next attempt comes after a pause."""
+"""Why no worker has a request yet: it is being dispatched; an earlier turn of its session has not
+ended; the history of the session is being requested; a new leader queries the workers; the next
+attempt is delayed."""
 
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls", "error"]
 
@@ -42,8 +42,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Milliseconds: in the queue; admission to first token; acceptance to first token;
-    first token to end."""
+    """Milliseconds: in the queue; from admission to the first token; from acceptance to the first
+    token; from the first token to the end."""
 
     queue_ms: float
     prefill_ms: float
@@ -53,7 +53,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class StreamError:
-    """Why a request ended without its answer; `code` is a key of `errors.ERROR_CODES`."""
+    """Why a request ended without an answer; `code` is a key of `errors.ERROR_CODES`."""
 
     code: str
     message: str
@@ -65,7 +65,7 @@ class StreamError:
     def of(
         cls, code: str, message: str, param: str | None = None, *, retry_after_ms: int | None = None
     ) -> "StreamError":
-        """An error whose `retryable` is that of its code."""
+        """Return an error whose `retryable` is that of its code."""
         return cls(code, message, param, is_retryable(code), retry_after_ms)
 
     @classmethod
@@ -83,16 +83,15 @@ class StreamError:
 class ChoiceOutput:
     """New tokens of one choice, from `index` (counted from 0) on.
 
-    `text` is what has become certain: it may lag behind the tokens while a character or a
-    stop string is undecided. `finish_reason` stands in the last output of the choice, and
-    `stop_sequence` there is the stop string that ended it, if one did; `error` says why a choice
-    of a list of prompts ended with the reason `error`, while others go on.
-    `logprobs` has one entry a token: {"token_id", "token", "logprob", "top": [the same],
+    `text` is the certain part: it may lag behind the tokens while a character or a stop string is
+    incomplete. The last output of the choice has the `finish_reason`, and as `stop_sequence` the
+    stop string that ended it, if any; `error` says why a choice of a list of prompts ended with the
+    reason `error`, while others continue.
+    `logprobs` has one entry per token: {"token_id", "token", "logprob", "top": [the same],
     "channel": `reasoning`, `content` or `tool_calls`}.
-    `text` is content alone: `reasoning` is what the model thought, and `tool_calls` has pieces of
-    its calls, as OpenAI's deltas: {"index", "id", "type", "function": {"name", "arguments"}}, of
-    which `id`, `type` and `name` stand in the first piece of each call. Within one output
-    reasoning comes first, calls last.
+    `text` is the content without `reasoning`. `tool_calls` has pieces of the calls, as OpenAI's
+    deltas: {"index", "id", "type", "function": {"name", "arguments"}}, with `id`, `type` and `name`
+    in the first piece of each call. Within one output reasoning comes first, calls last.
     """
 
     choice: int
@@ -108,12 +107,12 @@ class ChoiceOutput:
 
     @property
     def turn(self) -> dict[str, Any]:
-        """A whole answer as a message of the conversation that goes on."""
+        """A whole answer as a message for the next request of the conversation."""
         return assistant_turn(self.text, self.reasoning, plain_calls(self.tool_calls or ()))
 
     @staticmethod
     def joined(outputs: Sequence["ChoiceOutput"]) -> "ChoiceOutput":
-        """All outputs of one choice, in order and at least one, as one."""
+        """Return the outputs of one choice, at least one and in order, as one output."""
         logprobs = [entry for output in outputs for entry in output.logprobs or []]
         return replace(
             outputs[-1],
@@ -129,7 +128,7 @@ class ChoiceOutput:
 def assistant_turn(
     text: str, reasoning: str | None, tool_calls: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """An answer as a message of the conversation that goes on."""
+    """Return an answer as a message for the next request of the conversation."""
     turn: dict[str, Any] = {"role": "assistant", "content": text}
     if reasoning:
         turn["reasoning"] = reasoning
@@ -139,12 +138,12 @@ def assistant_turn(
 
 
 def plain_calls(calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Whole calls as a message has them: without the `index` that their pieces have in a stream."""
+    """Return whole calls in the form of a message: without the `index` of their pieces."""
     return [{key: value for key, value in call.items() if key != "index"} for call in calls]
 
 
 def _joined_calls(outputs: Sequence[ChoiceOutput]) -> list[dict[str, Any]] | None:
-    """Every call whole."""
+    """Return the complete calls."""
     calls: dict[int, dict[str, Any]] = {}
     for output in outputs:
         for piece in output.tool_calls or ():
@@ -158,8 +157,8 @@ def _joined_calls(outputs: Sequence[ChoiceOutput]) -> list[dict[str, Any]] | Non
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a request stands; `seed` comes with `accepted`, `progress` (0 to 1) as known. `reason`
-    says why a request is `queued` that no worker has: the code of an error, or one of
+    """The state of a request; `seed` is set with `accepted`, `progress` (0 to 1) if it is known.
+    `reason` says why no worker has a `queued` request: the code of an error, or one of
     `QUEUED_REASONS`."""
 
     request_id: RequestId
@@ -173,7 +172,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """New tokens. `usage` stands in the first one: what is known of the prompt."""
+    """New tokens. The first chunk has the `usage` of the prompt."""
 
     request_id: RequestId
     attempt: int
@@ -184,9 +183,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The good end. `outputs` are the last new tokens, or, for a request with
-    `stream: false`, every choice whole; `route` is for requests with `debug`. `warnings` are
-    sentences for people: what of the request could not be done, a tool call that was none."""
+    """The terminal message of a completed request. `outputs` are the last new tokens, or, for a
+    request with `stream: false`, the whole choices; `route` is for requests with `debug`.
+    `warnings` are sentences for people: parts of the request that could not be done, an invalid
+    tool call."""
 
     request_id: RequestId
     attempt: int
@@ -200,7 +200,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The bad end. `request_id` is None only where the request was too broken to have one."""
+    """The terminal message of a failed request. `request_id` is None only if it could not be
+    read."""
 
     request_id: RequestId | None
     attempt: int
@@ -213,7 +214,7 @@ StreamMessage = Status | Chunk | Done | Failed
 
 
 def to_dict(message: StreamMessage) -> dict[str, Any]:
-    """The message as it stands on the wire; fields that are None are left out, but `worker`."""
+    """Return the message in its wire format, without fields that are None, except `worker`."""
     body: dict[str, Any] = {
         "request_id": message.request_id,
         "attempt": message.attempt,
@@ -251,20 +252,20 @@ def to_dict(message: StreamMessage) -> dict[str, Any]:
 
 
 def encode(message: StreamMessage, *, multiplex: bool = False) -> bytes:
-    """One message; in the shape that requests with `multiplex` get where asked for."""
+    """Return one message as JSON, with `multiplex` in the format of multiplexed requests."""
     return encode_multiplexed([message]) if multiplex else orjson.dumps(to_dict(message))
 
 
 def encode_multiplexed(messages: Sequence[StreamMessage]) -> bytes:
-    """Several messages to one connection as one, for requests with `multiplex`."""
+    """Return several messages to one inbox as one, for requests with `multiplex`."""
     return orjson.dumps({"messages": [to_dict(message) for message in messages]})
 
 
 def decode(payload: bytes) -> list[StreamMessage]:
-    """The messages that a client received: one, or several where they were multiplexed.
+    """Return the messages in `payload`: one, or several multiplexed ones.
 
     Raises:
-        DecodeError: the bytes are no message of a stream.
+        DecodeError: `payload` is not a message of a stream.
     """
     body = decode_object(payload)
     try:

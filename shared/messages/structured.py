@@ -1,4 +1,4 @@
-"""What the content of an answer is bound to: OpenAI's `response_format`, vLLM's
+"""Constraints of the content of an answer: OpenAI's `response_format`, vLLM's
 `structured_outputs`."""
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ _MAX_CHOICES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What the content of an answer is bound to; `param` is the field that says so."""
+    """The constraint of the content of an answer; `param` is the field of the request that has
+    it."""
 
     kind: StructureKind
     value: Any
@@ -23,7 +24,7 @@ class Structure:
 
 
 class NamedSchema(ExternalModel):
-    """`strict` changes nothing: a schema is always enforced."""
+    """`strict` has no effect: a schema is always enforced."""
 
     name: Annotated[str, Field(max_length=256)] | None = None
     description: str | None = None
@@ -51,7 +52,7 @@ class ResponseFormat(ExternalModel):
 
     @property
     def structure(self) -> Structure | None:
-        """None where the content is free."""
+        """None if the content is not constrained."""
         if self.json_schema is not None:
             return Structure("json", self.json_schema.schema_, "response_format.json_schema.schema")
         if self.type == "json_object":
@@ -63,8 +64,8 @@ _Long = Annotated[str, Field(min_length=1, max_length=MAX_SCHEMA_BYTES)]
 
 
 class StructuredOutputs(ExternalModel):
-    """Exactly one of: a JSON schema, a regular expression for the whole content, strings to choose
-    from, a grammar in Lark's notation."""
+    """Exactly one of: a JSON schema, a regular expression for the whole content, a list of possible
+    contents, a grammar in Lark's notation."""
 
     json_: Any = Field(None, alias="json")
     regex: _Long | None = None

@@ -1,4 +1,4 @@
-"""Functions that a model may call, and its calls, with OpenAI's names."""
+"""Functions that a model may call, and its tool calls, with OpenAI's names."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -42,7 +42,7 @@ class CalledFunction(ExternalModel):
 
 
 class ToolCall(ExternalModel):
-    """A call that an assistant made."""
+    """A tool call of an assistant."""
 
     id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     type: Literal["function"] = "function"
@@ -54,7 +54,7 @@ class NamedFunction(ExternalModel):
 
 
 class NamedTool(ExternalModel):
-    """The one tool that must be called."""
+    """The tool that must be called."""
 
     type: Literal["function"]
     function: NamedFunction
@@ -64,21 +64,21 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class Tools(ExternalModel):
-    """The part of a request that is about tools."""
+    """The fields of a request about tools."""
 
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = Field(
         None,
-        description="`none`, `auto` (the default where there are tools), `required`, or a function",
+        description="`none`, `auto` (the default if there are tools), `required`, or a function",
     )
-    parallel_tool_calls: bool = Field(True, description="whether an answer may hold several calls")
+    parallel_tool_calls: bool = Field(True, description="whether an answer may have several calls")
 
     @model_validator(mode="after")
-    def _choice_is_there(self) -> Self:
+    def _choice_exists(self) -> Self:
         names = [tool.function.name for tool in self.tools or []]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"tools: {twice} is there twice")
+            raise ValueError(f"tools: {twice} is defined twice")
         if isinstance(self.tool_choice, NamedTool) and self.forced_tool not in names:
             raise ValueError(f"tool_choice: there is no tool {self.forced_tool}")
         if self.tool_choice == "required" and not names:
@@ -87,13 +87,13 @@ class Tools(ExternalModel):
 
     @property
     def forced_tool(self) -> str | None:
-        """The one that must be called."""
+        """The name of the tool that must be called."""
         choice = self.tool_choice
         return choice.function.name if isinstance(choice, NamedTool) else None
 
     @property
     def usable_tools(self) -> list[Function]:
-        """Those that the model is told of."""
+        """The functions in the prompt."""
         return [] if self.tool_choice == "none" else [tool.function for tool in self.tools or []]
 
     @property

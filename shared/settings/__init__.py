@@ -1,4 +1,4 @@
-"""The settings of a cluster: what may stand in `cluster.yaml`, and how it is read."""
+"""The settings of a cluster: the contents of `cluster.yaml`, and their loading."""
 
 from shared.settings.load import load_settings, settings_file
 from shared.settings.tree import ClusterSettings

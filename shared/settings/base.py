@@ -1,4 +1,4 @@
-"""The types that all sections of the settings share."""
+"""Types that the sections of the settings share."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ PriorityName = Literal["high", "medium", "low"]
 DEMO_MODEL = ModelId("demo")
 MOST_ENGINES = 64
 IGNORED: dict[str, JsonValue] = {"ignored": True}
-"""Of a setting that is read no more: who still has it is told (`ignored_settings`)."""
+"""Marks a setting that has no effect any more; `ignored_settings` reports its uses."""
 Model = Annotated[ModelId, Field(min_length=1, max_length=256)]
 
 

@@ -1,15 +1,15 @@
-"""What differs between two versions of the settings, and what it takes until that holds."""
+"""The differences between two versions of the settings, and what is required to apply them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.settings.models import ModelSource
-from shared.settings.rolled_out import OF_THE_MACHINE
+from shared.settings.rolled_out import MACHINE_SETTINGS
 from shared.settings.tree import ClusterSettings
 
 Effect = Literal["live", "models", "restart"]
-"""At once; at once, but models are to be loaded first; when the process has started again."""
+"""Applied at once; at once, after models were loaded; after a restart of the process."""
 
 _MODELS = ("skills", "models", "worker.models", "worker.pre_warming.models")
 _LIVE_IN_WORKERS = (
@@ -23,7 +23,7 @@ _LIVE_IN_WORKERS = (
     "worker.resource_limits",
     "worker.sessions",
 )
-_OF_WORKERS = (
+_USED_BY_WORKERS = (
     "worker",
     "logging",
     "controller.failover.heartbeat_interval_ms",
@@ -42,12 +42,12 @@ _LIVE_IN_CONTROLLERS = (
     "controller.rollout",
     "worker.kv_cache.prompt_rules",
 )
-_OF_CONTROLLERS = ("skills", "logging", "controller", "worker.kv_cache.prompt_rules")
+_USED_BY_CONTROLLERS = ("skills", "logging", "controller", "worker.kv_cache.prompt_rules")
 
 
 @dataclass(frozen=True, slots=True)
 class SettingDifference:
-    """One setting, by its path with dots; None where it is not there."""
+    """A setting, by its dotted path; a value is None where the setting does not exist."""
 
     key: str
     before: Any
@@ -55,7 +55,7 @@ class SettingDifference:
 
 
 def changes(before: ClusterSettings, after: ClusterSettings) -> list[SettingDifference]:
-    """All that differs, but for what each machine says for itself, in the order of the file."""
+    """Return all differences, except in settings of a machine, in the order of the file."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
     return [
         SettingDifference(key, old.get(key), new.get(key))
@@ -65,27 +65,26 @@ def changes(before: ClusterSettings, after: ClusterSettings) -> list[SettingDiff
 
 
 def effect_on_worker(before: ClusterSettings, after: ClusterSettings) -> Effect | None:
-    """What a worker has to do to go from one to the other; None where nothing concerns it."""
-    concerned = [one.key for one in changes(before, after) if _below(one.key, _OF_WORKERS)]
-    concerned = [key for key in concerned if not _below(key, _MODELS)]
-    if any(not _below(key, _LIVE_IN_WORKERS) for key in concerned):
+    """Return what a worker must do to apply the changes; None if it uses none of them."""
+    changed = [each.key for each in changes(before, after)]
+    used = [key for key in changed if _below(key, _USED_BY_WORKERS) and not _below(key, _MODELS)]
+    if any(not _below(key, _LIVE_IN_WORKERS) for key in used):
         return "restart"
-    of_models = _effect_on_models(before, after)
-    return of_models or ("live" if concerned else None)
+    return _effect_on_models(before, after) or ("live" if used else None)
 
 
 def effect_on_controller(before: ClusterSettings, after: ClusterSettings) -> Effect | None:
-    """The same for a controller."""
-    concerned = [one.key for one in changes(before, after) if _below(one.key, _OF_CONTROLLERS)]
-    if any(not _below(key, _LIVE_IN_CONTROLLERS) for key in concerned):
+    """Return what a controller must do to apply the changes; None if it uses none of them."""
+    used = [each.key for each in changes(before, after) if _below(each.key, _USED_BY_CONTROLLERS)]
+    if any(not _below(key, _LIVE_IN_CONTROLLERS) for key in used):
         return "restart"
-    return "live" if concerned else None
+    return "live" if used else None
 
 
 def _effect_on_models(before: ClusterSettings, after: ClusterSettings) -> Effect | None:
     old, new = _sources(before), _sources(after)
     if any(new.get(model) != source for model, source in old.items()):
-        return "restart"  # one goes, or is another one now
+        return "restart"  # a model was removed or replaced
     if new != old or set(after.pre_warmed_models) - set(before.pre_warmed_models):
         return "models"
     return None
@@ -98,7 +97,7 @@ def _sources(settings: ClusterSettings) -> Mapping[str, ModelSource]:
 
 def _leaves(settings: ClusterSettings) -> Iterator[tuple[str, Any]]:
     values = settings.model_dump(mode="json", exclude={"overrides"})
-    own = [".".join(location) for location in OF_THE_MACHINE]
+    own = [".".join(location) for location in MACHINE_SETTINGS]
     for key, value in _flat(values, ""):
         if not _below(key, own):
             yield key, value

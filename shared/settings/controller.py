@@ -37,7 +37,7 @@ class RetrySettings(SettingsSection):
 
 
 class WaitingRoomSettings(SettingsSection):
-    """Where requests wait in a controller for which no worker has room."""
+    """The wait queue of a controller, for requests for which no worker has capacity."""
 
     enabled: bool = True
     max_depth: Count = 100
@@ -45,7 +45,7 @@ class WaitingRoomSettings(SettingsSection):
 
 
 class MetricsSettings(SettingsSection):
-    """Where the controller's figures are had over HTTP, in Prometheus' text format."""
+    """The HTTP endpoint of the controller's metrics, in Prometheus' text format."""
 
     enabled: bool = False
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
@@ -62,8 +62,7 @@ class CircuitBreakerSettings(SettingsSection):
 
 
 class FailoverSettings(SettingsSection):
-    """Where it is not `enabled`, a leader that is gone without a word is followed once its lease
-    has expired."""
+    """Without `enabled`, a leader that disappears is replaced only after its lease has expired."""
 
     enabled: bool = True
     heartbeat_interval_ms: Annotated[int, Field(ge=50, le=60_000)] = 1000
@@ -73,15 +72,15 @@ class FailoverSettings(SettingsSection):
 
 
 class LeaderLeaseSettings(SettingsSection):
-    """The same for all controllers of a cluster. JetStream counts whole seconds."""
+    """Must be equal in all controllers of a cluster. JetStream counts whole seconds."""
 
     ttl_s: Annotated[int, Field(ge=1, le=3600)] = 10
 
 
 class RolloutGatesSettings(SettingsSection):
-    """What a new version may do to the workers that run it, beside what was before; who does more
-    is rolled back. `error_increase`: of the share of requests that failed or were refused;
-    `throughput`: the share of tokens/s that must be left. None judges nothing."""
+    """Limits for the workers that run a new version, compared with before; above a limit the
+    version is rolled back. `error_increase`: of the share of requests that failed or were rejected;
+    `throughput`: the share of the previous tokens/s that must remain. None disables a gate."""
 
     error_increase: float | None = Field(0.1, ge=0, le=1)
     least_requests: Count = 5
@@ -93,9 +92,9 @@ class RolloutGatesSettings(SettingsSection):
 
 
 class RolloutSettings(SettingsSection):
-    """How a version of this file goes to the workers: first to `canary` of them, then to the
-    shares of `steps_percent`, each step watched for `bake_s`. A worker has `patience_s` to be
-    ready with it."""
+    """How a version of this file is rolled out: first to `canary` workers, then to the shares of
+    `steps_percent`; each step is watched for `bake_s`. A worker must be ready with the version
+    within `patience_s`."""
 
     enabled: bool = True
     canary: Annotated[int, Field(ge=0, le=1000)] = 1

@@ -13,11 +13,11 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def _age(value: Any) -> Any:
-    """Seconds, of a text as `12h` or `30d` too."""
+    """Return seconds, also of a text such as `12h` or `30d`."""
     if not isinstance(value, str):
         return value
     if (found := _AGE.fullmatch(value.strip())) is None:
-        raise ValueError("an age is a number of seconds, or a text as 90s, 30m, 12h or 30d")
+        raise ValueError("an age is a number of seconds, or a text such as 90s, 30m, 12h or 30d")
     return int(found[1]) * _SECONDS[found[2]]
 
 
@@ -25,9 +25,9 @@ Age = Annotated[int, BeforeValidator(_age), Field(ge=1, le=315_360_000)]
 
 
 class StoredResponsesSettings(SettingsSection):
-    """Responses that clients of OpenAI's Responses API have stored, in JetStream. What is older
-    than `max_age`, in seconds or as `12h` or `30d`, is forgotten; what would be more than
-    `max_bytes`, of all clients together, is not stored."""
+    """Responses that clients of OpenAI's Responses API store, in JetStream. Responses older than
+    `max_age`, in seconds or as `12h` or `30d`, are deleted; responses above `max_bytes`, of all
+    clients together, are not stored."""
 
     store: bool = True
     max_bytes: Annotated[int, Field(ge=100_000, le=1_000_000_000_000)] = 1_000_000_000
@@ -35,20 +35,21 @@ class StoredResponsesSettings(SettingsSection):
 
 
 class GatewayTlsSettings(SettingsSection):
-    """PEM files of the certificate that HTTP clients see."""
+    """PEM files of the certificate for HTTP clients."""
 
     cert_file: str = Field(min_length=1)
     key_file: str = Field(min_length=1)
 
 
 class GatewaySettings(SettingsSection):
-    """The HTTP edge. Beyond this machine it asks for keys: those of `keys_file`, or else
-    of `gateway keys add`; unless it is to `allow_anonymous`.
+    """The HTTP server. On an address that other machines can reach it requires API keys, of
+    `keys_file` or else of `gateway keys add`, unless `allow_anonymous` is set.
 
-    `model_aliases`: the name that a program insists on → a model or a skill. `cors_origins`: web
-    pages that may call it (`["*"]`: all); none by default. `unknown_fields`: those of requests are
-    ignored, and named in the response header `x-ignored-fields`, or refused. `idle_timeout_ms`: so
-    long may an answer stand still, without a token and without progress before the first.
+    `model_aliases`: a model name that a program requires → a model or a skill. `cors_origins`: web
+    pages that may call the gateway (`["*"]`: all); none by default. `unknown_fields` of requests
+    are ignored, and listed in the response header `x-ignored-fields`, or refused.
+    `idle_timeout_ms`: the longest time of an answer without a token, and without progress before
+    the first token.
     """
 
     id: str | None = Field(None, pattern=NAME_PATTERN)

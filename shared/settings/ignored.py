@@ -1,4 +1,4 @@
-"""Settings that were said and are read no more."""
+"""Settings that are set and have no effect any more."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 def ignored_settings(settings: BaseModel, above: str = "") -> Iterator[str]:
-    """The keys, with dots, of those that somebody set to something else than was the default."""
+    """Yield the dotted keys of ignored settings that differ from their defaults."""
     for name, field in type(settings).model_fields.items():
         value, key = getattr(settings, name), f"{above}{name}"
         extra = field.json_schema_extra

@@ -12,15 +12,15 @@ def _pattern(text: str) -> str:
     try:
         compiled = re.compile(text)
     except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from None
+        raise ValueError(f"not a regular expression: {error}") from None
     if compiled.fullmatch(""):
         raise ValueError("must not match an empty line")
     return text
 
 
 class PromptRule(SettingsSection):
-    """What to do with lines of a prompt that match `pattern` (a regular expression, for the whole
-    line): `remove` them, or `move` them to the end of their message."""
+    """`remove` the lines of a prompt that match `pattern` (a regular expression for the whole
+    line), or `move` them to the end of their message."""
 
     pattern: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_pattern)]
     action: Literal["remove", "move"] = "remove"
@@ -30,9 +30,9 @@ class PromptRule(SettingsSection):
 
 
 class KvCacheSettings(SettingsSection):
-    """`memory_mb` defaults to a quarter of the memory ceiling. `disk_mb` 0 keeps nothing on disk;
-    `disk_writes_mb_per_day` spares the disk, which wears out by writing: the default lets one of
-    1 TB live for years."""
+    """`memory_mb` defaults to a quarter of the memory limit. `disk_mb` 0 caches nothing on disk.
+    `disk_writes_mb_per_day` limits the wear of the disk by writes: with the default a disk of 1 TB
+    lasts for years."""
 
     enabled: bool = True
     block_tokens: Annotated[int, Field(ge=16, le=4096)] = 256
@@ -45,8 +45,9 @@ class KvCacheSettings(SettingsSection):
 
 
 class SessionsSettings(SettingsSection):
-    """Of each client the longest unused go when there are more, or when what is kept of their
-    texts alone takes more than `max_mb_per_client`; all that were not used for `ttl_s` go."""
+    """The longest unused sessions of a client are deleted above `max_per_client`, or when the
+    blocks that only its sessions use exceed `max_mb_per_client`. Sessions that were not used for
+    `ttl_s` are deleted."""
 
     ttl_s: Annotated[int, Field(ge=1)] = 604_800
     max_per_client: Annotated[int, Field(ge=1, le=100_000)] = 1000

@@ -1,4 +1,4 @@
-"""One frozen tree out of flags, environment and file; the first that names a key wins."""
+"""Load one frozen tree from flags, environment and file; the first source of a key wins."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,16 +39,16 @@ def load_settings(
 ) -> ClusterSettings:
     """Read the settings once, at the start of a process.
 
-    A variable that is `null` sets None, where its setting admits that.
+    A variable that is `null` sets None, if its setting allows None.
 
     Args:
-        file: the YAML file; by default `$CLUSTER_CONFIG`, else `config/cluster.yaml` where
-            it exists, else the defaults alone.
-        flags: nested values from the command line; they win over everything.
-        joined: what the cluster that this machine joined asks for. It holds, and nothing else may
-            say otherwise, unless somebody else names a server (`nats`).
-        rolled_out: what stands in for the file, but for what a machine says for itself.
-        machine: which worker this is; without it `overrides` are only checked.
+        file: the YAML file; by default `$CLUSTER_CONFIG`, else `config/cluster.yaml` if it exists,
+            else the defaults alone.
+        flags: nested values from the command line; they win over all other sources.
+        joined: the settings of this machine's membership. No other source may contradict them;
+            they are not used if another source sets `nats`.
+        rolled_out: replaces the file, except for the settings of a machine.
+        machine: this worker; without it `overrides` are only validated.
 
     Raises:
         SettingsError: names the source, the key, the value and what is allowed.
@@ -62,16 +62,16 @@ def load_settings(
         values = combined(values, version.values)
     _check_variables()
     origin = Origin(flags or {}, files)
-    given = {} if _names_server(origin.flags, values) else dict(joined or {})
-    settings = _build(values, given, origin)
+    membership = {} if _sets_nats(origin.flags, values) else dict(joined or {})
+    settings = _build(values, membership, origin)
     _check_overrides(settings, origin)
     if machine is not None and settings.overrides:
-        settings = _build(overridden(values, settings, machine(settings)), given, origin)
-    for location, value in _leaves(given):
-        if (said := _value_at(settings, location)) != value:
+        settings = _build(overridden(values, settings, machine(settings)), membership, origin)
+    for location, value in _leaves(membership):
+        if (found := _value_at(settings, location)) != value:
             key = ".".join(location)
             raise SettingsError(
-                f"{origin.of(location)}: {key}: {shortened(repr(said))}, "
+                f"{origin.of(location)}: {key}: {shortened(repr(found))}, "
                 f"but the cluster that this machine joined says {value!r}; remove one of them",
                 param=key,
             )
@@ -79,10 +79,10 @@ def load_settings(
 
 
 def read_text(text: str, name: str, machine: Machine | None = None) -> ClusterSettings:
-    """The settings of a file for other machines, as if nothing else was said there.
+    """Return the settings of a file for other machines, without other sources.
 
     Args:
-        name: what the file is called.
+        name: of the file, for errors.
 
     Raises:
         SettingsError: as `load_settings`.
@@ -124,17 +124,17 @@ def _build(
 
 
 def _check_overrides(settings: ClusterSettings, origin: Origin) -> None:
-    """Each as it is on a machine that only this one is for; also where it is for others."""
+    """Validate each override alone, as on a machine that only it matches."""
     for index, override in enumerate(settings.overrides):
-        for name, said in (("worker", override.worker), ("logging", override.logging)):
+        for name, values in (("worker", override.worker), ("logging", override.logging)):
             base: BaseModel = getattr(settings, name)
             try:
-                type(base).model_validate(merged(base.model_dump(), said))
+                type(base).model_validate(merged(base.model_dump(), values))
             except ValidationError as error:
                 raise origin.explain(error, at=("overrides", index, name), of=(name,)) from None
 
 
-def _names_server(flags: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+def _sets_nats(flags: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     variables = any(name.upper().startswith(f"{PREFIX}NATS__") for name in os.environ)
     return variables or f"{PREFIX}NATS" in os.environ or "nats" in flags or "nats" in values
 
@@ -155,7 +155,7 @@ def _value_at(settings: BaseModel, location: Sequence[str]) -> Any:
 
 
 def settings_file(file: Path | None) -> Path | None:
-    """Where the settings are read from, as `load_settings` says; None for the defaults alone."""
+    """Return the file that `load_settings` reads; None for the defaults alone."""
     if file is not None:
         return file
     if named := os.environ.get(CONFIG_VARIABLE):
@@ -169,8 +169,8 @@ def _open(file: Path | None) -> YamlFile | None:
 
 
 def _check_variables() -> None:
-    """Refuse CLUSTER__ variables that name no setting, or hold no JSON where that is needed;
-    pydantic would pass over some, and name only the section of others."""
+    """Reject CLUSTER__ variables that name no setting, or are not JSON where that is required.
+    Pydantic would ignore some, and report only the section of others."""
     for name, value in os.environ.items():
         if not name.upper().startswith(PREFIX):
             continue

@@ -1,4 +1,4 @@
-"""Settings of a model: where it comes from and how it is served."""
+"""Settings of a model: its source, and how it is served."""
 
 from typing import Annotated, Literal
 
@@ -20,15 +20,13 @@ ReasoningFormatName = Literal[
 
 
 class ModelSource(SettingsSection):
-    """Where a model comes from, a folder or a Hugging Face id, and how long it stays: it is
-    unloaded when it was not used for `ttl_s`, and evicted for others the sooner, the lower its
-    `priority`; a `pinned` one never. `trust_remote_code` runs Python files that come with it. How
-    it writes tool calls and reasoning is found from its files where `tool_format` and
-    `reasoning_format` do not say it; `chat_template_kwargs` go to its chat template, unless a
-    request says otherwise. `adapter`: a folder or a Hugging Face id of what was fine-tuned on top
-    of it (LoRA); a `path` that is such a folder stands for its base model with it.
-    `max_context_tokens` lowers the model's own context, and stands for one that its files do not
-    name."""
+    """The source of a model, a folder or a Hugging Face id, and its lifetime: it is unloaded when
+    it was not used for `ttl_s`; models of lower `priority` are evicted first, `pinned` models
+    never. `trust_remote_code` runs Python files of the model. `tool_format` and `reasoning_format`
+    are detected from the files of the model by default. `chat_template_kwargs` are variables for
+    its chat template, which requests can override. `adapter`: a folder or a Hugging Face id of LoRA
+    weights; a `path` to such a folder means its base model with the adapter. `max_context_tokens`
+    lowers the model's context, or sets it if the files of the model have none."""
 
     path: str = Field(min_length=1)
     adapter: Annotated[str, Field(min_length=1)] | None = None

@@ -15,10 +15,10 @@ from shared.settings.base import Count, SettingsSection
 
 
 class SecuritySettings(SettingsSection):
-    """`strict_inbox`: replies must lie under `_INBOX.<client>.`, as the server's permissions
-    check; set where the server authenticates. There a client may have no more than
-    `max_requests_per_client` that have not ended, at each controller. `client`: in whose name
-    commands ask."""
+    """`strict_inbox`: reply subjects must be below `_INBOX.<client>.`, which the server's
+    permissions enforce; set it if the server authenticates. A client may then have at most
+    `max_requests_per_client` unfinished requests, at each controller. `client`: the client name of
+    commands."""
 
     strict_inbox: bool = False
     max_requests_per_client: Count = 1000
@@ -32,8 +32,8 @@ class TlsSettings(SettingsSection):
 
 
 def _server_url(url: str) -> str:
-    """Raises ValueError when no NATS client could connect to `url`; does not show it whole,
-    because it may hold a password."""
+    """Raise ValueError if `url` is not a NATS URL; the error does not show the URL, which may have
+    a password."""
     parts = urlsplit(url if "://" in url else f"nats://{url}")
     if parts.scheme not in ("nats", "tls", "ws", "wss"):
         raise ValueError("a server is nats://HOST:PORT, tls://, ws:// or wss://")
@@ -63,8 +63,9 @@ def address(text: str) -> str:
 
 
 class DiscoverySettings(SettingsSection):
-    """Controllers tell the local network of their cluster; a worker that was told of none looks for
-    one. `interfaces`: on which of this machine's addresses; by default on all."""
+    """Controllers announce their cluster on the local network, and workers without a configured
+    NATS server search for one. `interfaces`: the addresses of this machine to use; by default
+    all."""
 
     enabled: bool = True
     interfaces: list[Annotated[str, AfterValidator(address)]] = []

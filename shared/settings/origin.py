@@ -1,4 +1,4 @@
-"""Where a setting comes from, and what is wrong with it: for people who have to mend it."""
+"""The source of a setting, and the description of errors for the people who fix them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,18 @@ PREFIX = "CLUSTER__"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """All that settings are read from.
+    """All sources of settings.
 
     Attributes:
         flags: of the command line.
-        files: the first in which a key stands counts.
+        files: the first file that has a key counts.
     """
 
     flags: Mapping[str, Any]
     files: Sequence[YamlFile]
 
     def of(self, location: Location) -> str:
-        """Where the value at a location was said."""
+        """Return the source of the value at a location."""
         value: Any = self.flags
         for part in location:
             if isinstance(value, Mapping):
@@ -53,11 +53,11 @@ class Origin:
     def explain(
         self, error: ValidationError, *, at: Location = (), of: Location = ()
     ) -> SettingsError:
-        """The first thing that is wrong, in one line.
+        """Return the first problem, in one line.
 
         Args:
-            at: where the values stand that were checked.
-            of: the section that they were checked as.
+            at: the location of the validated values.
+            of: the section as which they were validated.
         """
         problems = error.errors(include_url=False)
         problem = problems[0]
@@ -70,13 +70,13 @@ class Origin:
             allowed = _allowed((*of, *problem["loc"][:-1]))
             message = f"unknown key; allowed here: {', '.join(allowed)}"
         elif "nats" not in location[:1] and not isinstance(problem["input"], dict | list):
-            # But nothing where secrets may be.
+            # Values that may be secrets are not shown.
             message = f"{message}, not {shortened(repr(problem['input']))}"
         return SettingsError(f"{self.of(location)}: {key}: {message}", param=key)
 
 
 def section(shape: Any) -> type[BaseModel] | None:
-    """The section that a field of this type holds, itself or optionally."""
+    """Return the section type of a field, also of an optional one."""
     if get_origin(shape) in (dict, list):
         return None
     candidates = (shape, *get_args(shape))
@@ -84,7 +84,7 @@ def section(shape: Any) -> type[BaseModel] | None:
 
 
 def value_shape(shape: Any) -> Any:
-    """The type of the values of a mapping or list; None for anything else."""
+    """Return the type of the values of a mapping or list; None for other types."""
     for candidate in (shape, *get_args(shape)):
         if get_origin(candidate) in (dict, list):
             return get_args(candidate)[-1]
@@ -92,7 +92,7 @@ def value_shape(shape: Any) -> Any:
 
 
 def _setting(location: Location) -> Location:
-    """Without what tells at its end which of several types a value was tried as."""
+    """Return a location without the parts that name the member of a union."""
     shape: Any = ClusterSettings
     for depth, part in enumerate(location):
         inside = section(shape)
@@ -107,7 +107,7 @@ def _setting(location: Location) -> Location:
 
 
 def _upwards(location: Location) -> list[Location]:
-    """A location and all above it."""
+    """Return a location and all its parents."""
     return [location[:length] for length in range(len(location), 0, -1)]
 
 

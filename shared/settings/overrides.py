@@ -1,4 +1,4 @@
-"""Settings of some workers only: which ones, and what they are then."""
+"""Overrides: settings of the workers that match a condition."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from typing import Any
 from shared.settings.tree import ClusterSettings, WorkerMatch
 
 Values = dict[str, Any]
-"""As in the file: nested, with only what is said there."""
+"""Nested values as in the file, without defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is known of a worker before its settings are."""
+    """The properties of a worker that are known before its settings."""
 
     worker: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -36,10 +36,10 @@ class Machine:
 
 
 def overridden(values: Mapping[str, Any], settings: ClusterSettings, machine: Machine) -> Values:
-    """The values of a file as they are for one machine.
+    """Return the values of a file with the overrides for one machine.
 
     Args:
-        settings: the same values, checked.
+        settings: the same values, validated.
     """
     result = dict(values)
     for override in settings.overrides:
@@ -49,7 +49,7 @@ def overridden(values: Mapping[str, Any], settings: ClusterSettings, machine: Ma
 
 
 def merged(values: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
-    """Both, section by section; what `over` says wins."""
+    """Merge section by section; values in `over` win."""
     result = dict(values)
     for key, value in over.items():
         below = result.get(key)

@@ -1,4 +1,4 @@
-"""A version of cluster.yaml that was rolled out, on a machine with a file of its own."""
+"""A rolled-out version of cluster.yaml, combined with the file of a machine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.settings.overrides import Values
 
-OF_THE_MACHINE: Sequence[tuple[str, ...]] = (
+MACHINE_SETTINGS: Sequence[tuple[str, ...]] = (
     ("nats",),
     ("discovery",),
     ("security",),
@@ -18,7 +18,7 @@ OF_THE_MACHINE: Sequence[tuple[str, ...]] = (
     ("worker", "kv_cache", "disk_path"),
     ("logging", "file"),
 )
-"""What each machine says for itself: a roll-out neither sets nor removes it."""
+"""Settings of each machine, which a roll-out neither sets nor removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class RolledOutVersion:
 
 
 def combined(own: Mapping[str, Any], rolled_out: Mapping[str, Any]) -> Values:
-    """What was rolled out, with what the machine says for itself."""
+    """Return the rolled-out values, with the machine settings of `own`."""
     result = _copied(rolled_out)
-    for location in OF_THE_MACHINE:
+    for location in MACHINE_SETTINGS:
         _remove(result, location)
         if (value := _value(own, location)) is not None:
             _set(result, location, value)
@@ -44,9 +44,9 @@ def combined(own: Mapping[str, Any], rolled_out: Mapping[str, Any]) -> Values:
 
 
 def ignored(rolled_out: Mapping[str, Any]) -> list[str]:
-    """The keys of a file that a roll-out leaves to each machine."""
-    said = [location for location in OF_THE_MACHINE if _value(rolled_out, location) is not None]
-    return [".".join(location) for location in said]
+    """Return the keys of machine settings in a file, which a roll-out ignores."""
+    found = [each for each in MACHINE_SETTINGS if _value(rolled_out, each) is not None]
+    return [".".join(location) for location in found]
 
 
 def _copied(values: Mapping[str, Any]) -> Values:

@@ -1,6 +1,6 @@
-"""The tree of settings with its defaults. Frozen; unknown keys are refused.
+"""The tree of settings with its defaults. Frozen; unknown keys are rejected.
 
-Units stand in the names. A section that is a capability has `enabled`.
+Names include the unit. A section of a feature that can be disabled has `enabled`.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -18,7 +18,7 @@ from shared.settings.worker import WorkerSettings
 
 
 class LoggingSettings(SettingsSection):
-    """`file`: for JSON lines, instead of stderr; begun anew when somebody renames it."""
+    """`file`: for JSON lines, instead of stderr; a new one is created after a rename."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "text", "json"] = "auto"
@@ -26,10 +26,10 @@ class LoggingSettings(SettingsSection):
 
 
 class WorkerMatch(SettingsSection):
-    """Which workers an override is for: those for which all holds that is said.
+    """The condition of an override: a worker matches if all given fields match.
 
-    `workers`: names, where `*` stands for anything; `chip`: a part of its name; `labels`: all of
-    them."""
+    `workers`: names, with `*` as a wildcard; `chip`: a part of the chip's name; `labels`: all must
+    be equal."""
 
     workers: Annotated[list[str], Field(min_length=1)] | None = None
     labels: dict[str, str] = {}
@@ -38,15 +38,15 @@ class WorkerMatch(SettingsSection):
     max_memory_gb: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _not_empty(self) -> Self:
         if not self.model_fields_set:
-            raise ValueError("says nothing: what is for all workers stands in `worker`")
+            raise ValueError("has no condition; settings of all workers belong to `worker`")
         return self
 
 
 class WorkerOverride(SettingsSection):
-    """Settings of the workers that `match`; later ones win. `worker` and `logging` as at the top
-    level, with only what differs."""
+    """Settings of the workers that `match`; later overrides win. `worker` and `logging` are as at
+    the top level, with only the differences."""
 
     match: WorkerMatch
     worker: dict[str, Any] = {}
@@ -54,7 +54,7 @@ class WorkerOverride(SettingsSection):
 
 
 class ClusterSettings(BaseSettings):
-    """All of cluster.yaml. Build it with `load_settings`, which names the source of errors."""
+    """All of cluster.yaml. Create it with `load_settings`, which reports the source of errors."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -81,7 +81,7 @@ class ClusterSettings(BaseSettings):
 
     @property
     def served_models(self) -> list[ModelId]:
-        """What a worker serves: by default every model that skills or aliases name."""
+        """The models that a worker serves: by default every model in `skills` and `models`."""
         if self.worker.models is not None:
             return self.worker.models
         named = [model for models in self.skills.values() for model in models]
@@ -89,7 +89,7 @@ class ClusterSettings(BaseSettings):
 
     @property
     def pre_warmed_models(self) -> list[ModelId]:
-        """The models to warm, high priority first; by default the first one of each skill."""
+        """The models to load at start, high priority first; by default the first of each skill."""
         settings = self.worker.pre_warming
         if not settings.enabled:
             return []

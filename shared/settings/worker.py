@@ -1,4 +1,4 @@
-"""Settings of the workers: engines, warming, batching, queue, limits."""
+"""Settings of the workers: engines, pre-warming, batching, queue, limits."""
 
 from typing import Annotated, Literal, Self
 
@@ -22,10 +22,10 @@ _MAX_CHUNK_TOKENS = 2048
 
 
 class EnginesSettings(SettingsSection):
-    """`count: auto` is one with a GPU; without one, one for each core as far as memory allows.
-    `threads: auto` (or null) has the engines that have work share the cores. `max_restarts` counts
-    within 10 minutes. An engine is killed and started again after `hang_timeout_ms` without a sign
-    of life, and after `step_timeout_ms` in one step."""
+    """`count: auto` is one engine with a GPU; without one, an engine per core as far as memory
+    allows. With `threads: auto` (or null) the busy engines share the cores. `max_restarts` counts
+    within 10 minutes. An engine is killed and restarted after `hang_timeout_ms` without a
+    heartbeat, and after `step_timeout_ms` in one step."""
 
     count: Annotated[int, Field(ge=1, le=MOST_ENGINES)] | Literal["auto"] = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = "auto"
@@ -38,7 +38,7 @@ class EnginesSettings(SettingsSection):
 
     @property
     def fixed_threads(self) -> int | None:
-        """Of each engine; None where they share the cores."""
+        """Threads of each engine; None if the engines share the cores."""
         return None if self.threads == "auto" else self.threads
 
 
@@ -48,8 +48,8 @@ class PreWarmModel(SettingsSection):
 
 
 class PredictiveWarmingSettings(SettingsSection):
-    """Warms the models that past use says are asked for next, as far as they fit without
-    evicting another; `min_requests_per_h` is what makes one worth it."""
+    """Loads the models that are predicted from past use, if they fit without an eviction, and at
+    least `min_requests_per_h` are expected."""
 
     enabled: bool = False
     interval_s: Count = 60
@@ -57,7 +57,7 @@ class PredictiveWarmingSettings(SettingsSection):
 
 
 class PreWarmingSettings(SettingsSection):
-    """`timeout_per_model_ms` counts time without progress."""
+    """`timeout_per_model_ms` counts the time without progress."""
 
     enabled: bool = True
     models: list[PreWarmModel] | None = None
@@ -68,8 +68,8 @@ class PreWarmingSettings(SettingsSection):
 
 
 class ModelLoadingSettings(SettingsSection):
-    """What a worker may do by itself for a request or an operator: load a model that is not
-    loaded (`on_demand`), unload idle ones for it (`eviction`), fetch its files (`downloads`)."""
+    """What a worker may do for a request or an operator: load a model that is not loaded
+    (`on_demand`), unload idle models for it (`eviction`), download its files (`downloads`)."""
 
     on_demand: bool = True
     eviction: bool = True
@@ -77,9 +77,9 @@ class ModelLoadingSettings(SettingsSection):
 
 
 class PeerFilesSettings(SettingsSection):
-    """Files of models that another worker has come from there instead of from the hub. `host` and
-    `port`: where others fetch what this worker has (0: any free port); `max_mb_per_s`: all of
-    them together."""
+    """Downloads model files from other workers that have them, instead of from the hub. `host` and
+    `port`: the address at which this worker serves its files (port 0: any free port).
+    `max_mb_per_s` limits all transfers to other workers together."""
 
     enabled: bool = True
     host: Annotated[str, AfterValidator(address)] = "0.0.0.0"
@@ -88,9 +88,9 @@ class PeerFilesSettings(SettingsSection):
 
 
 class ContinuousBatchingSettings(SettingsSection):
-    """`kv_memory_mb` is what the KV caches of an engine may take together, by default most of
-    what the models leave of the device's memory. Prefill goes in chunks of a size that is
-    measured, of `prefill_chunk_tokens` at most, and the last one of each prompt."""
+    """`kv_memory_mb` limits the KV caches of an engine together; the default is most of the
+    device's memory that the models leave free. Prefill runs in chunks of a size that is measured,
+    at most `prefill_chunk_tokens`; the last chunk of a prompt is the rest of it."""
 
     enabled: bool = True
     min_batch_size: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -101,7 +101,7 @@ class ContinuousBatchingSettings(SettingsSection):
 
     @property
     def most_rows(self) -> int:
-        """Sequences of a model that an engine decodes at once."""
+        """Maximum number of sequences of a model that an engine decodes at once."""
         return self.max_batch_size if self.enabled else 1
 
     @property
@@ -117,12 +117,12 @@ class ContinuousBatchingSettings(SettingsSection):
 
 
 class AdaptiveBatchingSettings(SettingsSection):
-    """While others wait, rows are added as long as one more adds a hundredth to the tokens a second
-    and the gap between two tokens of a stream stays in bounds. `balanced`: up to
-    `target_step_latency_ms`, or `slowdown_limit` times the gap of a row alone where that is
-    longer; `latency`: up to the target; `throughput`: without bounds, and as long as a
-    hundredth more rows add a thousandth. Judged every `adjustment_interval` steps. What is too
-    long by `tolerance_ms` (`latency`) costs rows."""
+    """While requests wait, rows are added as long as one more adds 1% to the tokens per second and
+    the gap between two tokens of a stream is within its limit. The limit of `balanced` is
+    `target_step_latency_ms`, or `slowdown_limit` times the gap of a single row if that is longer;
+    of `latency` it is the target; `throughput` has none, and adds rows as long as 1% more rows add
+    0.1%. Evaluated every `adjustment_interval` steps. With `latency`, rows are removed if the gap
+    exceeds the target by `tolerance_ms`."""
 
     enabled: bool = True
     objective: Literal["balanced", "latency", "throughput"] = "balanced"
@@ -136,8 +136,8 @@ class AdaptiveBatchingSettings(SettingsSection):
 
 
 class RequestQueueSettings(SettingsSection):
-    """`max_wait_ms` bounds the queue by time, too: a request that would wait longer, at the rate
-    at which the worker serves, is refused; one that did is given back."""
+    """`max_wait_ms` limits the queue by time, too: a request that would wait longer, at the current
+    rate of the worker, is rejected; one that did wait longer is requeued."""
 
     max_depth: Count = 100
     max_wait_ms: PositiveMilliseconds | None = None
@@ -147,7 +147,8 @@ class RequestQueueSettings(SettingsSection):
 
 
 class ResourceLimitsSettings(SettingsSection):
-    """`max_memory_mb` is soft (evict, refuse low priority), `critical_memory_mb` hard."""
+    """`max_memory_mb` is a soft limit (evict, reject low priority), `critical_memory_mb` a hard
+    one."""
 
     enabled: bool = True
     max_memory_mb: Count | None = None
@@ -163,8 +164,8 @@ class ResourceLimitsSettings(SettingsSection):
 
 
 class WorkerSettings(SettingsSection):
-    """`id` is made from the host's name and kept on disk when not given; `models` limits what
-    this worker serves (by default all that `skills` and `models` name)."""
+    """The default `id` is made from the host name and stored on disk. `models` limits the models of
+    this worker (by default all in `skills` and `models`)."""
 
     id: str | None = Field(None, pattern=NAME_PATTERN)
     models: Annotated[list[Model], Field(min_length=1)] | None = None
@@ -182,7 +183,7 @@ class WorkerSettings(SettingsSection):
     sessions: SessionsSettings = SessionsSettings()
 
     @model_validator(mode="after")
-    def _a_stall_is_no_hang(self) -> Self:
+    def _stalls_are_no_hangs(self) -> Self:
         if 2 * self.continuous_batching.max_decode_stall_ms > self.engines.step_timeout_ms:
             raise ValueError(
                 "continuous_batching.max_decode_stall_ms must not exceed half of "

@@ -1,4 +1,4 @@
-"""Reading YAML strictly: no duplicate keys, and the line of each key kept for errors."""
+"""Strict parsing of YAML: rejects duplicate keys, and records the line of each key for errors."""
 
 from pathlib import Path
 from typing import Any
@@ -11,35 +11,35 @@ Location = tuple[str | int, ...]
 
 _MAX_BYTES = 1024 * 1024
 _MAX_VALUES = 50_000
-"""Aliases can make a few lines stand for billions of values."""
+"""With aliases, a few lines can have billions of values."""
 
 
 class YamlFile:
     """A parsed file.
 
     Attributes:
-        path: what it is called in errors.
+        path: its name in errors.
         text: its content.
         values: the mapping at the top; empty for an empty file.
         lines: the line (from 1) of each key and each item of a list, by its path.
     """
 
     def __init__(self, path: Path | str, text: str | None = None) -> None:
-        """Read a file, or a `text` that was one elsewhere.
+        """Read a file, or the `text` of a file on another machine.
 
         Raises:
-            SettingsError: the file is missing or unreadable, or it is no strict YAML.
+            SettingsError: the file is missing, unreadable, or not strict YAML.
         """
         self.path = path
         self.lines: dict[Location, int] = {}
-        self._left = _MAX_VALUES
+        self._remaining = _MAX_VALUES
         self.text = _read(Path(path)) if text is None else text
         node = self._compose(self.text)
         self.values: dict[str, Any] = {}
         if node is not None:
             try:
                 value = self._construct(node, ())
-            except RecursionError:  # an alias inside what it names
+            except RecursionError:  # an alias inside its own value
                 raise SettingsError(f"{path}: nested without an end") from None
             if not isinstance(value, dict):
                 raise SettingsError(f"{path}: expected a mapping of settings at the top level")
@@ -54,8 +54,8 @@ class YamlFile:
             raise SettingsError(f"{self.path}: nested too deeply") from None
 
     def _construct(self, node: yaml.Node, location: Location) -> Any:
-        self._left -= 1
-        if self._left < 0:
+        self._remaining -= 1
+        if self._remaining < 0:
             raise SettingsError(f"{self.path}: more than {_MAX_VALUES} values, aliases followed")
         if isinstance(node, yaml.MappingNode):
             return {
@@ -75,7 +75,8 @@ class YamlFile:
             loader.dispose()
 
     def _invalid(self, error: Exception, line: int | None = None) -> SettingsError:
-        """Says where and what, but never quotes the line: it may hold a secret."""
+        """Return an error with line and problem, without the text of the line: it may be a
+        secret."""
         if isinstance(error, yaml.MarkedYAMLError):
             mark = error.problem_mark
             line = mark.line + 1 if mark else line

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from importlib.metadata import version
 
-from shared.messages.events import Batching
+from shared.messages.model_status import Batching
 from tests.architectures.judgement import Judgement
 from worker.engine.batching_verdicts import DATA, BatchingVerdict, key
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shared.ids import ClientName, RequestId
 from shared.messages.control import ClaimedRequest, ClaimedState, RequestRef
 from shared.messages.dispatch import Continuation, Dispatch
-from shared.messages.events import RequestFailed
+from shared.messages.request_events import RequestFailed
 
 _Key = tuple[ClientName, RequestId]
 

@@ -7,7 +7,7 @@ from shared.bus import Bus
 from shared.codec import encode
 from shared.ids import BootId, WorkerId
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import (
+from shared.messages.request_events import (
     RequestEvent,
     RequestEvents,
     RequestFailed,

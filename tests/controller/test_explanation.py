@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from shared.codec import decode
-from shared.messages.events import EngineStatus, KeptPrefixes, KVMemoryStatus
+from shared.messages.engine_status import EngineStatus, KVMemoryStatus
+from shared.messages.events import KeptPrefixes
 from shared.messages.prefixes import prefix_links
 from shared.messages.request import InferenceRequest
 from shared.messages.routes import Route, RouteAnswer

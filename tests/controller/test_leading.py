@@ -14,8 +14,9 @@ from shared.client import Cluster
 from shared.codec import encode
 from shared.errors import BusError, Unavailable
 from shared.ids import BootId, ClientName, ControllerId
+from shared.messages.controller_report import ControllerReport
 from shared.messages.dispatch import Dispatch
-from shared.messages.events import ControllerEvent, ControllerReport, EventType
+from shared.messages.events import ControllerEvent, EventType
 from shared.settings.nats import NatsSettings
 from tests.access.roles import as_tester
 from tests.controller.inbox import Inbox

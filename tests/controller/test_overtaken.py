@@ -14,7 +14,8 @@ from shared.bus.lease_store import LeaseValue
 from shared.codec import decode_object, encode
 from shared.errors import BusError
 from shared.ids import BootId, ControllerId
-from shared.messages.events import ControllerEvent, ControllerReport
+from shared.messages.controller_report import ControllerReport
+from shared.messages.events import ControllerEvent
 from shared.settings.nats import NatsSettings
 from tests.controller.pair import Pair, running_pair
 from tests.controller.running import Running

@@ -5,8 +5,9 @@ from typing import Any
 from controller.fleet.worker_view import WorkerView
 from controller.requests.request import ClientRequest
 from shared.ids import BootId, ClientName, ModelId, RequestId, SkillName, WorkerId
-from shared.messages.events import ModelState, ModelStatus, WorkerReport
+from shared.messages.model_status import ModelState, ModelStatus
 from shared.messages.request import InferenceRequest
+from shared.messages.worker_report import WorkerReport
 
 DEMO = ModelId("demo")
 ADA = ClientName("ada")

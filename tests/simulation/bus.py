@@ -119,7 +119,7 @@ class SimulatedBus(Bus):
         self._answers = _Answers(self)
         self._heard: list[SimulatedSubscription] = []
         self.connections = 1
-        self._found.set()
+        self._connected.set()
         network.add(self._answers)
 
     @property
@@ -166,7 +166,7 @@ class SimulatedBus(Bus):
         except TimeoutError:
             raise RequestTimedOut(f"no answer on {subject} within {timeout_s:g} s") from None
         if answer.no_responders:
-            raise NoResponders(f"nobody answers on {subject}")
+            raise NoResponders(f"no responders on {subject}")
         return answer
 
     async def flush(self, *, timeout_s: float = 2) -> None:

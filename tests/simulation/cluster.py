@@ -17,7 +17,7 @@ from shared.client import Cluster
 from shared.codec import decode
 from shared.ids import ControllerId, SkillName
 from shared.logs import LogStore
-from shared.messages.events import LeaseRecord
+from shared.messages.lease import LeaseRecord
 from shared.messages.request import InferenceRequest
 from shared.service import StopRequest
 from shared.settings import ClusterSettings

@@ -10,8 +10,9 @@ from shared.codec import encode
 from shared.errors import BusError
 from shared.ids import BootId, WorkerId
 from shared.messages.control import ControlReply
-from shared.messages.events import EventType, MemoryStatus, WorkerEvent, WorkerReport, WorkerState
+from shared.messages.events import EventType, WorkerEvent
 from shared.messages.stream import StreamError
+from shared.messages.worker_report import MemoryStatus, WorkerReport, WorkerState
 from shared.settings import ClusterSettings
 from tests.simulation.bus import SimulatedBus
 from tests.simulation.engine import SimulatedEngine

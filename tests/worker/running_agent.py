@@ -21,17 +21,13 @@ from shared.ids import ClientName, ControllerId, ModelId, RequestId, SkillName, 
 from shared.logs import LogStore
 from shared.messages.control import CancelRequest, ClaimWorker, ControlReply
 from shared.messages.dispatch import Dispatch, DispatchBatch, DispatchReply
-from shared.messages.events import (
-    RequestEvent,
-    RequestEvents,
-    RequestFailed,
-    WorkerEvent,
-    WorkerReport,
-)
+from shared.messages.events import WorkerEvent
 from shared.messages.health import WorkerHealth
 from shared.messages.request import InferenceRequest
+from shared.messages.request_events import RequestEvent, RequestEvents, RequestFailed
 from shared.messages.stream import Done, Failed, StreamMessage
 from shared.messages.stream import decode as decode_stream
+from shared.messages.worker_report import WorkerReport
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from tests.access.members import NAMES

@@ -8,7 +8,7 @@ from shared.codec import encode
 from shared.ids import ControllerId
 from shared.messages.control import ClaimedRequest, RequestRef
 from shared.messages.dispatch import Continuation, Dispatch
-from shared.messages.events import RequestFailed, TokensEmitted
+from shared.messages.request_events import RequestFailed, TokensEmitted
 from tests.worker.test_giving_back import Scheduled
 from tests.worker.values import CLIENT, OWNER, dispatched
 from tests.worker.virtual_time import Clock

@@ -20,7 +20,7 @@ from shared.messages.control import (
     TellSession,
 )
 from shared.messages.dispatch import Dispatch, DispatchBatch
-from shared.messages.events import RequestFinished, TokensEmitted
+from shared.messages.request_events import RequestFinished, TokensEmitted
 from tests.worker.running_agent import CLIENT, OWNER, ClientStream, RunningAgent
 from tests.worker.streaming import streaming
 

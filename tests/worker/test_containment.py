@@ -14,7 +14,8 @@ from shared.client import Cluster, connect
 from shared.errors import StreamFailed
 from shared.ids import ModelId, WorkerId
 from shared.messages.control import LoadModel
-from shared.messages.events import ModelStatus, WorkerReport
+from shared.messages.model_status import ModelStatus
+from shared.messages.worker_report import WorkerReport
 from tests.access.roles import as_client
 from tests.crashing.folders import make_crashing_model
 from tests.models import make_tiny_model

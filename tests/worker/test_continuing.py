@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shared.messages.dispatch import Continuation
-from shared.messages.events import RequestFinished, TokensEmitted
+from shared.messages.request_events import RequestFinished, TokensEmitted
 from shared.messages.stream import ChoiceOutput
 from tests.worker.listener import Listener
 from tests.worker.running_agent import ClientStream, RunningAgent

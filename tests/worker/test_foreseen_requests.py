@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.messages.events import KVMemoryStatus
+from shared.messages.engine_status import KVMemoryStatus
 from tests.processes import RunningNats
 from tests.worker.engine.watched_network import random_ids
 from tests.worker.running_agent import RunningAgent, running_agent

@@ -6,7 +6,7 @@ import pytest
 
 from shared.ids import BootId
 from shared.messages.dispatch import Continuation
-from shared.messages.events import RequestFailed
+from shared.messages.request_events import RequestFailed
 from shared.messages.stream import StreamError
 from shared.settings import ClusterSettings
 from tests.worker.engine_owner import EngineOwner

@@ -11,7 +11,8 @@ from shared import subjects
 from shared.codec import decode
 from shared.ids import ModelId
 from shared.messages.control import ControlReply, LoadModel, UnloadModel
-from shared.messages.events import ModelStatus, WorkerEvent
+from shared.messages.events import WorkerEvent
+from shared.messages.model_status import ModelStatus
 from shared.messages.stream import Status
 from tests.adapters import make_adapter
 from tests.hub import HubStandIn

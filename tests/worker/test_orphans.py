@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.messages.events import RequestFailed
+from shared.messages.request_events import RequestFailed
 from shared.messages.stream import Done
 from tests.worker.listener import Listener
 from tests.worker.running_agent import RunningAgent

@@ -18,9 +18,10 @@ from shared.folders import cache_folder, data_folder
 from shared.ids import BootId, WorkerId, new_boot_id
 from shared.logs import LogStore
 from shared.messages.control import ConfigureWorker, ControlReply, DrainWorker, SettingChange
-from shared.messages.events import EventType, KeptPrefixes, WorkerEvent, WorkerReport, WorkerState
+from shared.messages.events import EventType, KeptPrefixes, WorkerEvent
 from shared.messages.health import WorkerHealth
 from shared.messages.stream import StreamError
+from shared.messages.worker_report import WorkerReport, WorkerState
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.settings.worker import WorkerSettings

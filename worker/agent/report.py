@@ -6,15 +6,8 @@ from dataclasses import asdict
 from typing import Literal
 
 from shared.ids import BootId, WorkerId
-from shared.messages.events import (
-    BatchStatus,
-    EngineStatus,
-    Hardware,
-    KVMemoryStatus,
-    PreWarmingStatus,
-    WorkerReport,
-    WorkerState,
-)
+from shared.messages.engine_status import BatchStatus, EngineStatus, KVMemoryStatus
+from shared.messages.worker_report import Hardware, PreWarmingStatus, WorkerReport, WorkerState
 from shared.settings import ClusterSettings
 from worker.agent.reconfiguration import Reconfiguration
 from worker.agent.request_handler import DISPATCHES_PER_MESSAGE

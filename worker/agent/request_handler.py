@@ -43,7 +43,7 @@ from shared.messages.dispatch import (
     DispatchResult,
     Refusal,
 )
-from shared.messages.events import WorkerState
+from shared.messages.worker_report import WorkerState
 from shared.version import VERSION
 from worker.agent.leader_claim import LeaderClaim
 from worker.scheduling.scheduler import Scheduler

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shared.messages.events import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT
+from shared.messages.model_status import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT
 from shared.settings.worker import AdaptiveBatchingSettings
 from worker.engine.step_cost import LinearFit, StepCost
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mlx_lm.models.cache import make_prompt_cache
 
-from shared.messages.events import Batching
+from shared.messages.model_status import Batching
 from worker.engine.caches import leaves
 
 DATA = Path(__file__).with_name("verdicts.json")

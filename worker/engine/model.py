@@ -15,7 +15,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model as _load_network
 
 from shared.errors import ModelError
-from shared.messages.events import ABILITIES
+from shared.messages.model_status import ABILITIES
 from worker.answer.call_ids import WRITE_ID
 from worker.answer.control import AddedToken
 from worker.answer.format import MESSAGE_FORMATS, PLAIN_FORMAT, AnswerFormat, find_format

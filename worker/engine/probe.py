@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from shared.messages.events import Batching
+from shared.messages.model_status import Batching
 from worker.engine.agreement import allowed_gap
 from worker.engine.batch_cache import BatchCache
 from worker.engine.batching_verdicts import BatchingVerdict, known_verdict

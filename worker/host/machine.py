@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from shared.ids import WorkerId
-from shared.messages.events import Hardware
+from shared.messages.worker_report import Hardware
 from shared.settings.overrides import Machine
 
 _CUDA_PACKAGES = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")

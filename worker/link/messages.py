@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.ids import ModelId
-from shared.messages.events import Batching
+from shared.messages.model_status import Batching
 from shared.messages.stream import FinishReason
 from shared.messages.structured import Structure
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-from shared.messages.events import MemoryPressure, MemoryStatus, refuses
-from shared.messages.request import Priority
+from shared.messages.priorities import Priority
+from shared.messages.worker_report import MemoryPressure, MemoryStatus, refuses
 from shared.settings.worker import ResourceLimitsSettings
 from worker.engine_process.process import EngineProcess
 from worker.host.footprint import footprint_bytes

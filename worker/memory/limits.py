@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.messages.events import MemoryPressure
+from shared.messages.worker_report import MemoryPressure
 from shared.settings.worker import ResourceLimitsSettings
 
 MB = 1_000_000

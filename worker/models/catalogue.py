@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shared.folders import cache_folder
 from shared.ids import ModelId
-from shared.messages.events import (
+from shared.messages.model_status import (
     ABILITIES,
     Batching,
     LoadPhase,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.priorities import PRIORITIES, Priority
 from worker.models.catalogue import Model
 
 

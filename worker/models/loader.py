@@ -11,7 +11,7 @@ from pathlib import Path
 from shared.changes import Changes
 from shared.errors import ClusterError, ModelError, Unavailable
 from shared.ids import ModelId
-from shared.messages.events import ModelState
+from shared.messages.model_status import ModelState
 from shared.settings.worker import ModelLoadingSettings
 from worker.engine_process.process import EngineProcess
 from worker.link.messages import (

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence, Sized
 
 from shared.errors import ModelError, Unavailable
-from shared.messages.events import MEMORY_RETRY_AFTER_MS
+from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from worker.memory.guard import MemoryGuard
 from worker.memory.limits import affordable_copies
 from worker.models.catalogue import Model

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from shared.changes import Changes
 from shared.errors import ClusterError
 from shared.ids import ModelId
-from shared.messages.events import PreWarmingStatus
+from shared.messages.worker_report import PreWarmingStatus
 from shared.settings import ClusterSettings
 from worker.models.catalogue import Model
 from worker.models.lifecycle import ModelLifecycle

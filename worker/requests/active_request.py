@@ -11,16 +11,13 @@ from shared.clock import awake_or_asleep
 from shared.ids import ClientName, ControllerId, ModelId, RequestId, WorkerId
 from shared.inboxes import Inboxes
 from shared.messages.control import ClaimedRequest, ClaimedState
+from shared.messages.conversation import Turn
 from shared.messages.dispatch import Continuation, Dispatch, choice_seed
-from shared.messages.events import (
-    ModelSpeed,
-    RequestFailed,
-    RequestFinished,
-    TokensEmitted,
-)
+from shared.messages.model_status import ModelSpeed
 from shared.messages.prefixes import PrefixChain, prefix_chain, prefix_links
+from shared.messages.priorities import PRIORITIES, Priority
 from shared.messages.prompt_rules import cleaned
-from shared.messages.request import PRIORITIES, Priority, Turn
+from shared.messages.request_events import RequestFailed, RequestFinished, TokensEmitted
 from shared.messages.stream import (
     ChoiceOutput,
     Chunk,

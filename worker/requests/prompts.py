@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.messages.events import TYPICAL_BYTES_PER_TOKEN, ModelSpeed
-from shared.messages.request import InferenceRequest, Turn, utf8_bytes
+from shared.messages.conversation import Turn, utf8_bytes
+from shared.messages.model_status import TYPICAL_BYTES_PER_TOKEN, ModelSpeed
+from shared.messages.request import InferenceRequest
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from shared.ids import ModelId
-from shared.messages.events import RequestFailed
+from shared.messages.request_events import RequestFailed
 from worker.requests.active_request import ActiveRequest, RequestChoice, RequestKey
 
 _KEPT_AFTER_END_S = 30.0

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from shared.ids import ModelId, SessionKey
-from shared.messages.events import QueueStatus
 from shared.messages.prefixes import PrefixIndex
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.worker_report import QueueStatus
 from shared.request_queue import PriorityQueue
 from shared.settings.worker import RequestQueueSettings as RequestQueueSettings
 from shared.settings.worker import WorkerSettings

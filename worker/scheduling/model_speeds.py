@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from shared.ids import ModelId
-from shared.messages.events import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT, ModelSpeed
+from shared.messages.model_status import TYPICAL_ANSWER_TOKENS, TYPICAL_ANSWER_WEIGHT, ModelSpeed
 from worker.engine_process.process import EngineProcess
 from worker.models.catalogue import Model
 

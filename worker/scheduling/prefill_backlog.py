@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from shared.ids import ModelId
-from shared.messages.events import ModelSpeed
+from shared.messages.model_status import ModelSpeed
 from worker.requests.active_request import ActiveRequest
 
 

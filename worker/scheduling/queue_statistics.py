@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shared.messages.events import LevelStatus, QueueStatus
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.worker_report import LevelStatus, QueueStatus
 
 _RATE_WINDOW_S = 30.0
 _KEPT_WAITS = 512

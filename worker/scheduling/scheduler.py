@@ -16,9 +16,10 @@ from shared.errors import ClusterError, Unavailable, is_of_the_request
 from shared.ids import ControllerId, ModelId, WorkerId
 from shared.messages.control import ClaimedRequest, RequestRef
 from shared.messages.dispatch import Dispatch, Refusal
-from shared.messages.events import MEMORY_RETRY_AFTER_MS, ModelStatus
-from shared.messages.request import Priority
+from shared.messages.model_status import ModelStatus
+from shared.messages.priorities import Priority
 from shared.messages.stream import Done, StreamError
+from shared.messages.worker_report import MEMORY_RETRY_AFTER_MS
 from shared.settings.tree import ClusterSettings
 from worker.engine_process.exit import EngineExit
 from worker.engine_process.process import EngineProcess

@@ -8,7 +8,7 @@ from itertools import takewhile
 from shared.errors import RequestError
 from shared.ids import ClientName, SessionKey
 from shared.messages.control import SessionStatus
-from shared.messages.request import Turn
+from shared.messages.conversation import Turn
 from shared.settings.kv_cache import SessionsSettings
 from worker.link.messages import (
     DropSequence,

@@ -18,7 +18,7 @@ from shared.changes import Changes
 from shared.codec import encode
 from shared.errors import BusError
 from shared.ids import BootId, ControllerId, WorkerId
-from shared.messages.events import RequestEvent, RequestEvents
+from shared.messages.request_events import RequestEvent, RequestEvents
 from shared.messages.stream import Done, Failed, StreamError, StreamMessage, encode_multiplexed
 from shared.messages.stream import encode as encode_stream
 from worker.link.frames import BACKLOG_LIMIT_BYTES

@@ -7,7 +7,7 @@ import orjson
 from pydantic import ConfigDict, Field
 
 from shared.external_model import ExternalModel
-from shared.messages.request import MAX_CALLS
+from shared.messages.conversation import MAX_CALLS
 
 CacheControl = dict[str, Any]
 _BETWEEN_BLOCKS = "\n\n"

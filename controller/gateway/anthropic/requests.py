@@ -8,10 +8,10 @@ from controller.gateway.affinity import derived_affinity
 from controller.gateway.anthropic.content import TextBlock, Turn, text_of
 from controller.gateway.anthropic.tools import ClientTool, ServerTool, ToolChoice, Tools
 from shared.external_model import ExternalModel
+from shared.messages.priorities import PriorityName
 from shared.messages.request import (
     MaxTokens,
     ModelName,
-    PriorityName,
     ReasoningEffort,
     Share,
     StopStrings,
@@ -19,8 +19,8 @@ from shared.messages.request import (
     ThinkingBudget,
     TimeoutMs,
     TopK,
-    refuse_asked,
 )
+from shared.messages.request_parsing import refuse_asked
 from shared.messages.schemas import check_schema
 
 _BILLING = "x-anthropic-billing-header:"

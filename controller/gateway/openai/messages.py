@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from shared.external_model import ExternalModel
-from shared.messages.request import MAX_CALLS
+from shared.messages.conversation import MAX_CALLS
 from shared.messages.tools import CalledFunction, ToolCall
 
 Short = Annotated[str, Field(max_length=1024)]

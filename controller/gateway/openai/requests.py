@@ -12,6 +12,8 @@ from controller.gateway.affinity import derived_affinity
 from controller.gateway.none_values import NoneSentinel
 from controller.gateway.openai.messages import ChatMessage, Objects, Short
 from shared.external_model import ExternalModel, TemplateValues
+from shared.messages.conversation import continuation_problem
+from shared.messages.priorities import PriorityName
 from shared.messages.request import (
     MAX_SEED,
     REST_OF_CONTEXT,
@@ -20,7 +22,6 @@ from shared.messages.request import (
     MaxTokens,
     ModelName,
     Penalty,
-    PriorityName,
     Prompt,
     ReasoningEffort,
     RepetitionPenalty,
@@ -33,9 +34,8 @@ from shared.messages.request import (
     TokenId,
     TopK,
     TopLogprobs,
-    continuation_problem,
-    refuse_asked,
 )
+from shared.messages.request_parsing import refuse_asked
 from shared.messages.structured import ResponseFormat, StructuredOutputs
 from shared.messages.tools import Tools
 

@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, Tag
 
 from controller.gateway.responses.foreign import PassthroughItem, PlainList
 from shared.external_model import ExternalModel
-from shared.messages.request import MAX_CALLS
+from shared.messages.conversation import MAX_CALLS
 
 _BETWEEN_PARTS = "\n\n"
 _Id = Annotated[str, Field(max_length=512)]

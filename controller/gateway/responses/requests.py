@@ -13,11 +13,11 @@ from controller.gateway.responses.messages import messages_of
 from controller.gateway.responses.names import ToolNames, flat_name
 from controller.gateway.responses.tools import Tools, left_out, served
 from shared.external_model import ExternalModel, TemplateValues
+from shared.messages.priorities import PriorityName
 from shared.messages.request import (
     REST_OF_CONTEXT,
     MaxTokens,
     ModelName,
-    PriorityName,
     ReasoningEffort,
     RepetitionPenalty,
     Share,
@@ -26,8 +26,8 @@ from shared.messages.request import (
     TimeoutMs,
     TopK,
     TopLogprobs,
-    refuse_asked,
 )
+from shared.messages.request_parsing import refuse_asked
 from shared.messages.schemas import check_schema
 from shared.messages.tools import ToolName
 

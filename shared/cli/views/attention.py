@@ -5,7 +5,8 @@ from rich.text import Text
 from shared.cli.views import figures
 from shared.cli.views.history import rejection_counts
 from shared.cli.views.workers import own_bytes
-from shared.messages.events import EngineStatus, WorkerReport
+from shared.messages.engine_status import EngineStatus
+from shared.messages.worker_report import WorkerReport
 
 
 def attention(worker: WorkerReport) -> list[Text]:

@@ -7,7 +7,8 @@ from rich.text import Text
 
 from shared.cli.views import figures
 from shared.cli.views.fitted_table import Cell, Column, table
-from shared.messages.events import BatchStatus, EngineStatus, WorkerReport
+from shared.messages.engine_status import BatchStatus, EngineStatus
+from shared.messages.worker_report import WorkerReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from shared.cli.views.fitted_table import flowed, shortened, wrapped
 from shared.cli.views.history import NO_REFUSALS, RejectionCounts, rejection_counts
 from shared.cli.views.models import model_rows, model_table
 from shared.cli.views.workers import Sort, Speeds, in_order, worker_table
-from shared.messages.events import WorkerReport
 from shared.messages.health import ClusterHealth
+from shared.messages.worker_report import WorkerReport
 
 _STALE = "bright_black"
 _TITLE_LINES = 2

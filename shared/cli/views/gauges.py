@@ -7,7 +7,7 @@ from math import ceil
 from rich.text import Text
 
 from shared.cli.views.figures import style_of
-from shared.messages.events import MemoryStatus
+from shared.messages.worker_report import MemoryStatus
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _FULL = "━"

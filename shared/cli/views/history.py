@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from shared.ids import BootId, WorkerId
-from shared.messages.events import WorkerReport
+from shared.messages.worker_report import WorkerReport
 
 MINUTE_S = 60
 _SLACK = 1.5

@@ -10,7 +10,8 @@ from shared.cli.views import figures
 from shared.cli.views.fitted_table import Cell, Column, table, wrapped
 from shared.cli.views.gauges import progress_bar
 from shared.ids import WorkerId
-from shared.messages.events import ModelStatus, WorkerReport
+from shared.messages.model_status import ModelStatus
+from shared.messages.worker_report import WorkerReport
 
 _MOST_BAR = 40
 _LEAST_NOTE = 16

@@ -9,8 +9,9 @@ from shared.cli.views.attention import attention
 from shared.cli.views.fitted_table import flowed, wrapped
 from shared.cli.views.models import error_lines, model_rows, model_table
 from shared.cli.views.workers import in_order, worker_table
-from shared.messages.events import ControllerReport, WorkerReport
+from shared.messages.controller_report import ControllerReport
 from shared.messages.health import ClusterHealth
+from shared.messages.worker_report import WorkerReport
 
 
 def overview(health: ClusterHealth, width: int) -> list[Text]:

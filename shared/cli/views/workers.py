@@ -11,8 +11,8 @@ from shared.cli.views import figures
 from shared.cli.views.fitted_table import Cell, Column, table
 from shared.cli.views.gauges import memory_bar, sparkline
 from shared.ids import WorkerId
-from shared.messages.events import LevelStatus, WorkerReport
-from shared.messages.request import PRIORITIES
+from shared.messages.priorities import PRIORITIES
+from shared.messages.worker_report import LevelStatus, WorkerReport
 
 Sort = Literal["name", "load", "memory"]
 SORTS: tuple[Sort, ...] = ("name", "load", "memory")

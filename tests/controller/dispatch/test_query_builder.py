@@ -7,8 +7,9 @@ import pytest
 from controller.dispatch.query_builder import route_query_of
 from controller.routing import RouteQuery
 from shared.ids import ModelId, WorkerId
+from shared.messages.conversation import Message
 from shared.messages.prefixes import prefix_chain
-from shared.messages.request import Message, Requirements
+from shared.messages.request import Requirements
 from shared.settings.kv_cache import PromptRule
 from tests.controller.values import DEMO, request
 

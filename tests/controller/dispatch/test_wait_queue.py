@@ -13,7 +13,7 @@ from controller.requests.metrics import Totals
 from controller.requests.request import ClientRequest
 from controller.routing import Ineligibility, NoRoute, RouteQuery
 from shared.ids import WorkerId
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.priorities import PRIORITIES, Priority
 from shared.settings.controller import WaitingRoomSettings as Limits
 from tests.controller.values import DEMO, request
 

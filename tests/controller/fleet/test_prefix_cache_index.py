@@ -11,7 +11,8 @@ from controller.fleet.prefix_cache_index import PrefixCacheIndex
 from controller.fleet.registry import Registry
 from shared.bus import Bus
 from shared.ids import BootId, WorkerId
-from shared.messages.events import EngineStatus, KeptPrefixes, KVMemoryStatus, WorkerEvent
+from shared.messages.engine_status import EngineStatus, KVMemoryStatus
+from shared.messages.events import KeptPrefixes, WorkerEvent
 from shared.messages.prefixes import session_link
 from tests.controller.simulated_worker import SimulatedWorker
 from tests.controller.values import ADA, report

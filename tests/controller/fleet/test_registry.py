@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 from controller.fleet.circuit_breaker import CircuitBreaker
 from controller.fleet.registry import Registry, WorkerGone
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
-from shared.messages.events import (
-    ControllerEvent,
-    ControllerReport,
-    EventType,
-    ModelStatus,
-    WorkerEvent,
-)
+from shared.messages.controller_report import ControllerReport
+from shared.messages.events import ControllerEvent, EventType, WorkerEvent
+from shared.messages.model_status import ModelStatus
 from shared.settings.controller import CircuitBreakerSettings as Limits
 from shared.version import PROTOCOL
 from tests.controller.values import DEMO, able, models, report

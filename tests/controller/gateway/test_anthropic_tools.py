@@ -269,7 +269,7 @@ def test_tokens_are_counted_with_tools_and_thinking(client: anthropic.Anthropic)
                 "messages": [user("a"), {"role": "assistant", "content": "It"}],
                 "thinking": _THINKS,
             },
-            "behind its reasoning",
+            "cannot have reasoning",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -9,8 +9,9 @@ from controller.gateway.model_directory import ModelDirectory
 from shared.client import Cluster
 from shared.errors import RequestError, Unavailable
 from shared.ids import ModelId, SkillName
-from shared.messages.events import ModelStatus, WorkerReport
 from shared.messages.health import ClusterHealth
+from shared.messages.model_status import ModelStatus
+from shared.messages.worker_report import WorkerReport
 from tests.controller.values import models, report
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from controller.lifecycle.history import history_needed, history_to_prepend
 from controller.requests.request import ClientRequest
 from shared.errors import RequestError
 from shared.ids import WorkerId
-from shared.messages.request import Message
+from shared.messages.conversation import Message
 from tests.controller.values import request
 
 MAC = WorkerId("mac")

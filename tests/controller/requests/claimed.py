@@ -6,7 +6,7 @@ from controller.requests.instructions import SendControlOrder
 from shared.ids import BootId, RequestId, WorkerId
 from shared.messages.control import ClaimedRequest, TellContents
 from shared.messages.dispatch import Continuation, Dispatch, DispatchBatch
-from shared.messages.events import RequestFailed
+from shared.messages.request_events import RequestFailed
 from tests.controller.requests.driven import LEADER, Driven
 from tests.controller.requests.states import HELLO, HI
 from tests.controller.requests.wire import Sent

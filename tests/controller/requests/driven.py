@@ -33,13 +33,12 @@ from shared.messages.control import Claimed, ClaimedRequest, ControlReply, Reque
 from shared.messages.dispatch import (
     Refusal,
 )
-from shared.messages.events import (
-    EventType,
+from shared.messages.events import EventType, WorkerEvent
+from shared.messages.request_events import (
     RequestEvent,
     RequestFailed,
     RequestFinished,
     TokensEmitted,
-    WorkerEvent,
 )
 from shared.messages.stream import Failed, StreamError, StreamMessage
 from shared.settings import ClusterSettings

@@ -12,7 +12,7 @@ from controller.routing import RouteQuery, policy_named, select_worker
 from shared.codec import decode
 from shared.ids import BootId, ControllerId, ModelId, WorkerId
 from shared.messages.dispatch import DispatchBatch, DispatchReply, DispatchResult, Refusal
-from shared.messages.events import ModelStatus
+from shared.messages.model_status import ModelStatus
 from shared.settings.controller import DispatchSettings
 from tests.controller.fleet.views import Kept, Views
 from tests.controller.values import request, view

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controller.requests.answer_progress import AnswerProgress
 from shared.ids import RequestId
 from shared.messages.dispatch import Continuation
-from shared.messages.events import TokensEmitted
+from shared.messages.request_events import TokensEmitted
 from tests.controller.values import ADA
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.messages.events import ModelStatus
+from shared.messages.model_status import ModelStatus
 from tests.controller.requests.driven import FULL, Driven
 from tests.controller.values import models
 

@@ -18,9 +18,9 @@ from controller.routing import RouteQuery, policy_named, select_worker
 from shared.codec import decode
 from shared.ids import BootId, ClientName, ModelId, RequestId, WorkerId
 from shared.messages.control import ClaimedRequest
+from shared.messages.conversation import Message
 from shared.messages.dispatch import MAX_INBOXES, Continuation, Dispatch
-from shared.messages.events import TokensEmitted
-from shared.messages.request import Message
+from shared.messages.request_events import TokensEmitted
 from shared.messages.stream import StreamError
 from tests.controller.fleet.views import Kept, Views
 from tests.controller.values import ADA, CHAT, DEMO, request, view

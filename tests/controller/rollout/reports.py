@@ -3,13 +3,11 @@
 from typing import Any
 
 from shared.ids import BootId, ModelId, WorkerId
-from shared.messages.events import (
-    BatchChange,
-    BatchStatus,
-    EngineStatus,
+from shared.messages.engine_status import BatchChange, BatchStatus, EngineStatus
+from shared.messages.model_status import ModelStatus
+from shared.messages.worker_report import (
     LevelStatus,
     MemoryStatus,
-    ModelStatus,
     PreWarmingStatus,
     QueueStatus,
     WorkerReport,

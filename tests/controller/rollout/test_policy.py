@@ -14,8 +14,8 @@ from controller.rollout.policy import (
 )
 from controller.rollout.worker_metrics import WorkerMetrics
 from shared.ids import WorkerId
-from shared.messages.events import WorkerReport
 from shared.messages.rollout import Phase, Rollout, RolloutState
+from shared.messages.worker_report import WorkerReport
 from shared.settings.controller import RolloutSettings as Settings
 from tests.controller.rollout.reports import report
 

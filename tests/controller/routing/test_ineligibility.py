@@ -17,8 +17,10 @@ from controller.routing import (
 )
 from shared.errors import ERROR_CODES
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import Hardware, MemoryPressure, MemoryStatus, ModelStatus, QueueStatus
-from shared.messages.request import PRIORITIES, Priority, Requirements
+from shared.messages.model_status import ModelStatus
+from shared.messages.priorities import PRIORITIES, Priority
+from shared.messages.request import Requirements
+from shared.messages.worker_report import Hardware, MemoryPressure, MemoryStatus, QueueStatus
 from shared.settings.controller import CircuitBreakerSettings as Limits
 from tests.controller.fleet.views import Kept, Views
 from tests.controller.values import DEMO, models, view

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controller.routing.policies import Candidate, Policy, policy_named
 from controller.routing.ttft_prediction import NOT_CACHED, TTFTPrediction
 from shared.ids import ModelId
-from shared.messages.events import ModelState
+from shared.messages.model_status import ModelState
 from shared.settings.controller import RoutingSettings
 from tests.controller.values import models, view
 

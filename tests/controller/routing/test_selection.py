@@ -26,8 +26,10 @@ from controller.routing.selection import (
     TRIAL_REASON,
 )
 from shared.ids import ModelId, WorkerId
-from shared.messages.events import ModelSpeed, ModelState, ModelStatus, Tier
-from shared.messages.request import PRIORITIES, Requirements
+from shared.messages.events import Tier
+from shared.messages.model_status import ModelSpeed, ModelState, ModelStatus
+from shared.messages.priorities import PRIORITIES
+from shared.messages.request import Requirements
 from shared.settings.controller import CircuitBreakerSettings as Limits
 from tests.controller.fleet.views import Kept, Views
 from tests.controller.routing.test_policies import NAMES

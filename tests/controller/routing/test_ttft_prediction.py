@@ -15,7 +15,8 @@ from controller.routing.ttft_prediction import (
     find_cached_share,
     predict_ttft,
 )
-from shared.messages.events import ModelSpeed, ModelState, ModelStatus, Tier
+from shared.messages.events import Tier
+from shared.messages.model_status import ModelSpeed, ModelState, ModelStatus
 from tests.controller.values import DEMO, view
 
 SPEED = ModelSpeed(

@@ -47,9 +47,9 @@ def test_what_is_restored_is_what_was(access: AccessFolder, tmp_path: Path) -> N
 def test_nothing_is_written_over(access: AccessFolder, tmp_path: Path) -> None:
     copy = tmp_path / "copy.tar.gz"
     back_up(access, copy)
-    with pytest.raises(SettingsError, match="is there already"):
+    with pytest.raises(SettingsError, match="exists already"):
         back_up(access, copy)
-    with pytest.raises(SettingsError, match="is there already"):
+    with pytest.raises(SettingsError, match="exists already"):
         restore(copy, access.path)
 
 

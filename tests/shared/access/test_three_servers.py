@@ -18,7 +18,7 @@ from shared.codec import decode
 from shared.errors import BusError, SettingsError
 from shared.ids import ControllerId
 from shared.logs import LogStore
-from shared.messages.events import LeaseRecord
+from shared.messages.lease import LeaseRecord
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from tests.access.members import nats_of

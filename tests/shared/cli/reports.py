@@ -1,21 +1,18 @@
 """Reports of workers in all kinds of states, for views and simulated clusters."""
 
 from shared.ids import BootId, ControllerId, ModelId, SkillName, WorkerId
-from shared.messages.events import (
-    BatchChange,
-    BatchStatus,
-    ControllerReport,
-    EngineStatus,
+from shared.messages.controller_report import ControllerReport
+from shared.messages.engine_status import BatchChange, BatchStatus, EngineStatus, KVMemoryStatus
+from shared.messages.health import ClusterHealth
+from shared.messages.model_status import ModelStatus
+from shared.messages.worker_report import (
     Hardware,
-    KVMemoryStatus,
     LevelStatus,
     MemoryStatus,
-    ModelStatus,
     PreWarmingStatus,
     QueueStatus,
     WorkerReport,
 )
-from shared.messages.health import ClusterHealth
 
 GIB = 2**30
 WIDE = "模型🦙テスト"

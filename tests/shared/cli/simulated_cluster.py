@@ -19,7 +19,8 @@ from shared.messages.control import (
     DrainWorker,
     LoadModel,
 )
-from shared.messages.events import ModelStatus, WorkerReport
+from shared.messages.model_status import ModelStatus
+from shared.messages.worker_report import WorkerReport
 from tests.access.roles import environment
 from tests.shared.cli.reports import cluster
 

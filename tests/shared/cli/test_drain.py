@@ -7,7 +7,7 @@ import pytest
 
 from shared.ids import BootId, WorkerId
 from shared.messages.control import DrainWorker
-from shared.messages.events import WorkerReport
+from shared.messages.worker_report import WorkerReport
 from tests.processes import NatsProcess
 from tests.shared.cli.reports import worker
 from tests.shared.cli.simulated_cluster import SimulatedCluster, run

@@ -4,7 +4,7 @@ import pytest
 
 from shared.cli.model_orders import is_warm
 from shared.errors import ModelError
-from shared.messages.events import ModelStatus
+from shared.messages.model_status import ModelStatus
 from tests.shared.cli.reports import failed, loading, warm
 
 COLD = warm(state="available", idle_s=None)

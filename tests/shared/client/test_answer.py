@@ -5,7 +5,8 @@ from typing import Any
 from shared.client import Completion
 from shared.client.answer import PartialAnswer
 from shared.ids import RequestId
-from shared.messages.request import Message, SentCharacters
+from shared.messages.conversation import Message
+from shared.messages.request import SentCharacters
 from shared.messages.stream import ChoiceOutput, Timings, Usage
 
 

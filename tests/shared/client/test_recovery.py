@@ -162,7 +162,7 @@ def test_a_request_that_waits_in_its_controller_is_waited_for(state: RequestStat
 
 @pytest.mark.parametrize(
     ("situation", "then"),
-    [(_CALM, "go_on"), (replace(_CALM, worker_known=False), "go_on"), (_WAITING, "publish")],
+    [(_CALM, "resume"), (replace(_CALM, worker_known=False), "resume"), (_WAITING, "publish")],
 )
 def test_what_neither_the_leader_nor_any_worker_has_is_published_again_at_once(
     situation: StreamState, then: Step
@@ -236,14 +236,14 @@ def test_where_no_leader_answers_and_its_worker_is_gone_it_is_published_again() 
     waiting = Simulated(replace(_WAITING, worker_known=True))
     waiting.answers["ask_resend"] = waiting.recovery.on_no_worker
     steps = [step for _, step in waiting.run(14.9)]
-    assert "publish" in steps and "go_on" not in steps
+    assert "publish" in steps and "resume" not in steps
 
 
 def test_what_has_begun_goes_on_where_no_leader_answers_and_its_worker_is_gone() -> None:
     begun = Simulated()
     begun.answers["ask_resend"] = begun.recovery.on_no_worker
     asked = begun.run(5.5)
-    check(asked, (3, "ask_status"), (4, "ask_resend"), (4.5, "ask_status"), (5.5, "go_on"))
+    check(asked, (3, "ask_status"), (4, "ask_resend"), (4.5, "ask_status"), (5.5, "resume"))
     steps = [step for _, step in begun.run(9.4)]
     assert "publish" not in steps
     with pytest.raises(StreamSilent):
@@ -252,7 +252,7 @@ def test_what_has_begun_goes_on_where_no_leader_answers_and_its_worker_is_gone()
 
 def test_what_has_begun_does_not_go_on_while_its_worker_is_there() -> None:
     begun = Simulated()
-    assert "go_on" not in [step for _, step in begun.run(14.9)]
+    assert "resume" not in [step for _, step in begun.run(14.9)]
 
 
 def test_who_stood_still_itself_asks_before_it_gives_up() -> None:

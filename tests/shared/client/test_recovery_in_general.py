@@ -54,7 +54,7 @@ _WORLDS = st.builds(
 
 def _answer(recovery: Recovery, world: World, step: Step, now: float) -> bool:
     """Whether there is one."""
-    if step in ("publish", "go_on") and world.infer is not None:
+    if step in ("publish", "resume") and world.infer is not None:
         (recovery.on_message if world.infer else recovery.on_no_controller)(now)
     elif step == "ask_status" and world.status is not None:
         recovery.on_state(*world.status, now)

@@ -23,8 +23,8 @@ def message(number: int, size: int = 0) -> ReceivedMessage:
 def number(read: ReceivedMessage | None) -> int | None:
     if read is None:
         return None
-    assert isinstance(read.what, list)
-    return read.what[0].attempt
+    assert isinstance(read.content, list)
+    return read.content[0].attempt
 
 
 async def test_messages_are_read_in_the_order_in_which_they_came() -> None:

@@ -116,8 +116,8 @@ def test_what_a_model_becomes_is_a_request_and_a_schema(model: type[BaseModel]) 
     [
         (BaseModel, "BaseModel has no JSON schema"),
         (Unwritable, "Unwritable has no JSON schema: Cannot generate"),
-        (int, "a pydantic model, or a JSON schema as a dict, and not <class 'int'>"),
-        (list[City], "a pydantic model, or a JSON schema as a dict, and not list"),
+        (int, "a pydantic model, or a JSON schema as a dict, not <class 'int'>"),
+        (list[City], "a pydantic model, or a JSON schema as a dict, not list"),
         (City(name="Rome", people=1), "a pydantic model, or a JSON schema as a dict"),
         ('{"type": "array"}', "a pydantic model, or a JSON schema as a dict"),
         (True, "a pydantic model, or a JSON schema as a dict"),
@@ -152,8 +152,8 @@ def test_a_schema_within_itself_is_refused() -> None:
     [
         ({"response_format": {"type": "text"}}, "`response_format` says already"),
         ({"structured_outputs": {"regex": "a"}}, "`structured_outputs` says already"),
-        ({"n": 2}, "it is for a single answer, and `n` is 2"),
-        ({"prompt": ["x", "y"]}, "it is for a single answer, and `prompt` is a list"),
+        ({"n": 2}, "it is for a single answer, but `n` is 2"),
+        ({"prompt": ["x", "y"]}, "it is for a single answer, but `prompt` is a list"),
         ({"count_only": True}, "there is no answer"),
     ],
 )
@@ -270,9 +270,9 @@ def test_a_value_that_is_whole_at_the_last_token_is_one(text: str, value: Any) -
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"name": "Atlantis", "people": 0}', "the answer is no City: name: it has sunk"),
-        ('{"name": "Paris"}', "the answer is no City: people: Field required"),
-        ('{"name": "Paris", "people": -1}', "the answer is no City: people: Input should be"),
+        ('{"name": "Atlantis", "people": 0}', "the answer is no valid City: name: it has sunk"),
+        ('{"name": "Paris"}', "the answer is no valid City: people: Field required"),
+        ('{"name": "Paris", "people": -1}', "the answer is no valid City: people: Input should be"),
     ],
 )
 def test_what_a_model_does_not_take_says_what(text: str, says: str) -> None:

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.bus import ServerFacts
+from shared.bus import ServerInfo
 from shared.discovery.announcement import Announcement, read_announcement
 from shared.discovery.controller_announcement import announcement_of
-from shared.discovery.selection import the_one_to_follow
+from shared.discovery.selection import select_cluster
 from shared.errors import SettingsError
 from shared.settings.nats import NatsSettings
 from shared.version import PROTOCOL
@@ -21,8 +21,8 @@ def sent(announcement: Announcement, **changed: bytes) -> dict[bytes, bytes | No
     return {**told, **{key.encode(): value for key, value in changed.items()}}
 
 
-def server(host: str = "0.0.0.0", *, asks: bool = False, cluster: str = "") -> ServerFacts:
-    return ServerFacts("N1", "n-name", cluster, host, 4222, asks)
+def server(host: str = "0.0.0.0", *, asks: bool = False, cluster: str = "") -> ServerInfo:
+    return ServerInfo("N1", "n-name", cluster, host, 4222, asks)
 
 
 def test_what_is_told_is_heard() -> None:
@@ -99,10 +99,10 @@ def test_who_asks_for_what() -> None:
 
 
 def test_only_an_open_one_is_followed_and_only_where_there_is_one() -> None:
-    assert the_one_to_follow([OPEN]) is OPEN
+    assert select_cluster([OPEN]) is OPEN
     for access, said in (("token", "--token"), ("keys", "cluster auth add worker")):
         with pytest.raises(SettingsError, match=said):
-            the_one_to_follow([Announcement("c", "i", access, OPEN.servers, 4222)])  # type: ignore[arg-type]
+            select_cluster([Announcement("c", "i", access, OPEN.servers, 4222)])  # type: ignore[arg-type]
     other = Announcement("other", "N2", "open", ("nats://10.0.0.2:4222",), 4222)
     with pytest.raises(SettingsError, match=r"several clusters.*--nats(.|\n)*home(.|\n)*other"):
-        the_one_to_follow([OPEN, other])
+        select_cluster([OPEN, other])

@@ -16,7 +16,7 @@ from shared.messages.dispatch import (
     dispatch_json,
     encode_batch,
 )
-from shared.messages.request import parse_request
+from shared.messages.request_parsing import parse_request
 
 ADA, CHAT = ClientName("ada"), SkillName("chat")
 BODIES: list[dict[str, object]] = [

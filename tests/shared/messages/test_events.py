@@ -5,7 +5,7 @@ import pytest
 from shared.codec import decode
 from shared.errors import DecodeError
 from shared.messages.control import CONTROL_ORDERS
-from shared.messages.events import RequestEvents
+from shared.messages.request_events import RequestEvents
 
 
 def test_an_event_of_an_unknown_type_is_refused_with_its_place() -> None:

@@ -65,7 +65,7 @@ def test_without_a_match_nothing_is_changed(content: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        ({"pattern": "("}, "no regular expression"),
+        ({"pattern": "("}, "not a regular expression"),
         ({"pattern": ".*"}, "empty line"),
         ({"pattern": ""}, "at least 1"),
         ({"pattern": "x" * 501}, "at most 500"),

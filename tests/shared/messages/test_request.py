@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import ClientName, RequestId
-from shared.messages.request import (
-    MAX_SEED,
-    Claims,
-    InferenceRequest,
-    default_seed,
-    parse_request,
-)
+from shared.messages.request import MAX_SEED, InferenceRequest, default_seed
+from shared.messages.request_parsing import Claims, parse_request
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 GOES_ON = {"continue_final_message": True}
@@ -182,8 +177,8 @@ def test_a_bad_key_of_logit_bias_is_not_explained_as_a_stop_string() -> None:
             "continue_final_message",
             "or a call",
         ),
-        ({**BEGUN, "reasoning_effort": "low"}, "continue_final_message", "behind its reasoning"),
-        ({**BEGUN, "thinking_budget": 5}, "continue_final_message", "behind its reasoning"),
+        ({**BEGUN, "reasoning_effort": "low"}, "continue_final_message", "cannot have reasoning"),
+        ({**BEGUN, "thinking_budget": 5}, "continue_final_message", "cannot have reasoning"),
         (
             {**BEGUN, "session_id": "s", "history": "kept"},
             "continue_final_message",

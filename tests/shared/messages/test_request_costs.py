@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidRequest, RequestError
-from shared.messages.request import parse_request
+from shared.messages.request_parsing import parse_request
 
 _MANY = 10_000
 _TIMES_AS_LONG = 8

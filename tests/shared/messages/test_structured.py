@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from shared.errors import InvalidRequest
-from shared.messages.request import parse_request
+from shared.messages.request_parsing import parse_request
 from shared.messages.schemas import MAX_SCHEMA_BYTES, MAX_SCHEMA_NODES
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -49,19 +49,19 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"tools": [tool("a b")]}, "tools.0.function.name", "pattern"),
     ({"tools": [tool("</tool_call>")]}, "tools.0.function.name", "pattern"),
-    ({"tools": [tool(), tool()]}, "tools", "now is there twice"),
+    ({"tools": [tool(), tool()]}, "tools", "now is defined twice"),
     ({"tools": [tool(parameters=nested(70))]}, "tools.0.function.parameters", "64 levels"),
     ({"tools": [tool(parameters=[])]}, "tools.0.function.parameters", "an object"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
     ({"tools": [tool()], "tool_choice": "now"}, "tool_choice", "must be `none`"),
     ({"tools": [tool()], "tool_choice": tool("later")}, "tool_choice", "no tool later"),
     ({"tool_choice": "required"}, "tool_choice", "needs tools"),
-    ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs.a b", "no name of a variable"),
-    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "cannot be set"),
+    ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs.a b", "no valid variable name"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "is reserved"),
     (
         {"chat_template_kwargs": {"chat_template": "{{ 1 }}"}},
         "chat_template_kwargs.chat_template",
-        "cannot be set",
+        "is reserved",
     ),
     ({"reasoning_effort": "huge"}, "reasoning_effort", "medium"),
     ({"thinking_budget": -1}, "thinking_budget", "greater than or equal to 0"),

@@ -83,7 +83,7 @@ def test_the_machine_is_asked_with_its_own_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("match: {}", "says nothing"),
+        ("match: {}", "has no condition"),
         ("worker: {drain_timeout_ms: 2}", "line 2: overrides.0.match: Field required"),
         ("match: {workers: [a]}\n    nats: {}", "line 3: overrides.0.nats: unknown key"),
         (

@@ -12,7 +12,8 @@ from shared.bus import Bus
 from shared.errors import NoResponders
 from shared.ids import BootId, ModelId
 from shared.messages.control import DrainWorker, LoadModel, UnloadModel
-from shared.messages.events import RequestEvent, RequestFailed, TokensEmitted, WorkerReport
+from shared.messages.request_events import RequestEvent, RequestFailed, TokensEmitted
+from shared.messages.worker_report import WorkerReport
 from tests.processes import NatsProcess, RunningNats
 from tests.tiers import examples
 from tests.worker.running_agent import ENDLESS, LIMIT_S, RunningAgent, running_agent

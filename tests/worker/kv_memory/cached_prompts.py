@@ -8,7 +8,7 @@ import psutil
 
 from shared.client import Cluster
 from shared.errors import ClusterError
-from shared.messages.events import KVMemoryStatus
+from shared.messages.engine_status import KVMemoryStatus
 from tests.processes import ClusterProcess, wait_for
 
 _ENDLESS = {"256": -100, "257": -100}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.errors import DecodeError
 from shared.ids import ModelId
-from shared.messages.events import Batching
+from shared.messages.model_status import Batching
 from shared.messages.stream import FinishReason
 from shared.messages.structured import Structure, StructureKind
 from worker.link.frames import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from shared.messages.events import MemoryPressure
-from shared.messages.request import PRIORITIES
+from shared.messages.priorities import PRIORITIES
+from shared.messages.worker_report import MemoryPressure
 from shared.settings.worker import ResourceLimitsSettings
 from tests.worker.engine_owner import owned_engine
 from tests.worker.recording_engine import RecordingEngine

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.ids import ModelId
-from shared.messages.events import LoadPhase, ModelSpeed, ModelState
+from shared.messages.model_status import LoadPhase, ModelSpeed, ModelState
 from shared.settings import ClusterSettings
 from shared.settings.models import ModelSource
 from worker.link.messages import LoadModel

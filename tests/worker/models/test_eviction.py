@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.ids import ModelId
-from shared.messages.events import ModelState
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.model_status import ModelState
+from shared.messages.priorities import PRIORITIES, Priority
 from shared.settings.models import ModelSource
 from worker.models.catalogue import Model
 from worker.models.eviction import expired, idle_models, victims

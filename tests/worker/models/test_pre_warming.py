@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shared.ids import ModelId
-from shared.messages.events import PreWarmingStatus
+from shared.messages.worker_report import PreWarmingStatus
 from tests.worker.kept_models import TOO_LARGE_BYTES, KeptModels
 from tests.worker.virtual_time import in_virtual_time
 from worker.models.pre_warming import PreWarming

@@ -3,7 +3,7 @@
 import pytest
 
 from shared import subjects
-from shared.messages.events import RequestFailed, RequestFinished, TokensEmitted
+from shared.messages.request_events import RequestFailed, RequestFinished, TokensEmitted
 from shared.messages.stream import Chunk, Done
 from shared.messages.stream import decode as decode_stream
 from tests.worker.running_agent import CLIENT, OWNER, RunningAgent, as_json

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shared.ids import BootId, ModelId
-from shared.messages.request import PRIORITIES, Priority
+from shared.messages.priorities import PRIORITIES, Priority
 from shared.settings import ClusterSettings
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.books import new_book

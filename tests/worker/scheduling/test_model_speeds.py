@@ -3,7 +3,7 @@
 import pytest
 
 from shared.ids import ModelId
-from shared.messages.events import ModelSpeed
+from shared.messages.model_status import ModelSpeed
 from shared.settings.models import ModelSource
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.values import TINY

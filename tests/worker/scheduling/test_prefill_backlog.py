@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shared.ids import ModelId
-from shared.messages.events import ModelSpeed
+from shared.messages.model_status import ModelSpeed
 from tests.worker.values import MAC, OWNER, TINY, active, dispatched
 from worker.link.messages import Output
 from worker.requests.active_request import ActiveRequest

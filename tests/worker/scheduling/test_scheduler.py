@@ -13,8 +13,8 @@ from shared import subjects
 from shared.codec import decode, encode
 from shared.ids import ModelId
 from shared.messages.dispatch import DispatchBatch, DispatchReply
-from shared.messages.events import RequestFinished
-from shared.messages.request import Priority
+from shared.messages.priorities import Priority
+from shared.messages.request_events import RequestFinished
 from tests.models import CONTEXT_TOKENS
 from tests.processes import RunningNats
 from tests.worker.running_agent import LIMIT_S, RunningAgent, as_json, running_agent

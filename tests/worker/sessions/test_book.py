@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shared.errors import RequestError
-from shared.messages.request import Message
+from shared.messages.conversation import Message
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, active
 from tests.worker.virtual_time import Clock

@@ -12,7 +12,7 @@ from shared.clock import awake_or_asleep
 from shared.codec import decode
 from shared.ids import BootId, ControllerId
 from shared.inboxes import PROBE_INTERVAL_S
-from shared.messages.events import RequestEvent, RequestEvents, RequestFinished
+from shared.messages.request_events import RequestEvent, RequestEvents, RequestFinished
 from shared.messages.stream import (
     ChoiceOutput,
     Chunk,

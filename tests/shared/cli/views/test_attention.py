@@ -1,7 +1,7 @@
 """What is wrong with a worker, in words."""
 
 from shared.cli.views.attention import attention
-from shared.messages.events import EngineStatus
+from shared.messages.engine_status import EngineStatus
 from tests.shared.cli.reports import (
     BIG,
     IDLE,

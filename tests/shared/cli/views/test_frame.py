@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shared.cli.views.frame import Look, allotted, frame
 from shared.cli.views.history import RejectionCounts
-from shared.messages.events import WorkerReport
+from shared.messages.worker_report import WorkerReport
 from tests.shared.cli.reports import (
     ALL,
     IDLE,

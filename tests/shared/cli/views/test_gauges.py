@@ -3,7 +3,7 @@
 import pytest
 
 from shared.cli.views.gauges import memory_bar, progress_bar, sparkline
-from shared.messages.events import MemoryPressure, MemoryStatus
+from shared.messages.worker_report import MemoryPressure, MemoryStatus
 
 
 @pytest.mark.parametrize(

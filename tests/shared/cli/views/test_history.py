@@ -2,7 +2,7 @@
 
 from shared.cli.views.history import MINUTE_S, History, RejectionCounts, rejection_counts
 from shared.ids import WorkerId
-from shared.messages.events import LevelStatus, QueueStatus, WorkerReport
+from shared.messages.worker_report import LevelStatus, QueueStatus, WorkerReport
 from tests.shared.cli.reports import OVERLOADED, PRESSED, worker
 
 MAC = WorkerId("mac-1")

@@ -4,7 +4,8 @@ import pytest
 from rich.cells import cell_len
 
 from shared.cli.views.overview import overview
-from shared.messages.events import ControllerReport, WorkerReport
+from shared.messages.controller_report import ControllerReport
+from shared.messages.worker_report import WorkerReport
 from tests.shared.cli.reports import (
     ALL,
     IDLE,

@@ -1,7 +1,7 @@
 """The lines of workers."""
 
 from shared.cli.views.workers import in_order, worker_table
-from shared.messages.events import MemoryStatus, PreWarmingStatus
+from shared.messages.worker_report import MemoryStatus, PreWarmingStatus
 from tests.shared.cli.reports import GIB, OVERLOADED, PLAIN, WARMING, many, worker
 
 

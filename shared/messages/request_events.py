@@ -1,0 +1,71 @@
+"""Events of requests, which workers report to the leader. All past tense."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shared.codec import InternalMessage, InternalPart
+from shared.ids import BootId, ClientName, RequestId, WorkerId
+from shared.messages.base import Count
+from shared.messages.stream import FinishReason
+
+
+class TokensEmitted(InternalPart):
+    """New tokens of one choice; published before the client gets them.
+
+    Attributes:
+        finish_reason: with the last tokens of a choice, if there are other choices.
+        cached_tokens: of the prompts; with the first tokens.
+    """
+
+    type: Literal["tokens"] = "tokens"
+    request_id: RequestId
+    client: ClientName
+    attempt: int
+    choice: int
+    index: int
+    token_ids: list[int]
+    text_sent: int
+    finish_reason: FinishReason | None = None
+    cached_tokens: Count | None = None
+
+
+class RequestFinished(InternalPart):
+    """A request completed; the worker has sent, or is about to send, its `done`."""
+
+    type: Literal["finished"] = "finished"
+    request_id: RequestId
+    client: ClientName
+    attempt: int
+
+
+class RequestFailed(InternalPart):
+    """An attempt failed.
+
+    Attributes:
+        terminal_sent: the client has the terminal message; if not, the request may migrate.
+        suspect: the request may have crashed an engine.
+    """
+
+    type: Literal["failed"] = "failed"
+    request_id: RequestId
+    client: ClientName
+    attempt: int
+    code: str
+    message: str
+    retry_after_ms: int | None = None
+    terminal_sent: bool = True
+    suspect: bool = False
+
+
+RequestEvent = Annotated[
+    TokensEmitted | RequestFinished | RequestFailed, Field(discriminator="type")
+]
+
+
+class RequestEvents(InternalMessage):
+    """All events of one decode step for the requests of one controller, in one message."""
+
+    worker: WorkerId
+    boot_id: BootId
+    events: list[RequestEvent]
