@@ -14,11 +14,11 @@ from controller.gateway.quotas import Quotas
 from controller.gateway.responses.stored import ResponseStore
 from controller.gateway.server import HttpServer
 from shared.bus import Bus, ObjectStore
-from shared.cli.local.kept import is_surely_loopback
 from shared.client import Cluster
 from shared.errors import SettingsError
 from shared.ids import LOCAL_CLIENT
 from shared.logs import LogStore
+from shared.loopback import is_surely_loopback
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.settings.gateway import GatewaySettings
