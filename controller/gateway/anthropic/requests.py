@@ -86,7 +86,7 @@ class _Conversation(ExternalModel):
     @model_validator(mode="after")
     def _last_calls_have_results(self) -> Self:
         if self.messages[-1].role == "assistant" and self.messages[-1].has_calls:
-            raise ValueError("messages: the results of the calls in the last message are missing")
+            raise ValueError("messages: the last message has calls, but the results are missing")
         return self
 
     @property
