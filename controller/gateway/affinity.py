@@ -1,5 +1,6 @@
-"""What requests of one conversation share, so that they go where it is cached: the name that its
-program gives it, or how it began. Programs send conversations whole, so nothing needs an order."""
+"""The affinity of a request, which routes the requests of one conversation to the worker that has
+it cached: an id from the program, or a hash of how the conversation began. Programs send whole
+conversations, so these requests need no order."""
 
 import hashlib
 import re
@@ -13,24 +14,24 @@ _HEADERS = (
     "x-claude-code-session-id", "thread-id", "session-id", "x-session-id", "x-session-affinity",
     "x-opencode-session",
 )  # fmt: skip
-"""Of Claude Code, Codex, OpenCode and others; the narrowest first."""
+"""Headers of Claude Code, Codex, OpenCode and others; the most specific first."""
 _ID = re.compile(ID_PATTERN)
 
 
 def header_affinity(headers: Mapping[str, str]) -> str | None:
-    """The name in a request's headers, if there is one."""
+    """Return the conversation's name from the headers; None if they have none."""
     return next((name for key in _HEADERS if (name := headers.get(key))), None)
 
 
 def as_id(name: str) -> str:
-    """The name itself where it can be an id; else a hash of it."""
+    """Return the name if it is a valid id, else a hash of it."""
     if _ID.fullmatch(name):
         return name
     return f"named-{_digest(name.encode(errors='surrogatepass'))}"
 
 
 def derived_affinity(beginning: Sequence[tuple[str, str]]) -> str:
-    """A name for a conversation that nobody named, from the roles and texts it began with."""
+    """Return an affinity for a conversation without a name, from its first roles and texts."""
     return f"began-{_digest(orjson.dumps(beginning))}"
 
 

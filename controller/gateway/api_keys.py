@@ -1,7 +1,7 @@
-"""API keys: who may call, and how much. Kept as hashes in a YAML file that may change at any time.
+"""API keys: who may call, and with which limits. A YAML file has their hashes.
 
-A key has 256 random bits, so a plain SHA-256 of it cannot be turned back, and looking it up by
-its hash tells nothing about others.
+A key has 256 random bits, so a plain SHA-256 hash of it cannot be reversed, and the time of a
+lookup by hash reveals nothing about other keys.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ KEY_PREFIX = "mlx-"
 
 
 def default_keys_file() -> Path:
-    """Where keys are kept unless a file is named."""
+    """Return the path of the keys file without `gateway.keys_file`."""
     return data_folder() / "keys.yaml"
 
 
@@ -36,13 +36,13 @@ _Limit = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class ApiKey(BaseModel):
-    """What a key allows; None is no limit.
+    """An API key and its limits; None: no limit.
 
     Attributes:
-        client: the name under which its requests are sent.
-        models: the models and skills it may ask for.
-        max_priority: the highest it may ask for.
-        admin: whether it may read the metrics, which name all clients.
+        client: the client name of the requests that the gateway publishes for the key.
+        models: the models and skills that requests may name.
+        max_priority: the highest priority that requests may have.
+        admin: whether the key may read the metrics, which name all clients.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,16 +61,16 @@ ANONYMOUS = ApiKey.model_construct(
     client=ClientName(LOCAL_CLIENT), sha256="", models=None, max_priority="high",
     requests_per_minute=None, tokens_per_minute=None, max_concurrent=None, admin=True,
 )  # fmt: skip
-"""Whoever calls where no keys are asked for."""
+"""Every caller of a gateway that requires no keys."""
 
 
-class _File(BaseModel):
+class _KeysFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     keys: list[ApiKey] = []
 
 
-def hashed(key: str) -> str:
+def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -79,18 +79,18 @@ def new_key() -> str:
 
 
 def read_keys(path: Path) -> list[ApiKey]:
-    """The keys of a file.
+    """Return the keys of a file.
 
     Raises:
-        SettingsError: it cannot be read, or something in it is wrong.
+        SettingsError: the file cannot be read, or is invalid.
     """
     try:
         body = yaml.safe_load(path.read_bytes())
-        keys = _File.model_validate(body if body is not None else {}).keys
+        keys = _KeysFile.model_validate(body if body is not None else {}).keys
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except yaml.YAMLError as error:
-        raise SettingsError(f"{path}: no YAML: {' '.join(str(error).split())}") from None
+        raise SettingsError(f"{path}: invalid YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         _, message = first_problem(error)
         raise SettingsError(f"{path}: {message}") from None
@@ -101,10 +101,10 @@ def read_keys(path: Path) -> list[ApiKey]:
 
 
 def write_keys(path: Path, keys: list[ApiKey]) -> None:
-    """Replace the file in one step, readable by its owner only.
+    """Replace the file atomically; only its owner can read it.
 
     Raises:
-        SettingsError: it cannot be written.
+        SettingsError: the file cannot be written.
     """
     body = yaml.safe_dump(
         {"keys": [key.model_dump(exclude_defaults=True) for key in keys]}, sort_keys=False
@@ -121,10 +121,10 @@ def write_keys(path: Path, keys: list[ApiKey]) -> None:
 
 
 class KeyRing:
-    """The keys in force: those of a file, read again when it changes, or none at all.
+    """The valid keys: those of a file, which `refresh` reads again when it changed.
 
     Args:
-        path: None where everybody may call.
+        path: None if no key is required.
 
     Raises:
         SettingsError: as `read_keys`.
@@ -132,52 +132,55 @@ class KeyRing:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._stamp: tuple[int, int, int] | None = None
+        self._file_version: tuple[int, int, int] | None = None
         self._keys: Mapping[str, ApiKey] = {}
         if path is not None:
-            self._stamp = _stamp(path)
+            self._file_version = _file_version(path)
             self._keys = {key.sha256: key for key in read_keys(path)}
 
     @property
-    def asked_for(self) -> bool:
-        """Whether a caller needs a key."""
+    def requires_key(self) -> bool:
+        """Whether callers need a key."""
         return self._path is not None
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def find(self, key: str | None) -> ApiKey:
-        """The entry of a key that a caller showed.
+        """Return the entry of a caller's key.
 
         Raises:
-            ClusterError: it is missing or unknown.
+            ClusterError: `unauthenticated`: the key is missing or unknown.
         """
         if self._path is None:
             return ANONYMOUS
         if not key:
             raise ClusterError(
-                "an API key is needed: `Authorization: Bearer <key>` or `x-api-key: <key>`",
+                "an API key is required: `Authorization: Bearer <key>` or `x-api-key: <key>`",
                 code="unauthenticated",
             )
-        found = self._keys.get(hashed(key))
-        if found is None:
-            raise ClusterError("this API key is not known here", code="unauthenticated")
-        return found
+        entry = self._keys.get(hash_key(key))
+        if entry is None:
+            raise ClusterError("unknown API key", code="unauthenticated")
+        return entry
 
     def refresh(self) -> None:
-        """Read the file again if it changed; what cannot be read changes nothing."""
-        if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
+        """Read the file again if it changed. Keep the current keys if the file is invalid."""
+        if self._path is None or (version := _file_version(self._path)) == self._file_version:
             return
-        self._stamp = stamp
+        self._file_version = version
         try:
             self._keys = {key.sha256: key for key in read_keys(self._path)}
         except SettingsError as error:
-            logger.error("the API keys stay as they were: %s", error.message)
+            logger.error(
+                "cannot read the API keys again, the current ones stay valid: %s", error.message
+            )
         else:
-            logger.info("%d API keys read from %s", len(self._keys), self._path)
+            logger.info("read %d API keys from %s", len(self._keys), self._path)
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _file_version(path: Path) -> tuple[int, int, int] | None:
+    """Return modification time, size and inode; None if there is no file."""
     try:
         status = path.stat()
     except OSError:

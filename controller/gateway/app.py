@@ -1,4 +1,4 @@
-"""The paths of the gateway, and what each does."""
+"""The HTTP paths of the gateway and their handlers."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -33,12 +33,12 @@ from controller.gateway.model_directory import ListedModel, ModelDirectory
 from controller.gateway.openai.chat_answers import ChatFormat
 from controller.gateway.openai.requests import ChatRequest, CompletionRequest
 from controller.gateway.openai.text_answers import TextFormat
-from controller.gateway.openapi import description
+from controller.gateway.openapi import openapi_document
 from controller.gateway.request_body import parse_body, read_body
 from controller.gateway.responses.answers import ResponseObjectFormat
-from controller.gateway.responses.paths import ResponsePaths, keeping
 from controller.gateway.responses.requests import ResponsesRequest
 from controller.gateway.responses.stored import ResponseStore
+from controller.gateway.responses.stored_handlers import StoredResponseHandlers, store_callback
 from controller.gateway.streaming_response import EventStreamFormat, ResponseFormat, StreamingAnswer
 from controller.gateway.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from controller.gateway.unknown_fields import header_value
@@ -56,16 +56,16 @@ _EXPOSED_HEADERS = [
     "x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry",
     IGNORED_FIELDS_HEADER,
 ]  # fmt: skip
-"""What a web page may read besides the body; the official clients obey those about retries."""
-_LONGEST_MS = 86_400_000
-"""What bounds an answer is `gateway.idle_timeout_ms`, where its caller names no `timeout_ms`."""
+"""Response headers that a web page may read. The official clients obey those about retries."""
+_DEFAULT_TIMEOUT_MS = 86_400_000
+"""The maximum: without a caller's `timeout_ms`, only `gateway.idle_timeout_ms` limits an answer."""
 
 
 class App:
     """Builds the ASGI app.
 
     Attributes:
-        draining: no new requests shall come; `/ready` says so.
+        draining: whether the gateway rejects new requests; `/ready` then returns an error.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class App:
         directory: ModelDirectory,
         ring: KeyRing,
         metrics: GatewayMetrics,
-        stored: ResponseStore,
+        response_store: ResponseStore,
     ) -> None:
         self._settings = settings
-        self._stored = stored
+        self._response_store = response_store
         self._inference = inference
         self._directory = directory
         self._ring = ring
@@ -98,81 +98,87 @@ class App:
                     allow_private_network=True,
                 )
             )
-        paths = ResponsePaths(self._stored)
+        stored = StoredResponseHandlers(self._response_store)
         app = Starlette(
             routes=[
                 self._route("/v1/chat/completions", self._chat, "POST"),
                 self._route("/v1/completions", self._completions, "POST"),
                 self._route("/v1/responses", self._responses, "POST"),
-                self._route("/v1/responses/{id}", paths.one, "GET", "DELETE"),
-                self._route("/v1/responses/{id}/input_items", paths.input_items, "GET"),
+                self._route("/v1/responses/{id}", stored.response, "GET", "DELETE"),
+                self._route("/v1/responses/{id}/input_items", stored.input_items, "GET"),
                 self._route("/v1/models", self._models, "GET"),
                 self._route("/v1/models/{name:path}", self._model, "GET"),
                 self._route("/v1/messages", self._messages, "POST"),
                 self._route("/v1/messages/count_tokens", self._count_tokens, "POST"),
                 self._route("/metrics", self._metrics_text, "GET"),
-                self._route("/openapi.json", self._openapi, "GET", open_to_all=True),
-                self._route("/", self._root, "GET", open_to_all=True),
-                self._route("/health", self._health, "GET", open_to_all=True),
-                self._route("/ready", self._ready, "GET", open_to_all=True),
+                self._route("/openapi.json", self._openapi, "GET", public=True),
+                self._route("/", self._root, "GET", public=True),
+                self._route("/health", self._health, "GET", public=True),
+                self._route("/ready", self._ready, "GET", public=True),
             ],
             middleware=middleware,
             exception_handlers={
-                404: _no_such_path,  # type: ignore[dict-item]
-                405: _no_such_method,  # type: ignore[dict-item]
-                Exception: _fault,  # type: ignore[dict-item]
+                404: _not_found,  # type: ignore[dict-item]
+                405: _method_not_allowed,  # type: ignore[dict-item]
+                Exception: _internal_error,  # type: ignore[dict-item]
             },
         )
         app.router.redirect_slashes = False
         return RequestIdMiddleware(app)
 
-    def _route(
-        self, path: str, handler: Handler, *methods: str, open_to_all: bool = False
-    ) -> Route:
-        ring = None if open_to_all else self._ring
+    def _route(self, path: str, handler: Handler, *methods: str, public: bool = False) -> Route:
+        ring = None if public else self._ring
         return Route(path, HttpEndpoint(handler, ring, self._metrics), methods=methods)
 
-    # Answers.
+    # Inference.
 
     async def _chat(self, request: Request) -> ASGIApp:
-        body = await self._parsed(ChatRequest, request)
+        body = await self._parse(ChatRequest, request)
         body.refuse_unsupported()
-        model = body.model or await self._directory.preferred()
-        form = ChatFormat(
+        model = body.model or await self._directory.default_model()
+        answer_format = ChatFormat(
             request_id_of(request), model, choices=body.n or 1, include_usage=body.include_usage
         )
-        return self._answer(request, body, model, form, form if body.streams else None)
+        return self._answer(
+            request, body, model, answer_format, answer_format if body.streams else None
+        )
 
     async def _completions(self, request: Request) -> ASGIApp:
-        body = await self._parsed(CompletionRequest, request)
+        body = await self._parse(CompletionRequest, request)
         body.refuse_unsupported()
-        model = body.model or await self._directory.preferred()
-        form = TextFormat(request_id_of(request), model, include_usage=body.include_usage)
-        return self._answer(request, body, model, form, form if body.streams else None)
+        model = body.model or await self._directory.default_model()
+        answer_format = TextFormat(request_id_of(request), model, include_usage=body.include_usage)
+        return self._answer(
+            request, body, model, answer_format, answer_format if body.streams else None
+        )
 
     async def _responses(self, request: Request) -> ASGIApp:
-        asked = await self._parsed(ResponsesRequest, request)
-        asked.refuse_unsupported()
+        new_turn = await self._parse(ResponsesRequest, request)
+        new_turn.refuse_unsupported()
         if self.draining:
             raise ShuttingDown()
         client, request_id = key_of(request).client, request_id_of(request)
-        conversation = await self._stored.conversation(
-            client, asked.previous_response_id, asked.items
+        conversation = await self._response_store.conversation(
+            client, new_turn.previous_response_id, new_turn.items
         )
-        body = asked.continued([*conversation.earlier, *conversation.own])
-        model = body.model or await self._directory.preferred()
-        keep = keeping(self._stored, client, request_id, asked, conversation)
-        form = ResponseObjectFormat(request_id, model, asked, keep)
-        return self._answer(request, body, model, form, form if body.streams else None)
+        body = new_turn.with_input([*conversation.previous_items, *conversation.new_items])
+        model = body.model or await self._directory.default_model()
+        store = store_callback(self._response_store, client, request_id, new_turn, conversation)
+        answer_format = ResponseObjectFormat(request_id, model, new_turn, store)
+        return self._answer(
+            request, body, model, answer_format, answer_format if body.streams else None
+        )
 
     async def _messages(self, request: Request) -> ASGIApp:
-        body = await self._parsed(MessagesRequest, request)
+        body = await self._parse(MessagesRequest, request)
         body.refuse_unsupported()
-        form = MessageFormat(request_id_of(request), body.model)
-        return self._answer(request, body, body.model, form, form if body.streams else None)
+        answer_format = MessageFormat(request_id_of(request), body.model)
+        return self._answer(
+            request, body, body.model, answer_format, answer_format if body.streams else None
+        )
 
     async def _count_tokens(self, request: Request) -> ASGIApp:
-        body = await self._parsed(CountTokensRequest, request)
+        body = await self._parse(CountTokensRequest, request)
         body.refuse_unsupported()
         return self._answer(request, body, body.model, TokenCountFormat(), None)
 
@@ -181,12 +187,12 @@ class App:
         request: Request,
         body: Body,
         model: str,
-        form: ResponseFormat,
+        answer_format: ResponseFormat,
         events: EventStreamFormat | None,
     ) -> ASGIApp:
         if self.draining:
             raise ShuttingDown()
-        fields = {"timeout_ms": _LONGEST_MS, **body.fields()}
+        fields = {"timeout_ms": _DEFAULT_TIMEOUT_MS, **body.fields()}
         if body.session_id:
             fields |= {"session_id": as_id(body.session_id), "history": "sent"}
         elif affinity := header_affinity(request.headers) or body.affinity:
@@ -195,49 +201,50 @@ class App:
             self._inference,
             key_of(request),
             InferenceCall(request_id_of(request), model, _priority(body.priority), fields),
-            form,
+            answer_format,
             dialect_of(request.url.path),
             events=events,
             keep_alive_s=self._settings.keep_alive_ms / 1000,
             send_timeout_s=self._settings.send_timeout_ms / 1000,
         )
 
-    async def _parsed(self, shape: type[E], request: Request) -> E:
+    async def _parse(self, request_type: type[E], request: Request) -> E:
+        """Read and validate the body, and report the fields that are ignored."""
         body = await read_body(
             request,
             max_bytes=self._settings.max_body_bytes,
             timeout_s=self._settings.body_timeout_ms / 1000,
         )
         ignore_unknown = self._settings.unknown_fields == "ignore"
-        parsed, ignored = parse_body(shape, body, ignore_unknown=ignore_unknown)
-        ignored += parsed.left_out
+        parsed, ignored = parse_body(request_type, body, ignore_unknown=ignore_unknown)
+        ignored += parsed.ignored_tools
         if ignored:
             request.state.ignored_fields = header_value(ignored)
-            self._metrics.ignored(key_of(request).client, len(ignored))
+            self._metrics.fields_ignored(key_of(request).client, len(ignored))
         return parsed
 
     # Models.
 
     async def _models(self, request: Request) -> ASGIApp:
-        listed = list((await self._directory.listed(key_of(request).models)).values())
+        listed = list((await self._directory.list_models(key_of(request).models)).values())
         if _is_anthropic(request):
             first, last = (listed[0].name, listed[-1].name) if listed else (None, None)
             body = {
-                "data": [_anthropic_model(each) for each in listed],
+                "data": [_anthropic_model(model) for model in listed],
                 "has_more": False,
                 "first_id": first,
                 "last_id": last,
             }
             return json_response(body)
-        return json_response({"object": "list", "data": [_openai_model(each) for each in listed]})
+        return json_response({"object": "list", "data": [_openai_model(model) for model in listed]})
 
     async def _model(self, request: Request) -> ASGIApp:
         name = request.path_params["name"]
-        found = (await self._directory.listed(key_of(request).models)).get(name)
-        if found is None:
-            raise RequestError(f"there is no model {name[:100]!r}", code="unknown_model")
-        make = _anthropic_model if _is_anthropic(request) else _openai_model
-        return json_response(make(found))
+        model = (await self._directory.list_models(key_of(request).models)).get(name)
+        if model is None:
+            raise RequestError(f"model {name[:100]!r} not found", code="unknown_model")
+        body = _anthropic_model(model) if _is_anthropic(request) else _openai_model(model)
+        return json_response(body)
 
     # About the gateway.
 
@@ -264,30 +271,33 @@ class App:
 
     async def _openapi(self, request: Request) -> ASGIApp:
         return json_response(
-            description(keys=self._ring.asked_for, strict=self._settings.unknown_fields == "refuse")
+            openapi_document(
+                keys=self._ring.requires_key, strict=self._settings.unknown_fields == "refuse"
+            )
         )
 
 
-# Starlette calls what these return as the ASGI app that it is.
-async def _no_such_path(request: Request, _: Exception) -> ASGIApp:
+# Starlette calls the results of these handlers as ASGI apps.
+async def _not_found(request: Request, _: Exception) -> ASGIApp:
     error = RequestError(
-        f"there is nothing at {request.url.path[:200]!r}; /openapi.json lists the paths",
+        f"no such path: {request.url.path[:200]!r}; /openapi.json lists the paths",
         code="not_found",
     )
     return ErrorResponse(error, dialect_of(request.url.path))
 
 
-async def _no_such_method(request: Request, error: Any) -> ASGIApp:
-    taken = (error.headers or {}).get("Allow", "").split(", ")
-    allowed = ", ".join(sorted(taken))  # Starlette's own has another order each time
-    refused = RequestError(
-        f"{request.url.path} takes {allowed}, not {request.method[:20]}", code="method_not_allowed"
+async def _method_not_allowed(request: Request, error: Any) -> ASGIApp:
+    methods = (error.headers or {}).get("Allow", "").split(", ")
+    allowed = ", ".join(sorted(methods))  # Starlette's order differs from response to response
+    not_allowed = RequestError(
+        f"{request.url.path} allows {allowed}, not {request.method[:20]}",
+        code="method_not_allowed",
     )
-    return ErrorResponse(refused, dialect_of(request.url.path), {"allow": allowed})
+    return ErrorResponse(not_allowed, dialect_of(request.url.path), {"allow": allowed})
 
 
-async def _fault(request: Request, _: Exception) -> ASGIApp:
-    error = ClusterError("a fault of the gateway's own; its log says more")
+async def _internal_error(request: Request, _: Exception) -> ASGIApp:
+    error = ClusterError("internal error of the gateway; its log has the details")
     return ErrorResponse(error, dialect_of(request.url.path))
 
 
@@ -311,7 +321,7 @@ def _anthropic_model(listed: ListedModel) -> Mapping[str, Any]:
 
 
 def _properties(listed: ListedModel) -> dict[str, Any]:
-    """What neither API has a field for."""
+    """Return properties for which neither API has a field."""
     properties = {
         "context_length": listed.context_tokens,
         "skills": listed.skills,

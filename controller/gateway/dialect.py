@@ -1,4 +1,4 @@
-"""What the two APIs say differently: the shape of an error, and its status."""
+"""How OpenAI's and Anthropic's APIs represent errors: body, status and headers."""
 
 import math
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ _STATUSES: Mapping[str, int] = {
     "internal_error": 500,
     "deadline_exceeded": 504,
 }
-_UNAVAILABLE = 503
+_DEFAULT_STATUS = 503
 
 
 @dataclass(frozen=True, slots=True)
 class HttpError:
-    """An error as HTTP says it."""
+    """The HTTP response for an error."""
 
     status: int
     body: dict[str, Any]
@@ -43,14 +43,14 @@ class HttpError:
 
 
 class ApiDialect(Protocol):
-    """One API's way to speak of errors."""
+    """The error format of one API."""
 
-    def refusal(self, error: ClusterError, request_id: str) -> HttpError:
-        """The response to a request that failed before its answer began."""
+    def http_error(self, error: ClusterError, request_id: str) -> HttpError:
+        """Return the response to a request that failed before its answer began."""
 
 
 def json_headers(body: bytes, headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The headers of a JSON body, and others, as ASGI wants them."""
+    """Return `headers` and those of a JSON body, in ASGI's form."""
     return [
         *((name.encode(), value.encode()) for name, value in headers.items()),
         (b"content-type", b"application/json"),
@@ -59,20 +59,20 @@ def json_headers(body: bytes, headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def status_of(error: ClusterError) -> int:
-    """Of codes that are not listed the request was right, and something is not there now."""
-    return _STATUSES.get(error.code, _UNAVAILABLE)
+    """Return the HTTP status; 503 for other codes, which mean that the cluster is unavailable."""
+    return _STATUSES.get(error.code, _DEFAULT_STATUS)
 
 
 def prompt_is_too_long(error: ClusterError) -> bool:
-    """Whether a shorter prompt would do. Programs that would then shorten it know this by each
-    API's own words in the message, whatever the code says."""
+    """Whether the prompt exceeds the context length. Programs that shorten their prompts recognise
+    this error by the API's own wording in the message, not by the code."""
     return error.code == "context_length_exceeded"
 
 
 def retry_headers(error: ClusterError) -> Headers:
-    """When to come again, in seconds and milliseconds, and whether at all.
+    """Return the headers that say whether to retry, and when, in seconds and milliseconds.
 
-    The official clients obey `x-should-retry` and `retry-after-ms`, which are no standard.
+    The official clients obey `x-should-retry` and `retry-after-ms`, which are not standardised.
     """
     headers = {"x-should-retry": "true" if error.retryable else "false"}
     if error.retryable and error.retry_after_ms is not None:

@@ -1,4 +1,4 @@
-"""What every request passes: its id, its key, and errors in the shape of its API."""
+"""Common handling of all HTTP requests: request ids, API keys, and errors in the API's format."""
 
 import asyncio
 import contextlib
@@ -22,24 +22,24 @@ from shared.ids import RequestId, new_request_id
 
 logger = logging.getLogger(__name__)
 
-_LINGER_S = 2.0
-_RETRY_MS = 1000
+_DISCARD_TIMEOUT_S = 2.0
+_RETRY_AFTER_MS = 1000
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
-"""Makes the response to a request. Raises ClusterError."""
+"""Returns the response to a request. Raises ClusterError."""
 
 
 class ShuttingDown(ClusterError):
-    """The gateway is shutting down; another one, or the next one here, may be asked."""
+    """The gateway is shutting down. The request can be retried, also at another gateway."""
 
     code = "draining"
 
     def __init__(self) -> None:
-        super().__init__("the gateway is shutting down", retry_after_ms=_RETRY_MS)
+        super().__init__("the gateway is shutting down", retry_after_ms=_RETRY_AFTER_MS)
 
 
 def dialect_of(path: str) -> ApiDialect:
-    """The API that a path belongs to."""
+    """Return the dialect of the API that a path belongs to."""
     anthropic = path == "/v1/messages" or path.startswith("/v1/messages/")
     return AnthropicDialect() if anthropic else OpenAiDialect()
 
@@ -62,7 +62,7 @@ class HttpEndpoint:
     """An ASGI app around one handler.
 
     Args:
-        ring: None where no key is asked for.
+        ring: None if the path needs no API key.
     """
 
     def __init__(self, handler: Handler, ring: KeyRing | None, metrics: GatewayMetrics) -> None:
@@ -74,11 +74,11 @@ class HttpEndpoint:
         request = Request(scope, receive)
         try:
             if self._ring is not None:
-                request.state.key = self._ring.find(_shown_key(request))
+                request.state.key = self._ring.find(_api_key(request))
             response = await self._handler(request)
         except ClusterError as error:
-            known = getattr(request.state, "key", None)
-            self._metrics.refused(known.client if known is not None else "", error.code)
+            key = getattr(request.state, "key", None)
+            self._metrics.request_refused(key.client if key is not None else "", error.code)
             logger.info(
                 "refused: %s", error.message,
                 extra={"request_id": request_id_of(request), "code": error.code},
@@ -90,9 +90,9 @@ class HttpEndpoint:
 
 
 class RequestIdMiddleware:
-    """Gives each request an id. The response has it under both APIs' names, and names the fields
-    that were ignored. An unforeseen failure is logged; a cancelled request becomes an error that
-    says that the gateway is leaving."""
+    """Assigns an id to each request. The response has the id in the headers of both APIs, and the
+    header that lists ignored fields. Unexpected exceptions are logged. A request that is cancelled
+    before its response began gets the error `draining`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -105,33 +105,36 @@ class RequestIdMiddleware:
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
 
-        async def identified(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                own = [(b"x-request-id", request_id.encode()), (b"request-id", request_id.encode())]
+                encoded_id = request_id.encode()
+                added = [(b"x-request-id", encoded_id), (b"request-id", encoded_id)]
                 if ignored := scope["state"].get("ignored_fields"):
-                    own.append((IGNORED_FIELDS_HEADER.encode(), ignored.encode()))
-                message = {**message, "headers": [*message.get("headers", []), *own]}
+                    added.append((IGNORED_FIELDS_HEADER.encode(), ignored.encode()))
+                message = {**message, "headers": [*message.get("headers", []), *added]}
             await send(message)
 
         try:
-            await self._app(scope, receive, identified)
-        except asyncio.CancelledError:  # there was time enough to end
+            await self._app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:  # by the shutdown, after the drain timeout
             if not started:
                 await ErrorResponse(ShuttingDown(), dialect_of(scope["path"]))(
-                    scope, receive, identified
+                    scope, receive, send_with_headers
                 )
-        except Exception:  # its caller was told
+        except Exception:  # the caller has received an error or a broken connection
             logger.exception("a request failed", extra={"request_id": request_id})
 
 
 class ErrorResponse:
-    """The response that says an error. A body that is still on its way is read for a while and
-    thrown away: who sends would otherwise not hear the answer.
+    """The response for an error.
+
+    If the caller is still sending the body, the body is read and discarded for at most 2 s: a
+    connection that closes earlier is reset, and the caller would not receive the response.
 
     Args:
-        headers: others than those that the error itself has.
+        headers: sent in addition to those of the error.
     """
 
     def __init__(
@@ -142,20 +145,20 @@ class ErrorResponse:
         self._headers = headers or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._dialect.refusal(self._error, scope["state"]["request_id"])
-        body = orjson.dumps(refusal.body)
-        headers = json_headers(body, {**refusal.headers, **self._headers})
+        response = self._dialect.http_error(self._error, scope["state"]["request_id"])
+        body = orjson.dumps(response.body)
+        headers = json_headers(body, {**response.headers, **self._headers})
         unread = self._error.code in ("payload_too_large", "request_timeout")
         if unread:
             headers.append((b"connection", b"close"))
-        if refusal.status == 401:
+        if response.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
-        start = {"type": "http.response.start", "status": refusal.status, "headers": headers}
+        start = {"type": "http.response.start", "status": response.status, "headers": headers}
         await send(start)
         await send({"type": "http.response.body", "body": body, "more_body": unread})
         if unread:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LINGER_S):
+                async with asyncio.timeout(_DISCARD_TIMEOUT_S):
                     await _discard(receive)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -167,8 +170,8 @@ async def _discard(receive: Receive) -> None:
         more = message["type"] == "http.request" and message.get("more_body", False)
 
 
-def _shown_key(request: Request) -> str | None:
-    """From OpenAI's header, or from Anthropic's."""
+def _api_key(request: Request) -> str | None:
+    """Return the key from OpenAI's header, else from Anthropic's."""
     authorization: Any = request.headers.get("authorization", "")
     scheme, _, credentials = authorization.partition(" ")
     if scheme.lower() == "bearer" and credentials.strip():

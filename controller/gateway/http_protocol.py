@@ -1,9 +1,9 @@
-"""The HTTP protocol with bounds on what comes before a request is understood.
+"""uvicorn's HTTP protocol with limits, and with corrections.
 
-uvicorn's own waits for ever for the end of a request's head, takes any number of headers, writes
-an error into the middle of an answer that is on its way, loses the body of a request that offers
-to speak another protocol, as Java's client does, and tells only the last of several requests that
-their caller has gone.
+uvicorn's own protocol waits for the end of a request's head without a timeout, accepts any number
+of headers, writes an error into the middle of a response in progress, loses the body of a request
+with an `Upgrade` header (Java's client sends one), and reports a closed connection only to the
+last of several pipelined requests.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from shared.errors import ClusterError
 from shared.ids import new_request_id
 
 _MAX_HEADERS = 100
-_LINGER_S = 1.0
+_CLOSE_DELAY_S = 1.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. The class attributes are set by `bounded_protocol`."""
+    """One connection. `bounded_protocol` sets the class attributes."""
 
     max_header_bytes = 32_768
     max_connections = 1024
@@ -40,35 +40,35 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._refused = False
         self._head_timer: TimerHandle | None = None
-        self._answered: RequestResponseCycle | None = None
+        self._active_cycle: RequestResponseCycle | None = None
         if len(self.connections) > self.max_connections:
-            message = f"the gateway has {self.max_connections} connections, as many as it takes"
+            message = f"the gateway has {self.max_connections} connections, its limit"
             self._refuse(message, "too_many_connections", 503, retry_after_ms=1000)
             return
-        self._await_head()
+        self._start_head_timer()
 
     def eof_received(self) -> None:
-        self._caller_has_gone()
+        self._client_disconnected()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        self._caller_has_gone()
+        self._client_disconnected()
         super().connection_lost(exc)
 
     @property
     def blocked(self) -> bool:
-        """Whether the caller has not read enough yet, so that sending waits."""
+        """Whether writes wait until the caller has read more."""
         return self.flow.write_paused
 
     def abort(self) -> None:
-        """Close now; what was not sent yet is lost."""
+        """Close the connection now and drop what has not been sent."""
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
         if self._in_head and self._head_timer is None:
-            self._await_head()  # another request on a connection that was kept
+            self._start_head_timer()  # another request on a keep-alive connection
         if self._in_head:
             self._head_bytes += len(data)
         self._feed(data)
@@ -81,16 +81,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        if self._refused:  # and the rest of what came with it is still being parsed
+        if self._refused:  # the parser still processes the rest of the data
             return
         self._stop_timer()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.max_header_bytes or len(self.headers) > _MAX_HEADERS:
             self._refuse_head()
-        elif not self._names_one_host():
-            self._refuse("a request names one host", "invalid_request", 400)
+        elif not self._has_one_host():
+            self._refuse("a request needs exactly one host header", "invalid_request", 400)
         elif not self.parser.should_upgrade():
-            super().on_headers_complete()  # raises where the target is none
+            super().on_headers_complete()  # raises if the target is not a valid one
             self._in_head, self._head_bytes = False, 0
 
     def on_body(self, body: bytes) -> None:
@@ -109,20 +109,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse("this is no HTTP request", "invalid_request", 400)
+        self._refuse("not a valid HTTP request", "invalid_request", 400)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._answered = cycle
+        self._active_cycle = cycle
         super()._start_asgi_task(cycle, app)
 
-    def _caller_has_gone(self) -> None:
+    def _client_disconnected(self) -> None:
         self.pipeline.clear()
-        if self._answered is not None:
-            _disconnect(self._answered)
+        if self._active_cycle is not None:
+            _disconnect(self._active_cycle)
 
     def _feed(self, data: bytes) -> None:
-        """Have it parsed. Offers to speak another protocol are passed over: the parser stops at
-        them, so it gets the same head again without."""
+        """Parse the data. `Upgrade` headers are ignored: the parser stops at them, so it is given
+        the same head again without them."""
         self._unset_keepalive_if_required()
         rest = memoryview(data)
         try:
@@ -130,73 +130,77 @@ class BoundedProtocol(HttpToolsProtocol):
                 try:
                     self.parser.feed_data(rest)
                     return
-                except httptools.HttpParserUpgrade as offer:
+                except httptools.HttpParserUpgrade as upgrade:
                     if self._refused or self.parser.get_method() == b"CONNECT":
                         raise httptools.HttpParserError from None
-                    rest = rest[offer.args[0] :]
-                    self.parser.feed_data(self._head_without_offer())
+                    rest = rest[upgrade.args[0] :]
+                    self.parser.feed_data(self._head_without_upgrade())
         except httptools.HttpParserError:
             self.send_400_response("")
 
-    def _head_without_offer(self) -> bytes:
+    def _head_without_upgrade(self) -> bytes:
         version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
         return b"\r\n".join([*lines, b"\r\n"])
 
-    def _names_one_host(self) -> bool:
-        """As HTTP asks for: nobody shall take a request for another one than we do."""
+    def _has_one_host(self) -> bool:
+        """Whether the request has one `Host` header, as RFC 9112 requires: with several, a proxy
+        and the gateway could disagree on the target."""
         hosts = sum(name == b"host" for name, _ in self.headers)
         return hosts == 1 or (hosts == 0 and self.parser.get_http_version() != "1.1")
 
-    def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.header_timeout_s, self._head_is_late)
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self.header_timeout_s, self._head_timed_out)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _head_is_late(self) -> None:
-        message = f"the request's head did not come within {self.header_timeout_s:g} s"
+    def _head_timed_out(self) -> None:
+        message = f"no complete request head within {self.header_timeout_s:g} s"
         self._refuse(message, "request_timeout", 408)
 
     def _refuse_head(self) -> None:
-        message = f"a request's head has at most {self.max_header_bytes} bytes and {_MAX_HEADERS} "
-        self._refuse(message + "headers", "headers_too_large", 431)
+        limits = f"{self.max_header_bytes} bytes and {_MAX_HEADERS} headers"
+        self._refuse(f"the request head exceeds {limits}", "headers_too_large", 431)
 
     def _refuse(
         self, message: str, code: str, status: int, *, retry_after_ms: int | None = None
     ) -> None:
-        """Take no more on this connection. The error is said where it is the caller's turn to
-        hear of this request: not while earlier ones are answered, or when its own answer has
-        begun. What was asked before is answered; then the connection is closed."""
+        """Accept no more requests on this connection, and close it after the responses to earlier
+        requests. The error is sent unless an earlier request is still being answered, or the
+        response to this request has begun."""
         if self._refused:
             return
         self._refused = True
         self._stop_timer()
         if self._in_head:
-            streaming_answer = self.cycle is not None and not self.cycle.response_complete
+            has_open_response = self.cycle is not None and not self.cycle.response_complete
         elif self.pipeline:
             self.pipeline.popleft()
-            streaming_answer = True
+            has_open_response = True
         elif self.cycle.response_started:
-            streaming_answer = False
+            has_open_response = False
             self.transport.close()
         else:
-            streaming_answer = False
+            has_open_response = False
             _disconnect(self.cycle)
-        if not streaming_answer and not self.transport.is_closing():
-            self._say(ClusterError(message, code=code, retry_after_ms=retry_after_ms), status)
+        if not has_open_response and not self.transport.is_closing():
+            self._send_error(
+                ClusterError(message, code=code, retry_after_ms=retry_after_ms), status
+            )
 
-    def _say(self, error: ClusterError, status: int) -> None:
-        """Without the app, and close. What is still coming in is thrown away for a while: to
-        close at once would take the answer back."""
+    def _send_error(self, error: ClusterError, status: int) -> None:
+        """Send the error without the app, and close the connection 1 s later. Data that arrives
+        until then is discarded: an immediate close would reset the connection, and the caller
+        would not receive the response."""
         self.connections.discard(self)
         request_id = new_request_id()
-        refusal = OpenAiDialect().refusal(error, request_id)
-        body = orjson.dumps(refusal.body)
-        headers = refusal.headers | {
+        response = OpenAiDialect().http_error(error, request_id)
+        body = orjson.dumps(response.body)
+        headers = response.headers | {
             "content-type": "application/json",
             "content-length": str(len(body)),
             "x-request-id": request_id,
@@ -206,16 +210,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.loop.call_later(_LINGER_S, self.transport.close)
+        self.loop.call_later(_CLOSE_DELAY_S, self.transport.close)
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:
-    """Have the app hear no more, and nothing heard of it."""
+    """Make the app receive a disconnect, and drop what the app sends."""
     cycle.disconnected = True
     cycle.waiting_for_100_continue = False
     cycle.message_event.set()
 
 
 def bounded_protocol(**bounds: Any) -> type[BoundedProtocol]:
-    """The protocol with these values of its class attributes."""
+    """Return a protocol class with these values of its class attributes."""
     return type("GatewayProtocol", (BoundedProtocol,), bounds)

@@ -1,4 +1,4 @@
-"""Hands a question to the cluster, if its caller may ask it, and counts what becomes of it."""
+"""Publishes requests to the cluster within the limits of their API keys, and counts them."""
 
 import asyncio
 import contextlib
@@ -26,17 +26,17 @@ from shared.subjects import INBOX_PREFIX
 logger = logging.getLogger(__name__)
 
 _DEFAULT_PRIORITY: Priority = "medium"
-_LOOKS = 4
-"""So often within its time an answer that stands still is looked at."""
+_CHECKS_PER_TIMEOUT = 4
+"""How often a stalled answer is checked within the idle timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceCall:
-    """What a caller asks, in the cluster's own fields.
+    """A request of an HTTP caller, with the fields of the cluster's request.
 
     Attributes:
         model: a model, a skill or an alias.
-        priority: None where the caller did not say.
+        priority: None if the caller set none.
     """
 
     request_id: RequestId
@@ -46,16 +46,16 @@ class InferenceCall:
 
     @property
     def counts_only(self) -> bool:
-        """Whether it asks for a number alone; that is no use of a model."""
+        """Whether the request only counts the prompt's tokens, which are then not charged."""
         return bool(self.fields.get("count_only"))
 
 
 class ActiveCompletion:
-    """One question and its answer, while it is open."""
+    """The stream of one open request."""
 
-    def __init__(self, stream: Stream, asked_at: float, idle_timeout_s: float) -> None:
+    def __init__(self, stream: Stream, started_at: float, idle_timeout_s: float) -> None:
         self._stream = stream
-        self._asked_at = asked_at
+        self._started_at = started_at
         self._idle_timeout_s = idle_timeout_s
         self.first_token_s: float | None = None
 
@@ -65,54 +65,54 @@ class ActiveCompletion:
 
     @property
     def usage(self) -> Usage:
-        """Of the whole answer, once it is there."""
+        """Return the usage of the whole answer; only valid after its end."""
         assert self._stream.usage is not None
         return self._stream.usage
 
     async def updates(self, *, at_least_every_s: float) -> AsyncGenerator[list[ChoiceOutput], None]:
-        """As `Stream.updates`.
+        """Yield updates as `Stream.updates` does.
 
         Raises:
-            ClusterError: `deadline_exceeded`: nothing went forward for too long.
+            ClusterError: `deadline_exceeded`: no output and no progress within the idle timeout.
         """
-        every_s = min(at_least_every_s, self._idle_timeout_s / _LOOKS)
-        state, moved_at = self._state, time.monotonic()
+        every_s = min(at_least_every_s, self._idle_timeout_s / _CHECKS_PER_TIMEOUT)
+        state, progressed_at = self._state, time.monotonic()
         async for outputs in self._stream.updates(at_least_every_s=every_s):
             now = time.monotonic()
             if outputs or state != self._state:
-                state, moved_at = self._state, now
-            elif now - moved_at > self._idle_timeout_s:
+                state, progressed_at = self._state, now
+            elif now - progressed_at > self._idle_timeout_s:
                 raise ClusterError(
-                    f"nothing came for {self._idle_timeout_s:g} s (gateway.idle_timeout_ms)",
+                    f"no progress for {self._idle_timeout_s:g} s (gateway.idle_timeout_ms)",
                     code="deadline_exceeded",
                 )
             if outputs and self.first_token_s is None:
-                self.first_token_s = now - self._asked_at
+                self.first_token_s = now - self._started_at
             yield outputs
 
     async def collect(self) -> Completion:
-        """The whole answer.
+        """Return the whole answer.
 
-        Raises: as `updates` does.
+        Raises: as `updates`.
         """
         async with contextlib.aclosing(self.updates(at_least_every_s=math.inf)) as updates:
-            found = [output async for outputs in updates for output in outputs]
-        completion = self._stream.completed(found)
+            all_outputs = [output async for outputs in updates for output in outputs]
+        completion = self._stream.completed(all_outputs)
         self.first_token_s = completion.timings.ttft_ms / 1000
         return completion
 
     @property
     def _state(self) -> tuple[str | None, float | None]:
-        """What changes while there is no token yet."""
+        """Return what changes while there is no token yet."""
         return self._stream.status, self._stream.progress
 
 
 class InferenceService:
-    """One for the whole gateway.
+    """Publishes the requests of all callers.
 
     Args:
-        strict: whether each client's answers must come to inboxes of its name; else all share one.
-        idle_timeout_s: so long may an answer stand still.
+        strict: whether each client has an inbox under its own name; else all share one inbox.
+        idle_timeout_s: maximum time without output and without progress.
     """
 
     def __init__(
@@ -134,31 +134,31 @@ class InferenceService:
         self._inboxes: dict[str, SharedInbox] = {}
 
     @asynccontextmanager
-    async def active(self, key: ApiKey, question: InferenceCall) -> AsyncIterator[ActiveCompletion]:
-        """Ask; a question that is left before its answer is there is cancelled.
+    async def active(self, key: ApiKey, call: InferenceCall) -> AsyncIterator[ActiveCompletion]:
+        """Publish the request. Leaving the context before the end of the answer cancels it.
 
         Raises:
-            RequestError: the model is unknown, or a field is wrong.
+            RequestError: the model is unknown, or a field is invalid.
             Unavailable: no controller answers.
             ClusterError: `not_allowed` or `rate_limit_exceeded`.
         """
-        asked_at = time.monotonic()
+        started_at = time.monotonic()
         model, code = "", "ok"
-        self._metrics.began()
+        self._metrics.request_started()
         active: ActiveCompletion | None = None
         try:
-            skill, named = await self._directory.resolve(question.model, key.models)
-            model = named or skill
-            priority = _priority(key, question, model)
+            skill, model_id = await self._directory.resolve(call.model, key.models)
+            model = model_id or skill
+            priority = _priority(key, call, model)
             async with self._quotas.admit(key):
-                fields = {**question.fields, "priority": priority}
-                if named is not None:
-                    fields["model"] = named
+                fields = {**call.fields, "priority": priority}
+                if model_id is not None:
+                    fields["model"] = model_id
                 stream = self._cluster(key.client).stream(
-                    skill=skill, request_id=question.request_id, **fields
+                    skill=skill, request_id=call.request_id, **fields
                 )
                 async with stream:
-                    active = ActiveCompletion(stream, asked_at, self._idle_timeout_s)
+                    active = ActiveCompletion(stream, started_at, self._idle_timeout_s)
                     yield active
         except asyncio.CancelledError:
             code = "client_gone"
@@ -170,20 +170,20 @@ class InferenceService:
             code = "internal_error"
             raise
         finally:
-            seconds = time.monotonic() - asked_at
-            self._metrics.ended(key.client, model, code, seconds)
-            if active is not None and not question.counts_only:
+            seconds = time.monotonic() - started_at
+            self._metrics.request_finished(key.client, model, code, seconds)
+            if active is not None and not call.counts_only:
                 await self._account(key, ModelId(model), active)
             logger.info(
                 "%s: %s for %s after %.2f s", code, model or "no model", key.client, seconds,
-                extra={"request_id": question.request_id, "client": key.client, "code": code},
+                extra={"request_id": call.request_id, "client": key.client, "code": code},
             )  # fmt: skip
 
     async def _account(self, key: ApiKey, model: ModelId, active: ActiveCompletion) -> None:
         if active.first_token_s is not None:
             self._metrics.first_token(model, active.first_token_s)
         if (usage := active.stream.usage) is not None:
-            self._metrics.used(key.client, model, usage)
+            self._metrics.tokens_used(key.client, model, usage)
             await self._quotas.charge(key, usage.prompt_tokens + usage.completion_tokens)
 
     def _cluster(self, client: ClientName) -> Cluster:
@@ -195,25 +195,25 @@ class InferenceService:
         return Cluster(self._bus, client, inbox)
 
 
-def _priority(key: ApiKey, question: InferenceCall, model: str) -> Priority:
-    """The one asked for, or medium, at most what the key allows.
+def _priority(key: ApiKey, call: InferenceCall, model: str) -> Priority:
+    """Return the priority of the request; without one medium, or the highest that the key allows.
 
     Raises:
-        ClusterError: the key does not allow the model or the priority asked for.
+        ClusterError: `not_allowed`: the key does not allow the model or the priority.
     """
-    if key.models is not None and not {model, question.model} & set(key.models):
+    if key.models is not None and not {model, call.model} & set(key.models):
         raise ClusterError(
-            f"model: this key is for {', '.join(key.models)}, not for {question.model}",
+            f"model: this key is for {', '.join(key.models)}, not for {call.model}",
             code="not_allowed",
             param="model",
         )
     rank = PRIORITIES.index
-    if question.priority is None:
+    if call.priority is None:
         return max(_DEFAULT_PRIORITY, key.max_priority, key=rank)
-    if rank(question.priority) < rank(key.max_priority):
+    if rank(call.priority) < rank(key.max_priority):
         raise ClusterError(
             f"priority: this key allows {key.max_priority} at most",
             code="not_allowed",
             param="priority",
         )
-    return question.priority
+    return call.priority

@@ -12,7 +12,7 @@ from rich.table import Table
 from controller.gateway.api_keys import (
     ApiKey,
     default_keys_file,
-    hashed,
+    hash_key,
     new_key,
     read_keys,
     write_keys,
@@ -23,10 +23,10 @@ from shared.errors import SettingsError
 from shared.messages.priorities import PRIORITIES
 from shared.settings import ClusterSettings
 
-_HELP = """Who may call the gateway, and how much.
+_HELP = """Manage the API keys of the gateway, and their limits.
 
-The file holds only hashes: a key is shown once, when it is made. A gateway that runs reads the
-file again when it changes. Keys of the same client share its limits.
+The file has only hashes of keys: a key is printed once, when it is made. A running gateway reads
+the file again when it changes. Keys of one client share its limits.
 """
 
 
@@ -35,13 +35,13 @@ def keys() -> None:
     pass
 
 
-@keys.command(help="Make a key for a client, and print it: it cannot be shown again.")
+@keys.command(help="Make a key for a client and print it. The key cannot be printed again.")
 @click.argument("client")
 @click.option("--model", "models", multiple=True, help="Allowed model or skill. Default: all.")
 @click.option("--max-priority", type=click.Choice(PRIORITIES), default="high", show_default=True)
 @click.option("--requests-per-minute", type=int)
-@click.option("--tokens-per-minute", type=int, help="Of prompts and answers together.")
-@click.option("--max-concurrent", type=int, help="Requests at once.")
+@click.option("--tokens-per-minute", type=int, help="Tokens of prompts and answers.")
+@click.option("--max-concurrent", type=int, help="Concurrent requests.")
 @click.option("--admin", is_flag=True, help="May read /metrics.")
 @json_option
 @click.pass_obj
@@ -49,32 +49,32 @@ def keys() -> None:
 def add(
     settings: ClusterSettings, /, client: str, models: tuple[str, ...], as_json: bool, **limits: Any
 ) -> None:
-    path = _file(settings)
+    path = _keys_file(settings)
     key = new_key()
     try:
-        entry = ApiKey(client=client, sha256=hashed(key), models=list(models) or None, **limits)
+        entry = ApiKey(client=client, sha256=hash_key(key), models=list(models) or None, **limits)
     except ValidationError as error:
         raise SettingsError(first_problem(error)[1]) from None
-    write_keys(path, [*_kept(path), entry])
+    write_keys(path, [*_existing_keys(path), entry])
     if as_json:
         click.echo(orjson.dumps({"client": client, "key": key, "keys_file": str(path)}))
         return
     click.echo(key)
-    click.echo(f"Kept as a hash in {path}. It is not shown again.", err=True)
+    click.echo(f"Its hash is in {path}. The key is not shown again.", err=True)
     if settings.gateway.keys_file is None:
-        click.echo("A gateway that other machines reach asks for it.", err=True)
+        click.echo("Gateways that other machines can reach require a key.", err=True)
 
 
-@keys.command("list", help="Show the clients, what they may use, and the beginnings of the hashes.")
+@keys.command("list", help="List the clients, their limits, and the first digits of the hashes.")
 @json_option
 @click.pass_obj
 @reports_errors
 def list_keys(settings: ClusterSettings, as_json: bool) -> None:
-    entries = _kept(_file(settings))
+    entries = _existing_keys(_keys_file(settings))
     if as_json:
         click.echo(orjson.dumps([entry.model_dump(exclude_none=True) for entry in entries]))
         return
-    table = Table("client", "hash", "models", "priority", "req/min", "tokens/min", "at once")
+    table = Table("client", "hash", "models", "priority", "req/min", "tokens/min", "concurrent")
     for entry in entries:
         limits = (entry.requests_per_minute, entry.tokens_per_minute, entry.max_concurrent)
         table.add_row(
@@ -87,29 +87,31 @@ def list_keys(settings: ClusterSettings, as_json: bool) -> None:
     Console().print(table)
 
 
-@keys.command(help="Remove keys: all of a client, or the one whose hash begins so.")
+@keys.command(help="Remove all keys of a client, or the key whose hash begins with these digits.")
 @click.argument("client_or_hash")
 @click.pass_obj
 @reports_errors
 def rm(settings: ClusterSettings, client_or_hash: str) -> None:
-    path = _file(settings)
-    entries = _kept(path)
-    left = [
+    path = _keys_file(settings)
+    entries = _existing_keys(path)
+    remaining = [
         entry
         for entry in entries
         if entry.client != client_or_hash
         and not (len(client_or_hash) >= 8 and entry.sha256.startswith(client_or_hash))
     ]
-    if len(left) == len(entries):
-        raise SettingsError(f"no client and no hash of 8 digits or more in {path} is like that")
-    write_keys(path, left)
-    click.echo(f"{len(entries) - len(left)} removed")
+    if len(remaining) == len(entries):
+        raise SettingsError(
+            f"{path}: no client and no hash (8 digits or more) matches {client_or_hash!r}"
+        )
+    write_keys(path, remaining)
+    click.echo(f"{len(entries) - len(remaining)} removed")
 
 
-def _file(settings: ClusterSettings) -> Path:
+def _keys_file(settings: ClusterSettings) -> Path:
     named = settings.gateway.keys_file
     return Path(named).expanduser() if named is not None else default_keys_file()
 
 
-def _kept(path: Path) -> list[ApiKey]:
+def _existing_keys(path: Path) -> list[ApiKey]:
     return read_keys(path) if path.exists() else []

@@ -31,13 +31,13 @@ from shared.settings import ClusterSettings
 
 _HELP = """OpenAI- and Anthropic-compatible HTTP in front of a cluster.
 
-Run any number of them; they keep nothing. Programs need only another base URL:
+Run any number of gateways; a gateway keeps no state. Programs need only another base URL:
 
 \b
   gateway                                    on this machine: http://127.0.0.1:8000
   gateway keys add ada                       make a key for ada
   gateway join                               with a token of `cluster auth add gateway NAME`
-  gateway --host 0.0.0.0 --keys-file FILE    with the file that `keys add` names
+  gateway --host 0.0.0.0 --keys-file FILE    with the file that `keys add` wrote to
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1   for OpenAI's clients
   ANTHROPIC_BASE_URL=http://127.0.0.1:8000   for Anthropic's
 """
@@ -46,9 +46,13 @@ Run any number of them; they keep nothing. Programs need only another base URL:
 @click.group(help=_HELP, invoke_without_command=True)
 @settings_options
 @click.option("--host", help="Address to listen on. Default: 127.0.0.1.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Default: 8000; 0 for any free one.")
-@click.option("--keys-file", help="Who may call; see `gateway keys --help`.")
-@click.option("--allow-anonymous", is_flag=True, help="Let everybody call who can reach it.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on. Default: 8000; 0: any free port.",
+)
+@click.option("--keys-file", help="File of API keys; see `gateway keys --help`.")
+@click.option("--allow-anonymous", is_flag=True, help="Serve callers without an API key.")
 @click.option("--id", "gateway_id", help="Name of this gateway. Default: host and number.")
 @json_option
 @version_option("gateway")
@@ -66,8 +70,8 @@ def main(
     gateway_id: str | None,
     as_json: bool,
 ) -> None:
-    given: dict[str, Any] = {"id": gateway_id, "host": host, "port": port, "keys_file": keys_file}
-    flags: dict[str, Any] = {"gateway": {k: v for k, v in given.items() if v is not None}}
+    options: dict[str, Any] = {"id": gateway_id, "host": host, "port": port, "keys_file": keys_file}
+    flags: dict[str, Any] = {"gateway": {k: v for k, v in options.items() if v is not None}}
     if allow_anonymous:
         flags["gateway"]["allow_anonymous"] = True
     if as_json:
@@ -78,13 +82,13 @@ def main(
     if context.invoked_subcommand is not None:
         context.obj = settings
         return
-    made = f"{name_from(socket.gethostname())[:48]}-{secrets.token_hex(3)}"
-    identity = settings.gateway.id or made
+    generated_id = f"{name_from(socket.gethostname())[:48]}-{secrets.token_hex(3)}"
+    identity = settings.gateway.id or generated_id
     ring = key_ring(settings.gateway)
-    check_tls(settings.gateway.tls)  # says it at once, without NATS
+    check_tls(settings.gateway.tls)  # fails before the connection to NATS
     logs = set_up_logging(settings.logging, "gateway", identity)
-    say = _say_as_json if as_json else _say
-    sys.exit(run_service(lambda stop: _serve(settings, ring, identity, logs, say, stop)))
+    announce = _print_url_as_json if as_json else _print_url
+    sys.exit(run_service(lambda stop: _serve(settings, ring, identity, logs, announce, stop)))
 
 
 main.add_command(keys)
@@ -92,9 +96,9 @@ for joining in joining_commands("gateway"):
     main.add_command(joining)
 
 
-_COLLECT_AFTER = (50_000, 50, 100)
-"""Objects, and collections, after which the garbage of each generation is looked for: a stream's
-tokens make none that needs it, and to look costs more than a twentieth of what the gateway does."""
+_GC_THRESHOLDS = (50_000, 50, 100)
+"""Thresholds of `gc.set_threshold`, higher than Python's: streamed tokens create no reference
+cycles, and collections at the default thresholds take more than 5 % of the gateway's CPU time."""
 
 
 async def _serve(
@@ -102,22 +106,22 @@ async def _serve(
     ring: KeyRing,
     identity: str,
     logs: LogStore,
-    say: Callable[[str], None],
+    announce: Callable[[str], None],
     stop: StopRequest,
 ) -> int:
     gc.freeze()
-    gc.set_threshold(*_COLLECT_AFTER)
+    gc.set_threshold(*_GC_THRESHOLDS)
 
     async def work(bus: Bus) -> None:
-        await GatewayService(settings, ring, bus, logs, say).run(stop)
+        await GatewayService(settings, ring, bus, logs, announce).run(stop)
 
     return await run_on_bus(stop, settings.nats, "gateway", identity, work)
 
 
-def _say(url: str) -> None:
+def _print_url(url: str) -> None:
     click.echo(f"gateway: {url}/v1", err=True)
 
 
-def _say_as_json(url: str) -> None:
+def _print_url_as_json(url: str) -> None:
     click.echo(json.dumps({"http_url": url}))
     sys.stdout.flush()

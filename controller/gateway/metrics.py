@@ -1,7 +1,7 @@
-"""What the gateway counts, for Prometheus.
+"""Prometheus metrics of the gateway.
 
-Labels hold names that the cluster or its operator gave, never what a caller made up: else a
-hostile one could fill the memory with time series.
+Label values come from the cluster or its operator, never from callers: a hostile caller could
+otherwise fill the memory with time series.
 """
 
 from typing import Literal
@@ -18,66 +18,68 @@ from controller.requests.histograms import FIRST_TOKEN_BUCKETS_S, WHOLE_BUCKETS_
 from shared.ids import ClientName
 from shared.messages.stream import Usage
 
-UNKNOWN = ""
+_UNKNOWN_MODEL = ""
 
 
 class GatewayMetrics:
-    """The counters of one gateway."""
+    """The metrics of one gateway."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "mlx_gateway_requests", "Requests that ended, by the code of their end.",
+            "mlx_gateway_requests", "Finished requests, by error code; `ok`: successful.",
             ("client", "model", "code"), registry=self._registry,
         )  # fmt: skip
         self._tokens = Counter(
-            "mlx_gateway_tokens", "Tokens of prompts, of those from the cache, and of answers.",
+            "mlx_gateway_tokens", "Tokens: of prompts, of cached prefixes, of completions.",
             ("client", "model", "kind"), registry=self._registry,
         )  # fmt: skip
         self._first_token = Histogram(
-            "mlx_gateway_time_to_first_token_seconds", "From the request to its first token.",
+            "mlx_gateway_time_to_first_token_seconds", "Time to first token.",
             ("model",), buckets=FIRST_TOKEN_BUCKETS_S, registry=self._registry,
         )  # fmt: skip
         self._duration = Histogram(
-            "mlx_gateway_request_seconds", "From the request to its end, of those that ended well.",
+            "mlx_gateway_request_seconds", "Duration of successful requests.",
             ("model",), buckets=WHOLE_BUCKETS_S, registry=self._registry,
         )  # fmt: skip
         self._ignored = Counter(
-            "mlx_gateway_ignored_fields", "Unknown fields of requests, which were ignored.",
+            "mlx_gateway_ignored_fields", "Request fields that were ignored.",
             ("client",), registry=self._registry,
         )  # fmt: skip
         self._stored = Counter(
-            "mlx_gateway_stored_responses", "Responses that were to be stored: `stored`, `full` "
-            "where there was no room, `failed`.", ("client", "result"), registry=self._registry,
+            "mlx_gateway_stored_responses", "Responses to be stored, by result: `stored`, "
+            "`full` (no space left), `failed`.", ("client", "result"), registry=self._registry,
         )  # fmt: skip
         self._open = Gauge(
-            "mlx_gateway_open_requests", "Requests being answered now.", registry=self._registry
+            "mlx_gateway_open_requests", "Requests in progress.", registry=self._registry
         )
 
-    def began(self) -> None:
+    def request_started(self) -> None:
         self._open.inc()
 
-    def ended(self, client: ClientName, model: str, code: str, seconds: float) -> None:
-        """`code` is that of the error, `ok`, or `client_gone`."""
+    def request_finished(self, client: ClientName, model: str, code: str, seconds: float) -> None:
+        """Count a request; `code` is an error code, `ok`, or `client_gone`."""
         self._open.dec()
         self._requests.labels(client, model, code).inc()
         if code == "ok":
             self._duration.labels(model).observe(seconds)
 
-    def refused(self, client: str, code: str) -> None:
-        """It ended before it was sent on."""
-        self._requests.labels(client, UNKNOWN, code).inc()
+    def request_refused(self, client: str, code: str) -> None:
+        """Count a request that failed before it was sent to the cluster."""
+        self._requests.labels(client, _UNKNOWN_MODEL, code).inc()
 
-    def ignored(self, client: str, fields: int) -> None:
+    def fields_ignored(self, client: str, fields: int) -> None:
         self._ignored.labels(client).inc(fields)
 
-    def stored(self, client: ClientName, result: Literal["stored", "full", "failed"]) -> None:
+    def response_stored(
+        self, client: ClientName, result: Literal["stored", "full", "failed"]
+    ) -> None:
         self._stored.labels(client, result).inc()
 
     def first_token(self, model: str, seconds: float) -> None:
         self._first_token.labels(model).observe(seconds)
 
-    def used(self, client: ClientName, model: str, usage: Usage) -> None:
+    def tokens_used(self, client: ClientName, model: str, usage: Usage) -> None:
         for kind, tokens in (
             ("prompt", usage.prompt_tokens),
             ("cached", usage.cached_tokens),
@@ -86,5 +88,5 @@ class GatewayMetrics:
             self._tokens.labels(client, model, kind).inc(tokens)
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""Which skills and models the cluster has, as its controllers say."""
+"""The skills and models of the cluster, as the controllers report them."""
 
 import asyncio
 import logging
@@ -17,22 +17,24 @@ logger = logging.getLogger(__name__)
 
 _REFRESH_S = 2.0
 _STALE_S = 10.0
-_SERVING = ("starting", "warming", "ready")
+_SERVING_STATES = ("starting", "warming", "ready")
 _DEFAULT_SKILL = SkillName("chat")
 
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """What may stand as `model`.
+    """A valid value of a request's `model`: a model, a skill or an alias.
+
+    For a skill, all but `skills` and `created` describe the skill's first model.
 
     Attributes:
-        skills: that it serves.
-        created: since when it is known here, in seconds since 1970.
-        context_tokens: of its model, or the first of its skill; None while no worker knows.
-        abilities: of the same, on any worker; of `events.ABILITIES`.
-        warnings: likewise; what was assumed or left out when it was loaded.
-        batching: of the same: `alone` where that is so on any worker, and why; None while no worker
-            knows.
+        skills: the skills that the model serves.
+        created: when this gateway first saw the name, in seconds since 1970.
+        context_tokens: the largest context length on any worker; None while no worker knows it.
+        abilities: those of `events.ABILITIES` that the model has on any worker.
+        warnings: what workers assumed or left out when they loaded the model.
+        batching: `alone` if it is so on any worker; None while no worker knows it.
+        batching_reason: why `batching` is `alone`.
     """
 
     name: str
@@ -46,90 +48,94 @@ class ListedModel:
 
 
 class ModelDirectory:
-    """Knows what was said last.
+    """Caches the cluster's health, and resolves names of models with it.
 
     Args:
-        aliases: names that programs insist on → a model or a skill.
+        aliases: names that programs send → a model or a skill.
     """
 
     def __init__(self, cluster: Cluster, aliases: Mapping[ModelId, str]) -> None:
         self._cluster = cluster
         self._aliases = aliases
         self._health: ClusterHealth | None = None
-        self._heard_at = 0.0
+        self._refreshed_at = 0.0
         self._created: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Refresh the health every 2 s, until cancelled."""
         while True:
             await self._refresh()
             await asyncio.sleep(_REFRESH_S)
 
     @property
     def unavailability(self) -> ClusterError | None:
-        """Why no request can be served now, if so."""
-        if self._health is None or time.monotonic() - self._heard_at > _STALE_S:
+        """Return why no request can be served now; None if requests can be served."""
+        if self._health is None or time.monotonic() - self._refreshed_at > _STALE_S:
             return Unavailable("no controller answers", code="no_controller")
         if not self._served(self._health):
-            return Unavailable("no worker is ready, or starts", code="no_worker")
+            return Unavailable("no worker is ready or starting", code="no_worker")
         return None
 
-    async def listed(self, allowed: Collection[str] | None = None) -> dict[str, ListedModel]:
-        """All that may stand as `model`, by name: models that a worker has, skills and aliases.
+    async def list_models(self, allowed: Collection[str] | None = None) -> dict[str, ListedModel]:
+        """Return all valid values of `model`, by name: models that a worker has, skills, aliases.
 
         Args:
-            allowed: the names of which the caller may know; None for all.
+            allowed: the names that the caller may see; None: all.
 
         Raises:
             Unavailable: no controller answers.
         """
-        health = await self._known()
+        health = await self._current_health()
         served = self._served(health)
         statuses: defaultdict[ModelId, list[ModelStatus]] = defaultdict(list)
         for status in _statuses(health):
             statuses[status.id].append(status)
         skills: dict[str, list[SkillName]] = {}
         models: dict[str, ModelId] = {}
-        for skill, having in served.items():
-            for model in having:
+        for skill, skill_models in served.items():
+            for model in skill_models:
                 skills.setdefault(model, []).append(skill)
                 models[model] = model
-        for skill, having in served.items():
+        for skill, skill_models in served.items():
             skills.setdefault(skill, [skill])
-            models.setdefault(skill, having[0])
-        for alias, meant in self._aliases.items():
-            if alias not in skills and meant in skills:
-                skills[alias], models[alias] = skills[meant], models[meant]
+            models.setdefault(skill, skill_models[0])
+        for alias, target in self._aliases.items():
+            if alias not in skills and target in skills:
+                skills[alias], models[alias] = skills[target], models[target]
         return {
-            name: self._listed(name, serves, statuses[models[name]])
-            for name, serves in skills.items()
-            if allowed is None or {name, self.meaning(name)} & set(allowed)
+            name: self._listed_model(name, model_skills, statuses[models[name]])
+            for name, model_skills in skills.items()
+            if allowed is None or {name, self.resolve_alias(name)} & set(allowed)
         }
 
-    def _listed(
-        self, name: str, skills: list[SkillName], known: Sequence[ModelStatus]
+    def _listed_model(
+        self, name: str, skills: list[SkillName], statuses: Sequence[ModelStatus]
     ) -> ListedModel:
-        contexts = [one.max_context_tokens for one in known if one.max_context_tokens is not None]
-        told = (one for one in known if one.batching is not None)
-        judged = min(told, key=lambda one: one.batching != "alone", default=None)
-        can = {ability for one in known for ability in one.abilities or ()}
+        contexts = [
+            status.max_context_tokens
+            for status in statuses
+            if status.max_context_tokens is not None
+        ]
+        with_verdict = (status for status in statuses if status.batching is not None)
+        verdict = min(with_verdict, key=lambda status: status.batching != "alone", default=None)
+        abilities = {ability for status in statuses for ability in status.abilities or ()}
         return ListedModel(
             name,
             skills,
             self._created.setdefault(name, int(time.time())),
             max(contexts, default=None),
-            [ability for ability in ABILITIES if ability in can],
-            list(dict.fromkeys(warning for one in known for warning in one.warnings)),
-            judged.batching if judged else None,
-            judged.batching_reason if judged else None,
+            [ability for ability in ABILITIES if ability in abilities],
+            list(dict.fromkeys(warning for status in statuses for warning in status.warnings)),
+            verdict.batching if verdict else None,
+            verdict.batching_reason if verdict else None,
         )
 
-    def meaning(self, name: str) -> str:
-        """What an alias stands for; of other names themselves."""
+    def resolve_alias(self, name: str) -> str:
+        """Return what an alias stands for; other names as they are."""
         return self._aliases.get(ModelId(name), name)
 
-    async def preferred(self) -> str:
-        """What stands for a model where a caller names none.
+    async def default_model(self) -> str:
+        """Return the value of `model` for requests without one: the skill `chat`, else any skill.
 
         Raises:
             Unavailable: no controller answers.
@@ -140,41 +146,44 @@ class ModelDirectory:
     async def resolve(
         self, name: str, allowed: Collection[str] | None = None
     ) -> tuple[SkillName, ModelId | None]:
-        """The skill to ask, and the model where the name is not the skill's own.
+        """Return the skill of the request, and the model unless the name is a skill.
 
         Args:
-            allowed: the names of which the caller may know; None for all.
+            allowed: the names that the caller may see; None: all.
 
         Raises:
-            RequestError: there is nothing of that name.
+            RequestError: no model, skill or alias has this name.
             Unavailable: no controller answers.
         """
         skills = await self._skills()
-        meant = self.meaning(name)
-        having = [skill for skill, models in skills.items() if meant in models]
-        if having:
-            return (_DEFAULT_SKILL if _DEFAULT_SKILL in having else having[0]), ModelId(meant)
-        if meant in skills:
-            return SkillName(meant), None
-        known = ", ".join(sorted(await self.listed(allowed) or allowed or ["none now"]))
+        target = self.resolve_alias(name)
+        candidates = [skill for skill, models in skills.items() if target in models]
+        if candidates:
+            skill = _DEFAULT_SKILL if _DEFAULT_SKILL in candidates else candidates[0]
+            return skill, ModelId(target)
+        if target in skills:
+            return SkillName(target), None
+        available = ", ".join(sorted(await self.list_models(allowed) or allowed or ["none now"]))
         raise RequestError(
-            f"model: there is no {name!r}; there are: {known}", code="unknown_model", param="model"
+            f"model: there is no {name!r}; there are: {available}",
+            code="unknown_model",
+            param="model",
         )
 
     def _served(self, health: ClusterHealth) -> dict[SkillName, list[ModelId]]:
-        """The models of each skill that a worker has, which takes requests or starts; without
-        skills of which none has any."""
-        there = {status.id for status in _statuses(health)}
-        found = {
-            skill: [model for model in models if model in there]
+        """Return the models of each skill that a serving or starting worker has, without skills
+        that have no such model."""
+        available = {status.id for status in _statuses(health)}
+        served = {
+            skill: [model for model in models if model in available]
             for skill, models in health.skills.items()
         }
-        return {skill: models for skill, models in found.items() if models}
+        return {skill: models for skill, models in served.items() if models}
 
     async def _skills(self) -> Mapping[SkillName, list[ModelId]]:
-        return (await self._known()).skills
+        return (await self._current_health()).skills
 
-    async def _known(self) -> ClusterHealth:
+    async def _current_health(self) -> ClusterHealth:
         if self._health is None:
             await self._refresh()
         if self._health is None:
@@ -186,17 +195,17 @@ class ModelDirectory:
     async def _refresh(self) -> None:
         try:
             self._health = await self._cluster.health()
-            self._heard_at = time.monotonic()
+            self._refreshed_at = time.monotonic()
         except ClusterError as error:
-            logger.debug("the cluster's health is not known: %s", error.message)
+            logger.debug("cannot get the health of the cluster: %s", error.message)
 
 
 def _statuses(health: ClusterHealth) -> Iterable[ModelStatus]:
-    """Of all models that did not fail, on each worker that takes requests or starts."""
+    """Return the models of all serving or starting workers, except failed ones."""
     return (
         status
         for worker in health.workers
-        if worker.state in _SERVING
+        if worker.state in _SERVING_STATES
         for status in worker.models
         if status.state != "failed"
     )

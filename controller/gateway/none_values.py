@@ -1,4 +1,4 @@
-"""Values by which clients say that a field is not set, beside null."""
+"""Values other than null by which clients leave a field unset."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,20 +10,20 @@ from pydantic_core import CoreSchema, core_schema
 
 @dataclass(frozen=True)
 class NoneSentinel:
-    """In the annotation of a field that may be None: this value is None, too."""
+    """Annotation of an optional field: `value` is read as None."""
 
     value: int | str
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._checked, handler(source))
+        return core_schema.no_info_before_validator_function(self._replaced, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         return {"anyOf": [handler(schema), {"const": self.value}]}
 
-    def _checked(self, value: Any) -> Any:
-        is_it = type(value) is type(self.value) and value == self.value
-        return None if is_it else value
+    def _replaced(self, value: Any) -> Any:
+        is_sentinel = type(value) is type(self.value) and value == self.value
+        return None if is_sentinel else value

@@ -1,4 +1,4 @@
-"""The OpenAPI description, from the shapes that requests are checked against."""
+"""The OpenAPI document, generated from the pydantic models that validate requests."""
 
 from typing import Any
 
@@ -10,64 +10,64 @@ from controller.gateway.responses.requests import ResponsesRequest
 from shared.external_model import ExternalModel
 from shared.version import VERSION
 
-_REFUSALS = {
-    "400": "A field is wrong, or not supported yet.",
-    "401": "No API key, or one that is not known here.",
-    "403": "The API key does not allow it.",
-    "404": "No such model.",
-    "408": "The request did not come in whole in time.",
+_ERRORS = {
+    "400": "A field is invalid, or not supported.",
+    "401": "The API key is missing or unknown.",
+    "403": "The API key does not allow the request.",
+    "404": "Not found.",
+    "408": "The request was not complete in time.",
     "413": "The body is too large.",
     "415": "The body is neither plain nor gzip.",
     "431": "The head of the request is too large.",
-    "429": "More than the API key allows; `retry-after` says when to come again.",
-    "500": "A fault of the cluster's own.",
-    "503": "Nobody can serve this now; `retry-after` says when to come again, where that is known.",
+    "429": "Over the limits of the API key; `retry-after` says when to retry.",
+    "500": "An internal error of the cluster.",
+    "503": "No worker can serve the request now; `retry-after` says when to retry, if known.",
     "504": "`timeout_ms` passed.",
 }
-_REQUESTS: dict[str, tuple[type[ExternalModel], str]] = {
-    "/v1/chat/completions": (ChatRequest, "OpenAI's chat completions."),
-    "/v1/completions": (CompletionRequest, "OpenAI's plain completions."),
+_POST_PATHS: dict[str, tuple[type[ExternalModel], str]] = {
+    "/v1/chat/completions": (ChatRequest, "OpenAI's Chat Completions."),
+    "/v1/completions": (CompletionRequest, "OpenAI's Completions."),
     "/v1/responses": (ResponsesRequest, "OpenAI's Responses."),
-    "/v1/messages": (MessagesRequest, "Anthropic's messages."),
-    "/v1/messages/count_tokens": (CountTokensRequest, "How many tokens a message would have."),
+    "/v1/messages": (MessagesRequest, "Anthropic's Messages."),
+    "/v1/messages/count_tokens": (CountTokensRequest, "Counts the input tokens of a message."),
 }
-_ANYWHERE = ("400", "408", "431", "500", "503")
-_QUERIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "/v1/models": ("The models, skills and aliases that may stand as `model`.", ("401",)),
-    "/v1/models/{name}": ("One of them.", ("401", "404")),
-    "/v1/responses/{id}": ("A response that is stored.", ("400", "401", "404")),
+_ERRORS_OF_ALL_PATHS = ("400", "408", "431", "500", "503")
+_GET_PATHS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "/v1/models": ("The models, skills and aliases that requests may name as `model`.", ("401",)),
+    "/v1/models/{name}": ("One model, skill or alias.", ("401", "404")),
+    "/v1/responses/{id}": ("A stored response.", ("400", "401", "404")),
     "/v1/responses/{id}/input_items": (
-        "What it was asked with, and all before it, by pages.",
+        "All input items of a stored response and of the responses before it, in pages.",
         ("400", "401", "404"),
     ),
-    "/": ("What this is; with HEAD whether it is there.", ()),
-    "/health": ("The gateway runs.", ()),
-    "/ready": ("The cluster answers and a worker is ready.", ()),
-    "/metrics": ("Prometheus' text format.", ("401", "403")),
-    "/openapi.json": ("This description.", ()),
+    "/": ("The name and version of the gateway.", ()),
+    "/health": ("Whether the gateway runs.", ()),
+    "/ready": ("Whether the cluster answers and a worker is ready or starting.", ()),
+    "/metrics": ("Metrics in Prometheus' text format.", ("401", "403")),
+    "/openapi.json": ("This document.", ()),
 }
-"""What each is, and with which statuses it refuses besides those of all paths."""
+"""Summary and error statuses of each path, besides the statuses that all paths have."""
 _PARAMETERS: dict[str, tuple[str, dict[str, Any]]] = {
     "name": ("path", {"minLength": 1, "examples": ["chat"]}),
     "id": ("path", {"minLength": 1, "examples": ["resp_0123456789abcdef01234567"]}),
     "order": ("query", {"enum": ["asc", "desc"], "default": "desc"}),
     "limit": ("query", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
-    "after": ("query", {"description": "The id of the item that the page comes after."}),
+    "after": ("query", {"description": "Return items after the item with this id."}),
 }
-_STORED = "/v1/responses/{id}"
-_OF_LISTS = ("order", "limit", "after")
+_RESPONSE_PATH = "/v1/responses/{id}"
+_PAGE_PARAMETERS = ("order", "limit", "after")
 
 
-def description(*, keys: bool, strict: bool) -> dict[str, Any]:
-    """OpenAPI 3.1.
+def openapi_document(*, keys: bool, strict: bool) -> dict[str, Any]:
+    """Return an OpenAPI 3.1 document.
 
     Args:
-        keys: whether an API key is asked for.
+        keys: whether requests need an API key.
         strict: whether unknown fields are refused.
     """
-    shapes = [(shape, "validation") for shape, _ in _REQUESTS.values()]
+    models = [(request_type, "validation") for request_type, _ in _POST_PATHS.values()]
     _, schemas = models_json_schema(
-        shapes,  # type: ignore[arg-type]
+        models,  # type: ignore[arg-type]
         ref_template="#/components/schemas/{model}",
     )
     if not strict:
@@ -76,9 +76,14 @@ def description(*, keys: bool, strict: bool) -> dict[str, Any]:
     body: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "MLX cluster gateway", "version": VERSION},
-        "paths": {path: {"post": _asking(path)} for path in _REQUESTS}
-        | {path: {"get": _query(path)} for path in _QUERIES}
-        | {_STORED: {"get": _query(_STORED), "delete": _query(_STORED)}},
+        "paths": {path: {"post": _post_operation(path)} for path in _POST_PATHS}
+        | {path: {"get": _query_operation(path)} for path in _GET_PATHS}
+        | {
+            _RESPONSE_PATH: {
+                "get": _query_operation(_RESPONSE_PATH),
+                "delete": _query_operation(_RESPONSE_PATH),
+            }
+        },
         "components": {"schemas": schemas["$defs"]},
     }
     if keys:
@@ -90,42 +95,43 @@ def description(*, keys: bool, strict: bool) -> dict[str, Any]:
     return body
 
 
-def _asking(path: str) -> dict[str, Any]:
-    shape, summary = _REQUESTS[path]
-    reference = {"$ref": f"#/components/schemas/{shape.__name__}"}
+def _post_operation(path: str) -> dict[str, Any]:
+    request_type, summary = _POST_PATHS[path]
+    reference = {"$ref": f"#/components/schemas/{request_type.__name__}"}
     answer = {"application/json": {"schema": {"type": "object"}}}
     events: dict[str, Any] = {"text/event-stream": {}}
-    statuses = dict(_REFUSALS)
-    if shape in (MessagesRequest, CountTokensRequest):
-        statuses["529"] = "Overloaded; `retry-after` says when to come again."
-    if shape is CountTokensRequest:
+    errors = dict(_ERRORS)
+    if request_type in (MessagesRequest, CountTokensRequest):
+        errors["529"] = "Overloaded; `retry-after` says when to retry."
+    if request_type is CountTokensRequest:
         events = {}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
         "responses": {"200": {"description": "The answer.", "content": answer | events}}
-        | {status: {"description": text, "content": answer} for status, text in statuses.items()},
+        | {status: {"description": text, "content": answer} for status, text in errors.items()},
     }
 
 
-def _query(path: str) -> dict[str, Any]:
-    summary, refusals = _QUERIES[path]
+def _query_operation(path: str) -> dict[str, Any]:
+    """Return the operation of GET or DELETE."""
+    summary, statuses = _GET_PATHS[path]
     kind = "text/plain" if path == "/metrics" else "application/json"
-    good = {"description": "The answer.", "content": {kind: {}}}
-    bad = {
-        status: {"description": _REFUSALS[status], "content": {"application/json": {}}}
-        for status in sorted({*refusals, *_ANYWHERE})
+    success = {"description": "The answer.", "content": {kind: {}}}
+    errors = {
+        status: {"description": _ERRORS[status], "content": {"application/json": {}}}
+        for status in sorted({*statuses, *_ERRORS_OF_ALL_PATHS})
     }
-    query: dict[str, Any] = {"summary": summary, "responses": {"200": good, **bad}}
+    operation: dict[str, Any] = {"summary": summary, "responses": {"200": success, **errors}}
     names = [name for name in ("name", "id") if f"{{{name}}}" in path]
     if path.endswith("/input_items"):
-        names += _OF_LISTS
+        names += _PAGE_PARAMETERS
     if names:
-        query["parameters"] = [_parameter(name) for name in names]
-    return query
+        operation["parameters"] = [_parameter(name) for name in names]
+    return operation
 
 
 def _parameter(name: str) -> dict[str, Any]:
-    place, schema = _PARAMETERS[name]
+    location, schema = _PARAMETERS[name]
     schema = {"type": "string", **schema}
-    return {"name": name, "in": place, "required": place == "path", "schema": schema}
+    return {"name": name, "in": location, "required": location == "path", "schema": schema}

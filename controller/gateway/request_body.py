@@ -1,4 +1,4 @@
-"""The body of a request: read within bounds of size and time, and checked."""
+"""The body of a request: read with limits of size and time, and validated."""
 
 import asyncio
 import zlib
@@ -7,7 +7,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from controller.gateway.unknown_fields import take_unknown_fields
+from controller.gateway.unknown_fields import remove_unknown_fields
 from shared.errors import InvalidRequest, RequestError
 from shared.external_model import ExternalModel
 from shared.messages.request_parsing import invalid, refuse_strange_objects
@@ -18,20 +18,20 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> bytes:
-    """All of it, decoded.
+    """Return the whole body, decompressed.
 
     Raises:
-        RequestError: it has too many bytes, takes too long, is no JSON by its header, or encoded
-            otherwise than with gzip.
-        ClientDisconnect: the caller hung up before its end.
+        RequestError: the body is too large or takes too long, its content type is not JSON, or its
+            encoding is not gzip.
+        ClientDisconnect: the caller disconnected before the end of the body.
     """
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if kind.lower() != "application/json":
-        raise InvalidRequest(f"the body must be application/json, not {kind[:100]!r}")
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if content_type.lower() != "application/json":
+        raise InvalidRequest(f"the body must be application/json, not {content_type[:100]!r}")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip"):
         raise RequestError(
-            f"the body must be plain or encoded with gzip, not {encoding[:100]!r}",
+            f"the body must be plain or gzip-encoded, not {encoding[:100]!r}",
             code="unsupported_encoding",
         )
     declared = request.headers.get("content-length", "0")
@@ -40,43 +40,43 @@ async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> by
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
-            async for part in request.stream():
-                body += part
+            async for chunk in request.stream():
+                body += chunk
                 if len(body) > max_bytes:
                     raise _too_large(max_bytes)
     except TimeoutError:
         raise RequestError(
-            f"the body did not come in whole within {timeout_s:g} s", code="request_timeout"
+            f"no complete body within {timeout_s:g} s", code="request_timeout"
         ) from None
-    return _unzipped(body, max_bytes) if encoding == "gzip" else bytes(body)
+    return _decompressed(body, max_bytes) if encoding == "gzip" else bytes(body)
 
 
-def _unzipped(body: bytes | bytearray, max_bytes: int) -> bytes:
-    """At most so many bytes are ever made of a body."""
+def _decompressed(body: bytes | bytearray, max_bytes: int) -> bytes:
+    """Return the decompressed body; never allocates more than `max_bytes` + 1 for it."""
     decoder = zlib.decompressobj(_GZIP)
     try:
         decoded = decoder.decompress(body, max_bytes + 1)
     except zlib.error as error:
-        raise InvalidRequest(f"the body is no gzip: {error}") from None
+        raise InvalidRequest(f"the body is not valid gzip: {error}") from None
     if len(decoded) > max_bytes:
         raise _too_large(max_bytes)
     if not decoder.eof or decoder.unused_data:
-        raise InvalidRequest("the body is not one whole piece of gzip")
+        raise InvalidRequest("the body must be exactly one gzip member")
     return decoded
 
 
-def parse_body(shape: type[E], body: bytes, *, ignore_unknown: bool) -> tuple[E, list[str]]:
-    """The request in a body, and the paths of the fields that were ignored.
+def parse_body(request_type: type[E], body: bytes, *, ignore_unknown: bool) -> tuple[E, list[str]]:
+    """Return the request, and the paths of the fields that were ignored.
 
     Raises:
-        InvalidRequest: `param` names the field at fault.
+        InvalidRequest: the body is invalid; `param` names the field.
     """
     refuse_strange_objects(body)
     try:
-        request = shape.model_validate_json(body, extra="allow" if ignore_unknown else None)
+        request = request_type.model_validate_json(body, extra="allow" if ignore_unknown else None)
     except ValidationError as error:
         raise invalid(error) from None
-    return request, take_unknown_fields(request) if ignore_unknown else []
+    return request, remove_unknown_fields(request) if ignore_unknown else []
 
 
 def _too_large(max_bytes: int) -> RequestError:

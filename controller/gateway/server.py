@@ -1,4 +1,4 @@
-"""The HTTP server: sockets, TLS, bounds; started and stopped with the gateway."""
+"""The HTTP server: sockets, TLS and connection limits."""
 
 import asyncio
 import contextlib
@@ -21,19 +21,19 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _KEEP_ALIVE_S = 75
-_LAST_WORDS_S = 2.0
+_CANCEL_TIMEOUT_S = 2.0
 _TLS_CLOSE_S = 2.0
-_NAMES = {"localhost": ("127.0.0.1", "::1")}
-"""Whatever a machine's own table says: clients try either."""
-_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_ADDRESSES = {"localhost": ("127.0.0.1", "::1")}
+"""Both addresses of localhost, whatever /etc/hosts says: clients try either."""
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def check_tls(tls: GatewayTlsSettings | None) -> None:
-    """Raises SettingsError when the certificate or its key cannot be used."""
+    """Raise SettingsError if the certificate or its key cannot be used."""
     if tls is None:
         return
     try:
-        # A password, though none: for a locked key the terminal would be asked.
+        # Without a password OpenSSL would prompt for that of an encrypted key on the terminal.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tls.cert_file, tls.key_file, password="")
     except (OSError, ssl.SSLError) as error:
@@ -43,10 +43,10 @@ def check_tls(tls: GatewayTlsSettings | None) -> None:
 
 
 class HttpServer:
-    """Listens from its making on; for TLS with files that `check_tls` found good.
+    """Binds its sockets when created. TLS files must have passed `check_tls`.
 
     Raises:
-        SettingsError: the address cannot be had.
+        SettingsError: the server cannot listen on the address.
     """
 
     def __init__(self, settings: GatewaySettings, app: ASGIApp) -> None:
@@ -63,25 +63,24 @@ class HttpServer:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def run(self) -> None:
-        """Serve until told to stop, and the open requests have ended."""
+        """Serve until `stop` was called and the open requests have finished."""
         await self._server.serve(sockets=self._sockets)
 
-    def stop(self, *, in_haste: bool) -> None:
-        """Take no more connections; open requests go on, unless there is haste."""
-        self._server.force_exit = self._server.force_exit or in_haste
+    def stop(self, *, force: bool) -> None:
+        """Accept no more connections. Open requests continue unless `force` is set."""
+        self._server.force_exit = self._server.force_exit or force
         self._server.should_exit = True
 
-    async def abandon(self) -> None:
-        """End the requests that are still open."""
+    async def cancel_requests(self) -> None:
+        """Cancel the requests that are still open, and wait for them at most 2 s."""
         if tasks := list(self._server.server_state.tasks):
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks, timeout=_LAST_WORDS_S)
+            await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
 
 class _Server(uvicorn.Server):
-    """Listens with bounds also on what comes before and after HTTP: a caller who does not go on
-    with the handshake, or the closing, of TLS is let go."""
+    """A uvicorn server that also limits the time of a TLS handshake and of a TLS shutdown."""
 
     def __init__(self, config: uvicorn.Config, *, handshake_timeout_s: float) -> None:
         super().__init__(config)
@@ -105,14 +104,14 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def _protocol(self) -> asyncio.Protocol:
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state={}
         )
-        return made
+        return protocol
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The process has its own handlers."""
+        """Install no signal handlers: the process has its own."""
         yield
 
 
@@ -136,47 +135,52 @@ def _config(settings: GatewaySettings, app: ASGIApp) -> uvicorn.Config:
         ssl_certfile=tls.cert_file if tls else None,
         ssl_keyfile=tls.key_file if tls else None,
     )
-    # It tells of streams that were broken off, which is what we do to them.
+    # uvicorn logs streams that end early as errors; the gateway ends failed streams that way.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     config.load()
     return config
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of a host, IPv4 first."""
-    found: list[socket.socket] = []
+    """Return a listening socket for each address of a host, IPv4 first, all on one port."""
+    sockets: list[socket.socket] = []
     try:
         addresses = sorted(
             {
                 (family, address)
-                for name in _NAMES.get(host, (host,))
+                for name in _ADDRESSES.get(host, (host,))
                 for family, _, _, _, address in socket.getaddrinfo(
                     name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
                 )
             }
         )
-        for family, (name, asked, *scope) in addresses:
-            at = found[0].getsockname()[1] if found else asked
+        for family, (name, requested_port, *scope) in addresses:
+            port_in_use = sockets[0].getsockname()[1] if sockets else requested_port
+            address = (name, port_in_use, *scope)
             try:
-                found.append(_bound(family, (name, at, *scope), alone=len(addresses) == 1))
+                sockets.append(_bind(family, address, dual_stack=len(addresses) == 1))
             except OSError as error:  # a machine may have no IPv6
-                if error.errno not in _NOT_HERE or len(addresses) == 1:
+                if error.errno not in _NO_SUCH_ADDRESS or len(addresses) == 1:
                     raise
-        if not found:
+        if not sockets:
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
     except OSError as error:
-        for listening in found:
+        for listening in sockets:
             listening.close()
         raise SettingsError(f"gateway: cannot listen on {host}:{port}: {error.strerror}") from None
-    return found
+    return sockets
 
 
-def _bound(family: int, address: tuple[Any, ...], *, alone: bool) -> socket.socket:
-    """Of several each is for its own family; `::` alone hears both."""
+def _bind(family: int, address: tuple[Any, ...], *, dual_stack: bool) -> socket.socket:
+    """Return a listening socket.
+
+    Args:
+        dual_stack: an IPv6 socket (`::`) accepts IPv4 connections, too.
+    """
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and not alone:
+        if family == socket.AF_INET6 and not dual_stack:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
         listening.listen(_BACKLOG)

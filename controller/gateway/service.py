@@ -1,4 +1,4 @@
-"""A gateway: HTTP in front, the cluster behind; itself it keeps nothing but counts."""
+"""The gateway service: serves HTTP and publishes requests to the cluster. Keeps counters only."""
 
 import asyncio
 import logging
@@ -14,11 +14,11 @@ from controller.gateway.quotas import Quotas
 from controller.gateway.responses.stored import ResponseStore
 from controller.gateway.server import HttpServer
 from shared.bus import Bus, ObjectStore
-from shared.cli.local.kept import is_surely_loopback
 from shared.client import Cluster
 from shared.errors import SettingsError
 from shared.ids import LOCAL_CLIENT
 from shared.logs import LogStore
+from shared.loopback import is_surely_loopback
 from shared.service import StopRequest
 from shared.settings import ClusterSettings
 from shared.settings.gateway import GatewaySettings
@@ -30,12 +30,13 @@ _KEYS_REFRESH_S = 1.0
 
 
 def key_ring(settings: GatewaySettings) -> KeyRing:
-    """The keys that callers need: those of the file that is named, or else, where other machines
-    can call, those that were made here. None are asked for on this machine only, or where it was
-    so decided.
+    """Return the API keys that callers need.
+
+    These are the keys of `keys_file`. Without `keys_file`, a gateway that other machines can reach
+    uses the default file. No key is required on loopback, or with `allow_anonymous`.
 
     Raises:
-        SettingsError: the file is unusable, or strangers could call without a key.
+        SettingsError: the file is unusable, or other machines could call without a key.
     """
     if settings.keys_file is not None:
         return KeyRing(Path(settings.keys_file).expanduser())
@@ -45,19 +46,19 @@ def key_ring(settings: GatewaySettings) -> KeyRing:
         raise SettingsError(
             f"gateway.host: on {settings.host} everybody in the network could use the cluster. "
             "Make keys (`gateway keys add NAME`), or "
-            "allow it (gateway.allow_anonymous, --allow-anonymous)"
+            "allow callers without a key (gateway.allow_anonymous, --allow-anonymous)"
         )
     return KeyRing(None)
 
 
 class GatewayService:
-    """Composes the parts. `run` is the whole life.
+    """Composes the parts of the gateway; `run` serves until the gateway is stopped.
 
     Args:
-        say: told the URL once it listens.
+        announce: called with the URL when the server listens.
 
     Raises:
-        SettingsError: the address is unusable.
+        SettingsError: the server cannot listen on the address.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class GatewayService:
         ring: KeyRing,
         bus: Bus,
         logs: LogStore,
-        say: Callable[[str], None],
+        announce: Callable[[str], None],
     ) -> None:
         self._bus = bus
         self._logs = logs
-        self._say = say
+        self._announce = announce
         gateway = settings.gateway
         self._drain_s = gateway.drain_timeout_ms / 1000
         self._ring = ring
@@ -86,12 +87,17 @@ class GatewayService:
             idle_timeout_s=gateway.idle_timeout_ms / 1000,
         )
         self._app = App(
-            gateway, inference, self._directory, self._ring, metrics, _stored(gateway, bus, metrics)
+            gateway,
+            inference,
+            self._directory,
+            self._ring,
+            metrics,
+            _response_store(gateway, bus, metrics),
         )
         self._server = HttpServer(gateway, self._app.build())
 
     async def run(self, stop: StopRequest) -> None:
-        """Serve until asked to stop, then let open requests end."""
+        """Serve until `stop` is set, then wait for open requests to finish."""
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self._directory.run()),
@@ -101,12 +107,13 @@ class GatewayService:
             await self._logs.answer(self._bus)
             serving = tasks.create_task(self._server.run())
             logger.info("gateway is ready at %s", self._server.url)
-            self._say(self._server.url)
+            self._announce(self._server.url)
             await stop.wait()
             self._app.draining = True
-            self._server.stop(in_haste=stop.in_haste)
+            self._server.stop(force=stop.in_haste)
             await asyncio.wait((serving,), timeout=0 if stop.in_haste else self._drain_s)
-            await self._server.abandon()  # while they can still be cancelled in the cluster
+            # Before the bus closes: cancelled requests publish their cancellation.
+            await self._server.cancel_requests()
             for task in (*background, serving):
                 task.cancel()
 
@@ -116,7 +123,7 @@ class GatewayService:
             self._ring.refresh()
 
 
-def _stored(settings: GatewaySettings, bus: Bus, metrics: GatewayMetrics) -> ResponseStore:
-    asked = settings.responses
-    store = ObjectStore(bus, RESPONSES_BUCKET, max_bytes=asked.max_bytes, max_age_s=asked.max_age)
-    return ResponseStore(store if asked.store else None, settings.max_body_bytes, metrics)
+def _response_store(settings: GatewaySettings, bus: Bus, metrics: GatewayMetrics) -> ResponseStore:
+    limits = settings.responses
+    store = ObjectStore(bus, RESPONSES_BUCKET, max_bytes=limits.max_bytes, max_age_s=limits.max_age)
+    return ResponseStore(store if limits.store else None, settings.max_body_bytes, metrics)

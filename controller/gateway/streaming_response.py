@@ -1,8 +1,8 @@
-"""An answer as HTTP: whole as JSON, or as server-sent events while it comes.
+"""The HTTP response with an answer: one JSON body, or server-sent events.
 
-Whoever hangs up ends the request, streaming or not. The status is decided when the first
-output comes, or when a caller would otherwise hear nothing for too long. A stream that ends
-badly says so in an event and then breaks off: it never looks whole.
+A caller that disconnects cancels its request, streaming or not. The status of a stream is sent
+with its first event: at the first output, or at the first keep-alive. A stream that fails sends
+an error event and then closes the connection without the end of the body: it never looks complete.
 """
 
 import asyncio
@@ -22,8 +22,9 @@ from shared.client import Completion
 from shared.errors import ClusterError
 from shared.messages.stream import ChoiceOutput, Usage
 
-_LOOKS = 4
-"""So often within its time a silent stream is looked at: it stays silent for a quarter longer."""
+_CHECKS_PER_KEEP_ALIVE = 4
+"""How often a silent stream is checked within `keep_alive_s`, so a keep-alive is at most a quarter
+of it late."""
 _EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -32,33 +33,33 @@ _EVENT_HEADERS = [
 
 
 class ResponseFormat(Protocol):
-    """How an API writes a whole answer."""
+    """How an API represents a complete answer."""
 
     async def whole(self, completion: Completion) -> dict[str, Any]:
-        """The body. It may be stored before."""
+        """Return the body. Responses are stored before this returns."""
 
 
 class EventStreamFormat(ResponseFormat, Protocol):
-    """How an API writes an answer, whole or while it comes."""
+    """How an API represents an answer, complete or streamed."""
 
     def opening(self, usage: Usage | None) -> bytes:
-        """The events before the first output; `usage` as far as it is known."""
+        """Return the events before the first output; `usage` as far as it is known."""
 
     def events(self, outputs: Sequence[ChoiceOutput]) -> bytes:
-        """The events of what is new."""
+        """Return the events of new outputs."""
 
     def keep_alive(self) -> bytes:
-        """What is sent while a stream that has begun is silent."""
+        """Return what is sent while a stream that has begun is silent."""
 
     async def closing(self, usage: Usage) -> bytes:
-        """The events after the last output. The answer may be stored before."""
+        """Return the events after the last output. Responses are stored before this returns."""
 
     def failure(self, error: ClusterError) -> bytes:
-        """The event with which a stream ends badly."""
+        """Return the last event of a stream that failed."""
 
 
 class StalledReader(ClusterError):
-    """The caller has stopped to take what is sent; nothing more can be said to it."""
+    """The caller has stopped reading; no error can be sent to it."""
 
     code = "slow_consumer"
 
@@ -67,17 +68,18 @@ class StreamingAnswer:
     """An ASGI response.
 
     Args:
-        events: how it is written while it comes; None to send it whole.
-        keep_alive_s: after so long without a word a comment is sent.
-        send_timeout_s: how long a caller may read nothing.
+        response_format: the format of a complete answer.
+        events: the format of a stream; None to send a complete answer.
+        keep_alive_s: a silent stream sends a comment after this time.
+        send_timeout_s: maximum time that a caller may read nothing.
     """
 
     def __init__(
         self,
         inference: InferenceService,
         key: ApiKey,
-        question: InferenceCall,
-        form: ResponseFormat,
+        call: InferenceCall,
+        response_format: ResponseFormat,
         dialect: ApiDialect,
         *,
         events: EventStreamFormat | None,
@@ -86,8 +88,8 @@ class StreamingAnswer:
     ) -> None:
         self._inference = inference
         self._key = key
-        self._question = question
-        self._form = form
+        self._call = call
+        self._response_format = response_format
         self._dialect = dialect
         self._events = events
         self._keep_alive_s = keep_alive_s
@@ -95,76 +97,76 @@ class StreamingAnswer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = Writer(send, scope["state"]["connection"], self._send_timeout_s)
-        streaming_answer = asyncio.create_task(self._answer(writer))
-        watching = asyncio.create_task(_until_gone(receive))
+        answer_task = asyncio.create_task(self._answer(writer))
+        disconnect_task = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            await asyncio.wait((streaming_answer, watching), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answer_task, disconnect_task), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await _end(streaming_answer, watching)
-            await self._break_off(writer, ShuttingDown())
+            await _cancel(answer_task, disconnect_task)
+            await self._send_failure(writer, ShuttingDown())
             raise
-        await _end(streaming_answer, watching)
-        if not streaming_answer.cancelled() and (error := streaming_answer.exception()) is not None:
+        await _cancel(answer_task, disconnect_task)
+        if not answer_task.cancelled() and (error := answer_task.exception()) is not None:
             raise error
 
     async def _answer(self, writer: "Writer") -> None:
         try:
-            async with self._inference.active(self._key, self._question) as active:
+            async with self._inference.active(self._key, self._call) as active:
                 if self._events is not None:
                     await self._stream(writer, active, self._events)
                 else:
-                    body = orjson.dumps(await self._form.whole(await active.collect()))
-                    await writer.respond(200, body, {})
+                    body = await self._response_format.whole(await active.collect())
+                    await writer.respond(200, orjson.dumps(body), {})
         except StalledReader:
             writer.abort()
         except ClusterError as error:
             if writer.started:
-                await self._break_off(writer, error)
+                await self._send_failure(writer, error)
             else:
-                refusal = self._dialect.refusal(error, self._question.request_id)
-                await writer.respond(refusal.status, orjson.dumps(refusal.body), refusal.headers)
+                response = self._dialect.http_error(error, self._call.request_id)
+                await writer.respond(response.status, orjson.dumps(response.body), response.headers)
 
-    async def _break_off(self, writer: "Writer", error: ClusterError) -> None:
-        """Say in a stream that has begun why it ends here."""
+    async def _send_failure(self, writer: "Writer", error: ClusterError) -> None:
+        """Send the error in a stream that has begun."""
         if writer.started and self._events is not None:
             with contextlib.suppress(StalledReader):
                 await writer.write(self._events.failure(error))
 
     async def _stream(
-        self, writer: "Writer", active: ActiveCompletion, form: EventStreamFormat
+        self, writer: "Writer", active: ActiveCompletion, events: EventStreamFormat
     ) -> None:
         opened = False
-        failed: list[ChoiceOutput] = []  # while all choices may: then it is no stream
-        looks_every_s = self._keep_alive_s / _LOOKS
-        async for outputs in active.updates(at_least_every_s=looks_every_s):
+        failed: list[ChoiceOutput] = []  # held back: if all choices fail, the response is an error
+        check_every_s = self._keep_alive_s / _CHECKS_PER_KEEP_ALIVE
+        async for outputs in active.updates(at_least_every_s=check_every_s):
             if not opened and all(output.error is not None for output in outputs):
                 failed += outputs
                 outputs = []
             if outputs:
-                data = b"" if opened else form.opening(active.stream.usage)
+                data = b"" if opened else events.opening(active.stream.usage)
                 opened = True
-                await writer.write(data + form.events([*failed, *outputs]))
+                await writer.write(data + events.events([*failed, *outputs]))
                 failed = []
-            elif writer.silent_s >= self._keep_alive_s:
+            elif writer.idle_s >= self._keep_alive_s:
                 comment = f": {_state(active)}\n\n".encode()
-                await writer.write(comment + form.keep_alive() if opened else comment)
+                await writer.write(comment + events.keep_alive() if opened else comment)
         if not opened:
-            await writer.write(form.opening(active.usage))
+            await writer.write(events.opening(active.usage))
         if failed:
-            await writer.write(form.events(failed))
-        await writer.write(await form.closing(active.usage))
+            await writer.write(events.events(failed))
+        await writer.write(await events.closing(active.usage))
         await writer.finish()
 
 
 class Connection(Protocol):
-    """What is underneath."""
+    """The connection of a response."""
 
     @property
     def blocked(self) -> bool:
-        """Whether sending waits for the caller to read."""
+        """Whether writes wait until the caller has read more."""
 
     def abort(self) -> None:
-        """Close now; what was not sent yet is lost."""
+        """Close the connection now and drop what has not been sent."""
 
 
 class Writer:
@@ -178,55 +180,55 @@ class Writer:
         self.started = False
 
     @property
-    def silent_s(self) -> float:
+    def idle_s(self) -> float:
         return time.monotonic() - self._wrote_at
 
     def abort(self) -> None:
-        """Drop the connection with all that was not sent yet."""
+        """Close the connection now and drop what has not been sent."""
         self._connection.abort()
 
     async def respond(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        """A whole response."""
+        """Send a complete response."""
         self.started = True
         raw = json_headers(body, headers)
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
-        await self._pass({"type": "http.response.body", "body": body})
+        await self._send_in_time({"type": "http.response.body", "body": body})
 
     async def write(self, data: bytes) -> None:
-        """One or more events.
+        """Send one or more events.
 
         Raises:
-            StalledReader: for too long.
+            StalledReader: the caller read nothing for too long.
         """
         if not self.started:
             self.started = True
             start = {"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS}
             await self._send(start)
-        await self._pass({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send_in_time({"type": "http.response.body", "body": data, "more_body": True})
         self._wrote_at = time.monotonic()
 
     async def finish(self) -> None:
-        """The good end; without it the connection breaks off."""
-        await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
+        """End the body of a stream that succeeded."""
+        await self._send_in_time({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pass(self, message: dict[str, Any]) -> None:
-        if not self._connection.blocked:  # nearly always, and a time limit costs more than to send
+    async def _send_in_time(self, message: dict[str, Any]) -> None:
+        if not self._connection.blocked:  # nearly always; a timeout costs more than the send
             await self._send(message)
             return
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send(message)
         except TimeoutError:
-            raise StalledReader(f"nothing was read for {self._timeout_s:g} s") from None
+            raise StalledReader(f"the caller read nothing for {self._timeout_s:g} s") from None
 
 
-async def _end(*tasks: "asyncio.Task[None]") -> None:
+async def _cancel(*tasks: "asyncio.Task[None]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
 
 
-async def _until_gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

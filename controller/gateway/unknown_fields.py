@@ -1,5 +1,5 @@
-"""Fields that a request has and its shape does not know: OpenAI's and Anthropic's APIs get new ones
-with each release of their clients, and most only tune what those services do."""
+"""Unknown fields of requests: OpenAI's and Anthropic's clients send new fields with each release,
+most of which only tune the services of OpenAI and Anthropic."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,31 +10,31 @@ from pydantic import BaseModel
 from shared.codec import shortened
 
 HEADER = "x-ignored-fields"
-_MOST_BYTES = 1024
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_$@:*.-]")
+_MAX_BYTES = 1024
+_UNSAFE = re.compile(r"[^A-Za-z0-9_$@:*.-]")
 
 
-def take_unknown_fields(request: BaseModel) -> list[str]:
-    """Remove them at every depth; returns their paths, sorted, with `*` for a place in a list.
+def remove_unknown_fields(request: BaseModel) -> list[str]:
+    """Remove unknown fields at every depth; return their sorted paths, with `*` for a list index.
 
     Args:
-        request: validated with `extra="allow"`. It is changed.
+        request: validated with `extra="allow"`; is mutated.
     """
-    return sorted({".".join(path) for path in _taken(request, ())})
+    return sorted({".".join(path) for path in _removed(request, ())})
 
 
 def header_value(paths: Sequence[str]) -> str:
-    """As many of the paths as a header may hold; the names in them are a client's own."""
+    """Return a header value with as many paths as fit; clients choose the names in the paths."""
     value = ""
-    for path in map(_plain, paths):
+    for path in map(_sanitized, paths):
         longer = f"{value}, {path}" if value else path
-        if len(longer) > _MOST_BYTES - len(", ..."):
+        if len(longer) > _MAX_BYTES - len(", ..."):
             return f"{value}, ..."
         value = longer
     return value
 
 
-def _taken(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _removed(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     match value:
         case BaseModel():
             unknown = value.__pydantic_extra__
@@ -42,12 +42,12 @@ def _taken(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
                 yield from ((*path, shortened(name)) for name in unknown)
                 unknown.clear()
             for name in value.model_fields_set:
-                yield from _taken(getattr(value, name, None), (*path, name))
+                yield from _removed(getattr(value, name, None), (*path, name))
         case list():
-            for each in value:
-                if isinstance(each, BaseModel):
-                    yield from _taken(each, (*path, "*"))
+            for element in value:
+                if isinstance(element, BaseModel):
+                    yield from _removed(element, (*path, "*"))
 
 
-def _plain(path: str) -> str:
-    return _NOT_PLAIN.sub("?", path)
+def _sanitized(path: str) -> str:
+    return _UNSAFE.sub("?", path)

@@ -19,7 +19,6 @@ from shared.cli.local.kept import (
     DEFAULT_PORT,
     cluster_folder,
     is_loopback,
-    is_surely_loopback,
     needed_token,
 )
 from shared.cli.local.model import fetch_demo_model, model_flags
@@ -35,6 +34,7 @@ from shared.cli.options import (
 from shared.cli.progress import WarmUpDisplay
 from shared.client import connect
 from shared.errors import SettingsError
+from shared.loopback import is_surely_loopback
 from shared.service import StopRequest, run_service
 from shared.settings import ClusterSettings
 

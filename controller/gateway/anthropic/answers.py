@@ -1,4 +1,4 @@
-"""Answers in Anthropic's shape: a message, whole or as its sequence of events."""
+"""Answers of Anthropic's Messages API, complete or as a sequence of events."""
 
 import base64
 import hashlib
@@ -13,13 +13,13 @@ from shared.errors import ClusterError
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage, plain_calls
 
-_NOTHING = Usage(0, 0, 0)
-_EMPTY = {"type": "text", "text": ""}
-"""What stands where a model said nothing: clients look for a block."""
+_NO_USAGE = Usage(0, 0, 0)
+_EMPTY_BLOCK = {"type": "text", "text": ""}
+"""The content of an empty answer: clients expect at least one block."""
 
 
 class MessageFormat:
-    """`message`, and `message_start` ... `message_stop`."""
+    """Objects of the type `message`, and the events `message_start` ... `message_stop`."""
 
     def __init__(self, request_id: RequestId, model: str) -> None:
         self._id = f"msg_{request_id.removeprefix('req-')}"
@@ -30,20 +30,20 @@ class MessageFormat:
 
     async def whole(self, completion: Completion) -> dict[str, Any]:
         (output,) = completion.choices
-        content = list(_blocks(output)) or [_EMPTY]
+        content = list(_blocks(output)) or [_EMPTY_BLOCK]
         return self._message(content, completion.usage) | _stop(output)
 
     def opening(self, usage: Usage | None) -> bytes:
-        begun = usage or _NOTHING
-        start = Usage(begun.prompt_tokens, begun.cached_tokens, 0)
-        return _event("message_start", message=self._message([], start)) + self.keep_alive()
+        known = usage or _NO_USAGE
+        prompt_usage = Usage(known.prompt_tokens, known.cached_tokens, 0)
+        return _event("message_start", message=self._message([], prompt_usage)) + self.keep_alive()
 
     def keep_alive(self) -> bytes:
         return _event("ping")
 
     def events(self, outputs: Sequence[ChoiceOutput]) -> bytes:
         self._last = outputs[-1]
-        return b"".join(map(self._blocks.of, outputs))
+        return b"".join(map(self._blocks.events, outputs))
 
     async def closing(self, usage: Usage) -> bytes:
         stop = _stop(self._last) if self._last is not None else {"stop_reason": "end_turn"}
@@ -70,25 +70,25 @@ class MessageFormat:
 
 
 class TokenCountFormat:
-    """`message_tokens_count`."""
+    """Objects of the type `message_tokens_count`."""
 
     async def whole(self, completion: Completion) -> dict[str, Any]:
         return {"input_tokens": completion.usage.prompt_tokens}
 
 
 class _BlockEvents:
-    """The events of an answer's blocks: each begins when the one before has ended."""
+    """Makes the events of an answer's blocks: a block begins when the previous one has ended."""
 
     def __init__(self) -> None:
         self._index = -1
         self._open: str | None = None
-        self._thought = hashlib.sha256()
+        self._reasoning_hash = hashlib.sha256()
 
-    def of(self, output: ChoiceOutput) -> bytes:
-        """What is new."""
+    def events(self, output: ChoiceOutput) -> bytes:
+        """Return the events of a new output."""
         events = b""
         if output.reasoning:
-            self._thought.update(output.reasoning.encode())
+            self._reasoning_hash.update(output.reasoning.encode())
             events += self._begin("thinking", thinking="", signature="")
             events += self._delta("thinking_delta", thinking=output.reasoning)
         if output.text:
@@ -105,7 +105,7 @@ class _BlockEvents:
         return events
 
     def end(self) -> bytes:
-        """After the last output."""
+        """Return the events after the last output."""
         return (self._begin("text", text="") if self._index < 0 else b"") + self._end_block()
 
     def _begin(self, kind: str, **fields: Any) -> bytes:
@@ -126,15 +126,16 @@ class _BlockEvents:
             return b""
         events = b""
         if self._open == "thinking":
-            events = self._delta("signature_delta", signature=_written(self._thought.digest()))
-            self._thought = hashlib.sha256()
+            signature = _signature(self._reasoning_hash.digest())
+            events = self._delta("signature_delta", signature=signature)
+            self._reasoning_hash = hashlib.sha256()
         self._open = None
         return events + _event("content_block_stop", index=self._index)
 
 
 def _blocks(output: ChoiceOutput) -> Iterator[dict[str, Any]]:
     if output.reasoning:
-        signature = _written(hashlib.sha256(output.reasoning.encode()).digest())
+        signature = _signature(hashlib.sha256(output.reasoning.encode()).digest())
         yield {"type": "thinking", "thinking": output.reasoning, "signature": signature}
     if output.text:
         yield {"type": "text", "text": output.text}
@@ -144,18 +145,18 @@ def _blocks(output: ChoiceOutput) -> Iterator[dict[str, Any]]:
         yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
 
 
-def _written(digest: bytes) -> str:
-    """A signature of what was thought. Nobody asks for it here; clients send it back."""
+def _signature(digest: bytes) -> str:
+    """Return the signature of a thinking block, which clients send back and the gateway ignores."""
     return base64.b64encode(digest).decode()
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Of a call; none where it was cut off."""
+    """Return the arguments of a call; none if they are truncated."""
     try:
-        found = orjson.loads(text or "{}")
+        arguments = orjson.loads(text or "{}")
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def _stop(output: ChoiceOutput) -> dict[str, str | None]:
@@ -168,7 +169,7 @@ def _stop(output: ChoiceOutput) -> dict[str, str | None]:
 
 
 def _usage(usage: Usage) -> dict[str, int]:
-    """Input tokens are those that were not read from the cache."""
+    """Return the usage; `input_tokens` are those that were not read from the cache."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,

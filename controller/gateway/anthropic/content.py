@@ -1,4 +1,4 @@
-"""Blocks of content as Anthropic's clients send them, and what they mean to the cluster."""
+"""Content blocks of Anthropic's messages, and their conversion to the cluster's messages."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from shared.messages.conversation import MAX_CALLS
 CacheControl = dict[str, Any]
 _BETWEEN_BLOCKS = "\n\n"
 _CallId = Annotated[str, Field(min_length=1, max_length=256)]
-_OtherKind = Literal[
+_OtherType = Literal[
     "image", "document", "search_result", "server_tool_use", "web_search_tool_result",
     "web_fetch_tool_result", "code_execution_tool_result", "bash_code_execution_tool_result",
     "text_editor_code_execution_tool_result", "mcp_tool_use", "mcp_tool_result",
@@ -28,15 +28,15 @@ class TextBlock(ExternalModel):
 
 
 class OtherBlock(ExternalModel):
-    """Kinds that are known and not served."""
+    """A block of a known type that is not supported."""
 
     model_config = ConfigDict(extra="allow")
 
-    type: _OtherKind
+    type: _OtherType
 
 
 class ThinkingBlock(ExternalModel):
-    """What a model thought, as it was answered; the signature is not looked at."""
+    """Reasoning that clients send back; the signature is not checked."""
 
     type: Literal["thinking"]
     thinking: str
@@ -45,7 +45,7 @@ class ThinkingBlock(ExternalModel):
 
 
 class RedactedThinkingBlock(ExternalModel):
-    """What another service kept to itself: nothing can be made of it."""
+    """Encrypted reasoning of Anthropic's service, which is dropped."""
 
     type: Literal["redacted_thinking"]
     data: str
@@ -61,7 +61,7 @@ class ToolUseBlock(ExternalModel):
 
     @property
     def call(self) -> dict[str, Any]:
-        """As the cluster's message has it."""
+        """The call in the format of the cluster's messages."""
         function = {"name": self.name, "arguments": orjson.dumps(self.input).decode()}
         return {"id": self.id, "type": "function", "function": function}
 
@@ -75,7 +75,7 @@ class ToolResultBlock(ExternalModel):
 
     @property
     def message(self) -> dict[str, Any]:
-        """As the cluster has it."""
+        """The result as a message of the cluster."""
         text = text_of(self.content or "")
         if self.is_error and not text.lower().startswith("error"):
             text = f"Error: {text}"
@@ -96,7 +96,7 @@ _Blocks = Annotated[
 
 
 class Turn(ExternalModel):
-    """One message."""
+    """A message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | _Blocks
@@ -110,48 +110,49 @@ class Turn(ExternalModel):
         return any(isinstance(block, ToolUseBlock) for block in self._blocks)
 
     def unsupported(self) -> Iterator[str]:
-        """The paths of what is not served."""
-        for position, block in enumerate(self._blocks):
+        """Yield the paths of unsupported blocks."""
+        for index, block in enumerate(self._blocks):
             if isinstance(block, OtherBlock):
-                yield f"content.{position}.type"
+                yield f"content.{index}.type"
             elif isinstance(block, ToolResultBlock) and isinstance(block.content, list):
-                for place, inner in enumerate(block.content):
+                for inner_index, inner in enumerate(block.content):
                     if isinstance(inner, OtherBlock):
-                        yield f"content.{position}.content.{place}.type"
+                        yield f"content.{index}.content.{inner_index}.type"
 
     def messages(self) -> list[dict[str, Any]]:
-        """As the cluster's messages: each result of a call is one."""
+        """Return the messages of the cluster; each result of a call is a message of its own."""
         if self.role == "assistant":
-            return [self._answer()]
+            return [self._assistant_message()]
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
-        found: list[dict[str, Any]] = []
-        texts: list[str] = []
+        messages: list[dict[str, Any]] = []
+        pending: list[str] = []
         for block in self.content:
             if isinstance(block, TextBlock):
-                texts.append(block.text)
+                pending.append(block.text)
             elif isinstance(block, ToolResultBlock):
-                found += self._said(texts)
-                texts = []
-                found.append(block.message)
-        return found + self._said(texts, needed=not found)
+                messages += self._text_message(pending)
+                pending = []
+                messages.append(block.message)
+        return messages + self._text_message(pending, allow_empty=not messages)
 
-    def _said(self, texts: list[str], *, needed: bool = False) -> list[dict[str, Any]]:
-        if not texts and not needed:
+    def _text_message(self, parts: list[str], *, allow_empty: bool = False) -> list[dict[str, Any]]:
+        """Return one message, or none without parts unless `allow_empty`."""
+        if not parts and not allow_empty:
             return []
-        return [{"role": self.role, "content": _BETWEEN_BLOCKS.join(texts)}]
+        return [{"role": self.role, "content": _BETWEEN_BLOCKS.join(parts)}]
 
-    def _answer(self) -> dict[str, Any]:
-        texts = [block.text for block in self._blocks if isinstance(block, TextBlock)]
-        said = self.content if isinstance(self.content, str) else "".join(texts)
-        answer: dict[str, Any] = {"role": "assistant", "content": said}
-        thought = [block.thinking for block in self._blocks if isinstance(block, ThinkingBlock)]
-        if thought:
-            answer["reasoning"] = "".join(thought)
+    def _assistant_message(self) -> dict[str, Any]:
+        parts = [block.text for block in self._blocks if isinstance(block, TextBlock)]
+        content = self.content if isinstance(self.content, str) else "".join(parts)
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        reasoning = [block.thinking for block in self._blocks if isinstance(block, ThinkingBlock)]
+        if reasoning:
+            message["reasoning"] = "".join(reasoning)
         calls = [block.call for block in self._blocks if isinstance(block, ToolUseBlock)]
         if calls:
-            answer["tool_calls"] = calls
-        return answer
+            message["tool_calls"] = calls
+        return message
 
     @property
     def _blocks(self) -> Sequence[ExternalModel]:
@@ -159,7 +160,7 @@ class Turn(ExternalModel):
 
 
 def text_of(content: str | Sequence[ExternalModel]) -> str:
-    """The text of a turn, a system prompt, or a result."""
+    """Return the text of a message, a system prompt, or a tool result."""
     if isinstance(content, str):
         return content
     return _BETWEEN_BLOCKS.join(block.text for block in content if isinstance(block, TextBlock))

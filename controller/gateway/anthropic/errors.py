@@ -1,4 +1,4 @@
-"""Errors in Anthropic's shape."""
+"""Errors in the format of Anthropic's API."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,11 +19,11 @@ _TYPES: Mapping[int, str] = {
 }
 
 _NO_THREADS = {"error_code": "thread_unsupported_request"}
-"""By this the official clients know to send the whole conversation each time."""
+"""After this error the official clients send the whole conversation each time."""
 
 
 class AnthropicDialect:
-    def refusal(self, error: ClusterError, request_id: str) -> HttpError:
+    def http_error(self, error: ClusterError, request_id: str) -> HttpError:
         return HttpError(_status(error), error_body(error, request_id), retry_headers(error))
 
 
@@ -34,8 +34,8 @@ def _status(error: ClusterError) -> int:
 def error_body(error: ClusterError, request_id: str) -> dict[str, Any]:
     status = _status(error)
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    words = "prompt is too long: " if prompt_is_too_long(error) else ""
-    told: dict[str, Any] = {"type": kind, "message": words + error.message}
+    prefix = "prompt is too long: " if prompt_is_too_long(error) else ""
+    fields: dict[str, Any] = {"type": kind, "message": prefix + error.message}
     if error.code == "not_supported" and error.param == "thread":
-        told["details"] = _NO_THREADS
-    return {"type": "error", "error": told, "request_id": request_id}
+        fields["details"] = _NO_THREADS
+    return {"type": "error", "error": fields, "request_id": request_id}

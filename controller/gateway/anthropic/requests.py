@@ -1,4 +1,4 @@
-"""What Anthropic's clients send, and what it means to the cluster."""
+"""Requests of Anthropic's Messages API, and their conversion to cluster requests."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -24,8 +24,8 @@ from shared.messages.request_parsing import refuse_asked
 from shared.messages.schemas import check_schema
 
 _BILLING = "x-anthropic-billing-header:"
-"""A line of Claude Code's system prompt that changes with every request: what is behind it would
-never be found in the cache."""
+"""The start of a line of Claude Code's system prompt that changes with every request: a prompt with
+this line would never be found in the prefix cache."""
 
 
 class Metadata(ExternalModel):
@@ -55,7 +55,7 @@ class OutputConfig(ExternalModel):
 
 
 class _Conversation(ExternalModel):
-    """What is read, whether it is answered or only counted."""
+    """Fields of requests for an answer and for a token count."""
 
     model: ModelName = Field(description="A model, a skill or an alias.", examples=["chat"])
     messages: Annotated[
@@ -67,31 +67,31 @@ class _Conversation(ExternalModel):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    output_format: OutputFormat | None = Field(None, description="As older clients have it.")
+    output_format: OutputFormat | None = Field(None, description="As older clients send it.")
 
-    # Not served.
+    # Not supported.
     mcp_servers: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     compaction: dict[str, Any] | None = None
     thread: dict[str, Any] | None = None
 
-    # Of Anthropic's own service.
+    # For Anthropic's own service; ignored.
     cache_control: dict[str, Any] | None = None
     context_management: dict[str, Any] | None = None
 
-    # The cluster's own.
+    # Extensions of the cluster.
     priority: PriorityName | None = None
     session_id: Annotated[str, Field(max_length=1024)] | None = None
     timeout_ms: TimeoutMs | None = None
 
     @model_validator(mode="after")
-    def _can_go_on(self) -> Self:
+    def _last_calls_have_results(self) -> Self:
         if self.messages[-1].role == "assistant" and self.messages[-1].has_calls:
-            raise ValueError("messages: the last one has calls, of which the results are missing")
+            raise ValueError("messages: the last message has calls, but the results are missing")
         return self
 
     @property
-    def left_out(self) -> list[str]:
-        """The paths of tools that nobody here can run, which the model is not told of."""
+    def ignored_tools(self) -> list[str]:
+        """The paths of tools that only Anthropic's service runs. The model does not get them."""
         return [
             f"tools.{tool.name or tool.type}"
             for tool in self.tools or ()
@@ -99,20 +99,20 @@ class _Conversation(ExternalModel):
         ]
 
     def refuse_unsupported(self) -> None:
-        """Raises RequestError for what is not served."""
-        asked = {
+        """Raise RequestError if the request uses an unsupported feature."""
+        unsupported = {
             "mcp_servers": bool(self.mcp_servers),
             "compaction": self.compaction is not None,
             "thread": self.thread is not None,
         }
         for index, turn in enumerate(self.messages):
-            asked |= {f"messages.{index}.{path}": True for path in turn.unsupported()}
-        refuse_asked(asked)
+            unsupported |= {f"messages.{index}.{path}": True for path in turn.unsupported()}
+        refuse_asked(unsupported)
 
     def fields(self) -> dict[str, Any]:
-        """As the cluster's request says it."""
+        """Return the fields of the cluster's request."""
         fields: dict[str, Any] = {"messages": self._messages(), **self._thinking_fields()}
-        tools = [each.tool for each in self.tools or () if isinstance(each, ClientTool)]
+        tools = [tool.tool for tool in self.tools or () if isinstance(tool, ClientTool)]
         if tools:
             fields["tools"] = tools
         if self.tool_choice is not None and (tools or self.tool_choice.type in ("any", "tool")):
@@ -129,10 +129,10 @@ class _Conversation(ExternalModel):
 
     @property
     def system_text(self) -> str:
-        """Without what only Anthropic's service reads."""
+        """The system prompt, without the line that only Anthropic's service reads."""
         if isinstance(self.system, list):
-            kept = [block for block in self.system if not block.text.startswith(_BILLING)]
-            return text_of(kept)
+            blocks = [block for block in self.system if not block.text.startswith(_BILLING)]
+            return text_of(blocks)
         lines = (self.system or "").split("\n")
         return "\n".join(line for line in lines if not line.startswith(_BILLING))
 
@@ -142,7 +142,7 @@ class _Conversation(ExternalModel):
         return [{"role": "system", "content": system}, *turns] if system else turns
 
     def _thinking_fields(self) -> dict[str, Any]:
-        """A model thinks only where that is asked for."""
+        """Return the fields that control reasoning, which is off unless `thinking` turns it on."""
         if self.thinking is None or self.thinking.type == "disabled":
             return {"reasoning_effort": "none"}
         effort = self.output_config.effort if self.output_config is not None else None
@@ -156,7 +156,7 @@ class CountTokensRequest(_Conversation):
     """`POST /v1/messages/count_tokens`."""
 
     def fields(self) -> dict[str, Any]:
-        """As the cluster's request says it."""
+        """Return the fields of the cluster's request."""
         return super().fields() | {"count_only": True}
 
     @property
@@ -175,7 +175,7 @@ class MessagesRequest(_Conversation):
     stream: bool | None = None
     metadata: Metadata | None = None
 
-    # Of Anthropic's own service.
+    # For Anthropic's own service; ignored.
     container: Any = None
     diagnostics: Any = None
     inference_geo: str | None = None
@@ -187,7 +187,7 @@ class MessagesRequest(_Conversation):
         return bool(self.stream)
 
     def fields(self) -> dict[str, Any]:
-        """As the cluster's request says it."""
+        """Return the fields of the cluster's request."""
         fields = super().fields() | {"max_tokens": self.max_tokens}
         for name in ("temperature", "top_p", "top_k"):
             if (value := getattr(self, name)) is not None:
@@ -198,7 +198,7 @@ class MessagesRequest(_Conversation):
 
     @property
     def affinity(self) -> str:
-        """What names the conversation: the caller's word, or how it began."""
+        """The affinity: the caller's user id, else a hash of how the conversation began."""
         if self.metadata is not None and self.metadata.user_id:
             return self.metadata.user_id
         return derived_affinity([("system", self.system_text), ("user", self.messages[0].text)])

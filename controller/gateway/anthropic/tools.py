@@ -1,4 +1,4 @@
-"""Tools as Anthropic's clients describe them."""
+"""Tool definitions of Anthropic's Messages API."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,11 +7,11 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from shared.external_model import ExternalModel
 from shared.messages.tools import MAX_TOOLS, ToolName
 
-_CLIENTS, _SERVERS = "", "of Anthropic's own"
+_CLIENT_TAG, _SERVER_TAG = "", "of Anthropic's own"
 
 
 class ClientTool(ExternalModel):
-    """One that the caller runs."""
+    """A tool that the caller runs."""
 
     name: ToolName
     input_schema: dict[str, Any]
@@ -22,7 +22,7 @@ class ClientTool(ExternalModel):
 
     @property
     def tool(self) -> dict[str, Any]:
-        """As the cluster has it."""
+        """The tool in the format of the cluster's request."""
         function: dict[str, Any] = {"name": self.name, "parameters": self.input_schema}
         if self.description is not None:
             function["description"] = self.description
@@ -32,7 +32,7 @@ class ClientTool(ExternalModel):
 
 
 class ServerTool(ExternalModel):
-    """One that Anthropic's service runs, or whose schema only its models know."""
+    """A tool that Anthropic's service runs, or whose schema only its models know."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -40,14 +40,14 @@ class ServerTool(ExternalModel):
     name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
 
 
-def _kind(tool: Any) -> str:
+def _tag(tool: Any) -> str:
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return _CLIENTS if kind in (None, "custom") else _SERVERS
+    return _CLIENT_TAG if kind in (None, "custom") else _SERVER_TAG
 
 
 Tool = Annotated[
-    Annotated[ClientTool, Tag(_CLIENTS)] | Annotated[ServerTool, Tag(_SERVERS)],
-    Discriminator(_kind),
+    Annotated[ClientTool, Tag(_CLIENT_TAG)] | Annotated[ServerTool, Tag(_SERVER_TAG)],
+    Discriminator(_tag),
 ]
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
@@ -58,7 +58,7 @@ class ToolChoice(ExternalModel):
     disable_parallel_tool_use: bool | None = None
 
     def fields(self) -> dict[str, Any]:
-        """As the cluster's request says it."""
+        """Return the fields of the cluster's request."""
         choice: Any = {"any": "required", "auto": "auto", "none": "none"}.get(self.type)
         if self.type == "tool":
             choice = {"type": "function", "function": {"name": self.name or ""}}

@@ -1,4 +1,4 @@
-"""What chat and plain completions have in common."""
+"""Parts of answers that Chat Completions and Completions share."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from shared.messages.stream import ChoiceOutput, Usage
 
 DONE = b"data: [DONE]\n\n"
 _FINISH_REASONS = {"cancelled": "stop"}
-"""Where OpenAI has no such word."""
+"""Replacements for finish reasons that OpenAI's API does not have."""
 
 
 def event(body: dict[str, Any]) -> bytes:
@@ -31,7 +31,7 @@ def finish_reason(output: ChoiceOutput) -> str | None:
 
 
 def token_entries(output: ChoiceOutput) -> list[dict[str, Any]]:
-    """The log-probabilities of the content's tokens."""
+    """Return the log-probabilities of the content's tokens."""
     return [
         _token(entry) | {"top_logprobs": [_token(other) for other in entry.get("top", [])]}
         for entry in output.logprobs or ()
@@ -45,7 +45,6 @@ def _token(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def token_bytes(entry: dict[str, Any]) -> bytes:
-    """What the token of an entry of log-probabilities is in UTF-8: it may be a part of a
-    character."""
-    known: list[int] | None = entry.get("bytes")
-    return bytes(known) if known is not None else entry["token"].encode()
+    """Return the UTF-8 bytes of an entry's token, which may be part of a character."""
+    utf8: list[int] | None = entry.get("bytes")
+    return bytes(utf8) if utf8 is not None else entry["token"].encode()

@@ -1,4 +1,4 @@
-"""Answers to conversations in OpenAI's shape, whole and in chunks."""
+"""Answers of OpenAI's Chat Completions, complete and in chunks."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from shared.messages.stream import ChoiceOutput, Usage, plain_calls
 
 
 class ChatFormat:
-    """`chat.completion` and its chunks."""
+    """Objects of the types `chat.completion` and `chat.completion.chunk`."""
 
     def __init__(
         self, request_id: RequestId, model: str, *, choices: int, include_usage: bool
@@ -95,7 +95,7 @@ class ChatFormat:
 
 
 def _message(output: ChoiceOutput) -> dict[str, Any]:
-    """A whole answer; what the model did not do has no field."""
+    """Return the message of a complete answer, without fields for absent reasoning and calls."""
     calls = plain_calls(output.tool_calls or ())
     content = None if calls and not output.text else output.text
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
@@ -107,8 +107,8 @@ def _message(output: ChoiceOutput) -> dict[str, Any]:
 
 
 def _deltas(output: ChoiceOutput) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """What is new, each with its log-probabilities. One delta has one channel, or one piece of a
-    call: not every client looks for more."""
+    """Yield deltas with their log-probabilities. Each has one channel or one piece of a call, since
+    some clients read only one field of a delta."""
     if output.reasoning:
         yield {"reasoning_content": output.reasoning}, None
     logprobs = _logprobs(output)
@@ -119,6 +119,6 @@ def _deltas(output: ChoiceOutput) -> Iterator[tuple[dict[str, Any], dict[str, An
 
 
 def _logprobs(output: ChoiceOutput) -> dict[str, Any] | None:
-    """Those of the content alone."""
+    """Return the log-probabilities of the content only."""
     content = token_entries(output)
     return {"content": content, "refusal": None} if content else None

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape."""
+"""Errors in the format of OpenAI's APIs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _CODES: Mapping[str, str] = {
     "unknown_model": "model_not_found",
     "unknown_skill": "model_not_found",
 }
-"""Where OpenAI has a code that clients know; else the cluster's own."""
+"""OpenAI's codes, which clients know; other errors keep the cluster's code."""
 
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -21,7 +21,7 @@ _TYPES: Mapping[int, str] = {
 
 
 class OpenAiDialect:
-    def refusal(self, error: ClusterError, request_id: str) -> HttpError:
+    def http_error(self, error: ClusterError, request_id: str) -> HttpError:
         return HttpError(_status(error), error_body(error), retry_headers(error))
 
 
@@ -39,17 +39,18 @@ def error_body(error: ClusterError) -> dict[str, Any]:
 
 
 def _status(error: ClusterError) -> int:
-    return 400 if _nothing_before(error) else status_of(error)
+    return 400 if _previous_response_missing(error) else status_of(error)
 
 
 def _code(error: ClusterError) -> str:
-    if _nothing_before(error):
+    if _previous_response_missing(error):
         return "previous_response_not_found"
     return _CODES.get(error.code, error.code)
 
 
-def _nothing_before(error: ClusterError) -> bool:
-    """Whether there is no response to go on from. By this code clients know to send all."""
+def _previous_response_missing(error: ClusterError) -> bool:
+    """Whether `previous_response_id` was not found. After this error clients send the whole
+    conversation."""
     return error.code == "not_found" and error.param == "previous_response_id"
 
 

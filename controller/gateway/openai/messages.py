@@ -1,4 +1,4 @@
-"""Messages as OpenAI's clients send them, and what they mean to the cluster."""
+"""Messages of OpenAI's Chat Completions, and their conversion to the cluster's messages."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -11,16 +11,16 @@ from shared.messages.tools import CalledFunction, ToolCall
 Short = Annotated[str, Field(max_length=1024)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
-_SAME = {"role", "name", "tool_calls", "tool_call_id"}
-"""What the cluster's messages call the same."""
+_SHARED_FIELDS = {"role", "name", "tool_calls", "tool_call_id"}
+"""Fields that the cluster's messages have under the same name."""
 
 
-_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
+_REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning")
 
 
 class Part(ExternalModel):
-    """One part of a message: text, or what was thought, as some clients keep it; other kinds are
-    not served yet."""
+    """One part of a message: text, or reasoning as some clients send it back. Other types are not
+    supported yet."""
 
     type: Literal["text", "refusal", "thinking", "redacted_thinking", "reasoning", "image_url",
                   "input_audio", "file"]  # fmt: skip
@@ -34,21 +34,21 @@ class Part(ExternalModel):
     @model_validator(mode="after")
     def _has_text(self) -> Self:
         if self.type == "text" and self.text is None:
-            raise ValueError("text: a part of type text needs it")
+            raise ValueError("text: required in a part of type text")
         return self
 
     @property
-    def said(self) -> str:
-        """Without what was thought."""
-        return "" if self.type in _THOUGHTS else self.text or ""
+    def content_text(self) -> str:
+        """The text, or "" for reasoning."""
+        return "" if self.type in _REASONING_TYPES else self.text or ""
 
     @property
-    def thought(self) -> str:
-        return self.thinking or self.text or "" if self.type in _THOUGHTS else ""
+    def reasoning_text(self) -> str:
+        return self.thinking or self.text or "" if self.type in _REASONING_TYPES else ""
 
 
 class ReasoningDetail(ExternalModel):
-    """A part of what was thought, as routers before several services have it."""
+    """A part of the reasoning, in the format of routers such as OpenRouter."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -57,13 +57,13 @@ class ReasoningDetail(ExternalModel):
 
 
 class ReturnedFunction(CalledFunction):
-    """With what OpenAI's client made of the arguments."""
+    """A called function, with the arguments that OpenAI's client parsed."""
 
     parsed_arguments: Any = Field(None, exclude=True)
 
 
 class ReturnedCall(ToolCall):
-    """A call as clients send it back; `index` is that of a stream's deltas."""
+    """A call that clients send back; `index` is the index in a stream's deltas."""
 
     function: ReturnedFunction
     index: int | None = Field(None, exclude=True)
@@ -73,9 +73,9 @@ _Calls = Annotated[list[ReturnedCall], Field(max_length=MAX_CALLS, fail_fast=Tru
 
 
 class ChatMessage(ExternalModel):
-    """One turn, as clients send it, and as they send back what they were given: what the model
-    thought as `reasoning_content`, `reasoning`, `reasoning_details` or parts of the content, what
-    OpenAI's client made of the content as `parsed`."""
+    """A message, also one of the assistant that clients send back: with reasoning as
+    `reasoning_content`, `reasoning`, `reasoning_details` or parts of the content, and with the
+    content that OpenAI's client parsed as `parsed`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
@@ -94,32 +94,34 @@ class ChatMessage(ExternalModel):
     @property
     def text(self) -> str:
         if isinstance(self.content, list):
-            return "".join(part.said for part in self.content)
+            return "".join(part.content_text for part in self.content)
         return self.content or ""
 
     @property
-    def thought(self) -> str | None:
-        """From the first place that has it."""
-        for named in (self.reasoning, self.reasoning_content):
-            if named is not None:
-                return named
+    def reasoning_text(self) -> str | None:
+        """The reasoning, from the first field that has it."""
+        for field in (self.reasoning, self.reasoning_content):
+            if field is not None:
+                return field
         details = "".join(each.text or each.summary or "" for each in self.reasoning_details or ())
         parts = self.content if isinstance(self.content, list) else []
-        return details or "".join(part.thought for part in parts) or None
+        return details or "".join(part.reasoning_text for part in parts) or None
 
     def unsupported(self) -> dict[str, bool]:
-        """By field, whether it asks for what is not served."""
-        asked = {
+        """Return, by field, whether the message uses an unsupported feature."""
+        unsupported = {
             "role": self.role == "function",
             "function_call": bool(self.function_call),
             "audio": bool(self.audio),
         }
         if isinstance(self.content, list):
             for index, part in enumerate(self.content):
-                asked[f"content.{index}.type"] = part.type not in ("text", "refusal", *_THOUGHTS)
-        return asked
+                is_supported = part.type in ("text", "refusal", *_REASONING_TYPES)
+                unsupported[f"content.{index}.type"] = not is_supported
+        return unsupported
 
     def fields(self) -> dict[str, Any]:
-        """As the cluster's message says it."""
-        fields = self.model_dump(include=_SAME, exclude_none=True) | {"content": self.text}
-        return fields if self.thought is None else fields | {"reasoning": self.thought}
+        """Return the fields of the cluster's message."""
+        fields = self.model_dump(include=_SHARED_FIELDS, exclude_none=True) | {"content": self.text}
+        reasoning = self.reasoning_text
+        return fields if reasoning is None else fields | {"reasoning": reasoning}

@@ -1,7 +1,7 @@
-"""What OpenAI's clients send, and what it means to the cluster.
+"""Requests of OpenAI's Chat Completions and Completions, and their conversion to cluster requests.
 
-Fields that only steer OpenAI's own service are taken and do nothing; fields for what is not served
-are refused by name.
+Fields that only control OpenAI's own service are accepted and ignored. Fields for unsupported
+features are refused with their name.
 """
 
 from typing import Annotated, Any, Self
@@ -39,16 +39,16 @@ from shared.messages.request_parsing import refuse_asked
 from shared.messages.structured import ResponseFormat, StructuredOutputs
 from shared.messages.tools import Tools
 
-_SAME = {
+_SHARED_FIELDS = {
     "max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias",
     "stop", "n", "top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore_eos",
     "structured_outputs", "timeout_ms",
 }  # fmt: skip
-_SAME_OF_CHATS = {
+_SHARED_CHAT_FIELDS = {
     "tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort",
     "thinking_budget", "chat_template_kwargs",
 }  # fmt: skip
-"""What the cluster's request calls the same."""
+"""Fields that the cluster's request has under the same name."""
 
 
 _Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -59,8 +59,8 @@ class StreamOptions(ExternalModel):
     include_obfuscation: bool | None = None
 
 
-class _Common(ExternalModel):
-    """What both kinds of completions take."""
+class _CompletionFields(ExternalModel):
+    """Fields of both APIs."""
 
     model: ModelName | None = Field(
         None, description="A model, a skill or an alias.", examples=["chat"]
@@ -78,7 +78,7 @@ class _Common(ExternalModel):
     stream_options: StreamOptions | None = None
     user: Short | None = None
 
-    # The cluster's own.
+    # Extensions of the cluster.
     top_k: Annotated[TopK | None, NoneSentinel(-1)] = None
     min_p: Share | None = None
     repetition_penalty: RepetitionPenalty | None = None
@@ -94,23 +94,23 @@ class _Common(ExternalModel):
         return bool(self.stream)
 
     @property
-    def left_out(self) -> list[str]:
-        """What was known and not heeded, besides unknown fields."""
+    def ignored_tools(self) -> list[str]:
+        """Always empty: tools of unsupported types are refused, not ignored."""
         return []
 
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
-    def _same_fields(self, *more: str) -> dict[str, Any]:
-        """Those that the cluster calls the same."""
-        fields = self.model_dump(include={*_SAME, *more}, exclude_none=True)
+    def _shared_fields(self, *more: str) -> dict[str, Any]:
+        """Return the fields that the cluster's request has under the same name."""
+        fields = self.model_dump(include={*_SHARED_FIELDS, *more}, exclude_none=True)
         if self.seed is not None:
             fields["seed"] = self.seed & MAX_SEED
         return fields
 
 
-class ChatRequest(_Common, Tools):
+class ChatRequest(_CompletionFields, Tools):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[
@@ -124,23 +124,24 @@ class ChatRequest(_Common, Tools):
     response_format: ResponseFormat | None = None
     reasoning_effort: ReasoningEffort | None = None
 
-    # The cluster's own.
+    # Extensions of the cluster.
     thinking_budget: ThinkingBudget | None = None
     chat_template_kwargs: TemplateValues | None = None
     continue_final_message: bool | None = Field(
         None,
-        description="Go on with a last message of the assistant's instead of answering it. By "
-        "default where it has text and no calls, and nothing else is asked of the answer.",
+        description="Whether to continue the last message, one of the assistant, instead of "
+        "answering it. Default: if the message has text and no calls, and the request asks for no "
+        "reasoning, schema or call.",
     )
 
-    # Not served.
+    # Not supported.
     functions: Objects | None = None
     function_call: str | dict[str, Any] | None = None
     audio: dict[str, Any] | None = None
     modalities: list[str] | None = None
     web_search_options: dict[str, Any] | None = None
 
-    # Of OpenAI's own service.
+    # For OpenAI's own service; ignored.
     metadata: dict[str, Any] | None = None
     moderation: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
@@ -155,14 +156,14 @@ class ChatRequest(_Common, Tools):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs: it needs logprobs: true")
+            raise ValueError("top_logprobs: requires logprobs: true")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ValueError("max_completion_tokens: give it or max_tokens, not both")
+            raise ValueError("max_completion_tokens: cannot be combined with max_tokens")
         return self
 
     def refuse_unsupported(self) -> None:
-        """Raises RequestError for what is not served."""
-        asked = {
+        """Raise RequestError if the request uses an unsupported feature."""
+        unsupported = {
             "functions": bool(self.functions),
             "function_call": self.function_call not in (None, "none", "auto"),
             "audio": self.audio is not None,
@@ -170,13 +171,13 @@ class ChatRequest(_Common, Tools):
             "web_search_options": self.web_search_options is not None,
         }
         for index, message in enumerate(self.messages):
-            for name, is_asked in message.unsupported().items():
-                asked[f"messages.{index}.{name}"] = is_asked
-        refuse_asked(asked)
+            for name, is_unsupported in message.unsupported().items():
+                unsupported[f"messages.{index}.{name}"] = is_unsupported
+        refuse_asked(unsupported)
 
     def fields(self) -> dict[str, Any]:
-        """As the cluster's request says it."""
-        fields = self._same_fields(*_SAME_OF_CHATS)
+        """Return the fields of the cluster's request."""
+        fields = self._shared_fields(*_SHARED_CHAT_FIELDS)
         fields["max_tokens"] = self.max_completion_tokens or self.max_tokens or REST_OF_CONTEXT
         if self.logprobs:
             fields["logprobs"] = self.top_logprobs or 0
@@ -189,33 +190,33 @@ class ChatRequest(_Common, Tools):
     def _continues(self) -> bool:
         if self.continue_final_message is not None:
             return self.continue_final_message
-        is_bound = self.must_call or any(
-            each is not None and each.structure is not None
-            for each in (self.response_format, self.structured_outputs)
+        is_constrained = self.must_call or any(
+            constraint is not None and constraint.structure is not None
+            for constraint in (self.response_format, self.structured_outputs)
         )
         thinks = bool(self.thinking_budget) or self.reasoning_effort not in (None, "none")
-        problem = continuation_problem(self.messages[-1], bound=is_bound, thinks=thinks)
+        problem = continuation_problem(self.messages[-1], bound=is_constrained, thinks=thinks)
         return problem is None
 
     @property
     def affinity(self) -> str:
-        """What names the conversation: the caller's word, or how it began."""
+        """The affinity: the caller's cache key, else a hash of how the conversation began."""
         return self.prompt_cache_key or _beginning(self.messages)
 
 
-class CompletionRequest(_Common):
+class CompletionRequest(_CompletionFields):
     """`POST /v1/completions`."""
 
     prompt: Prompt = Field(examples=["The capital of France is"])
     logprobs: TopLogprobs | None = None
 
-    # Not served.
+    # Not supported.
     best_of: Choices | None = None
     echo: bool | None = None
     suffix: str | None = None
 
     def refuse_unsupported(self) -> None:
-        """Raises RequestError for what is not served."""
+        """Raise RequestError if the request uses an unsupported feature."""
         refuse_asked(
             {
                 "best_of": self.best_of not in (None, self.n or 1),
@@ -225,8 +226,8 @@ class CompletionRequest(_Common):
         )
 
     def fields(self) -> dict[str, Any]:
-        """As the cluster's request says it."""
-        fields = self._same_fields() | {"prompt": self.prompt}
+        """Return the fields of the cluster's request."""
+        fields = self._shared_fields() | {"prompt": self.prompt}
         if self.logprobs is not None:
             fields["logprobs"] = self.logprobs
         return fields
@@ -237,7 +238,7 @@ class CompletionRequest(_Common):
 
 
 def _beginning(messages: list[ChatMessage]) -> str:
-    """All up to the first turn of the user: later turns have the same."""
+    """Return an affinity from all messages up to the user's first, which later requests share."""
     beginning = []
     for message in messages:
         beginning.append((message.role, message.text))

@@ -1,4 +1,4 @@
-"""Answers to plain prompts in OpenAI's shape, whole and in chunks."""
+"""Answers of OpenAI's Completions, complete and in chunks."""
 
 import codecs
 import time
@@ -19,29 +19,29 @@ from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage
 
 
-class _Written:
-    """Counts the characters of an answer, of which a token may be a part."""
+class _CharacterOffsets:
+    """Counts the characters of an answer; a token may be part of a character."""
 
     def __init__(self) -> None:
         self._characters = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: bytes) -> int:
-        """The offset of one more token: where it goes on with a character, of that."""
+        """Return the offset of the character that the next token begins with or continues."""
         offset = self._characters
         self._characters += len(self._decoder.decode(token))
         return offset
 
 
 class TextFormat:
-    """`text_completion`, whole and in chunks of the same shape."""
+    """Objects of the type `text_completion`, complete and in chunks."""
 
     def __init__(self, request_id: RequestId, model: str, *, include_usage: bool) -> None:
         self._id = f"cmpl-{request_id.removeprefix('req-')}"
         self._model = model
         self._created = int(time.time())
         self._include_usage = include_usage
-        self._written: dict[int, _Written] = {}
+        self._offsets: dict[int, _CharacterOffsets] = {}
 
     async def whole(self, completion: Completion) -> dict[str, Any]:
         choices = [self._choice(output) for output in completion.choices]
@@ -86,8 +86,8 @@ class TextFormat:
     def _logprobs(self, output: ChoiceOutput) -> dict[str, Any] | None:
         if not output.logprobs:
             return None
-        written = self._written.setdefault(output.choice, _Written())
-        offsets = [written.add(token_bytes(entry)) for entry in output.logprobs]
+        counter = self._offsets.setdefault(output.choice, _CharacterOffsets())
+        offsets = [counter.add(token_bytes(entry)) for entry in output.logprobs]
         return {
             "tokens": [entry["token"] for entry in output.logprobs],
             "token_logprobs": [entry["logprob"] for entry in output.logprobs],

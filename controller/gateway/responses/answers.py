@@ -1,4 +1,4 @@
-"""Answers in the shape of OpenAI's Responses API: an object, or the events by which it comes."""
+"""Answers of OpenAI's Responses API, complete or as a sequence of events."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -11,94 +11,102 @@ from controller.gateway.dialect import prompt_is_too_long, status_of
 from controller.gateway.openai.errors import error_message
 from controller.gateway.responses.output import Event, OutputItems, Status
 from controller.gateway.responses.requests import ResponsesRequest
-from controller.gateway.responses.tools import shown_tool
+from controller.gateway.responses.tools import echoed_tool
 from shared.client import Completion
 from shared.errors import ClusterError
 from shared.ids import RequestId
 from shared.messages.stream import ChoiceOutput, Usage
 
-Keep = Callable[[dict[str, Any]], Awaitable[bool]]
-"""Stores a response that has ended; returns whether it is stored."""
+StoreCallback = Callable[[dict[str, Any]], Awaitable[bool]]
+"""Stores a finished response; returns whether it is stored."""
 
 
 class ResponseObjectFormat:
-    """`response`, and `response.created` ... `response.completed`.
+    """Objects of the type `response`, and the events `response.created` ... `response.completed`.
 
     Args:
-        keep: called before a client is told the end; None where nothing is to be stored.
+        store: called before the end of the response is sent; None to store nothing.
     """
 
     def __init__(
-        self, request_id: RequestId, model: str, asked: ResponsesRequest, keep: Keep | None
+        self,
+        request_id: RequestId,
+        model: str,
+        request: ResponsesRequest,
+        store: StoreCallback | None,
     ) -> None:
-        unique = unique_of(request_id)
+        unique = unique_part(request_id)
         self._id = f"resp_{unique}"
         self._model = model
-        self._asked = asked
-        self._keep = keep
+        self._request = request
+        self._store = store
         self._created = int(time.time())
-        self._number = 0
+        self._sequence_number = 0
         self._opened = False
-        self._cut = False
+        self._truncated = False
         self._items = OutputItems(
-            unique, asked.names, summarised=asked.summarises, sealed=asked.seals_reasoning
+            unique,
+            request.tool_names,
+            summarised=request.summarises,
+            packed=request.packs_reasoning,
         )
 
     async def whole(self, completion: Completion) -> dict[str, Any]:
-        self._taken(completion.choices)
+        self._push(completion.choices)
         for _ in self._items.finish(self._status):
             pass
-        return await self._ended(completion.usage)
+        return await self._finished(completion.usage)
 
     def opening(self, usage: Usage | None) -> bytes:
         self._opened = True
         response = self._response("in_progress")
         kinds = ("response.created", "response.in_progress")
-        return b"".join(self._written({"type": kind, "response": response}) for kind in kinds)
+        return b"".join(self._encoded({"type": kind, "response": response}) for kind in kinds)
 
     def keep_alive(self) -> bytes:
         return b""
 
     def events(self, outputs: Sequence[ChoiceOutput]) -> bytes:
-        return b"".join(map(self._written, self._taken(outputs)))
+        return b"".join(map(self._encoded, self._push(outputs)))
 
     async def closing(self, usage: Usage) -> bytes:
-        events = b"".join(map(self._written, self._items.finish(self._status)))
-        response = await self._ended(usage)
-        return events + self._written({"type": f"response.{self._status}", "response": response})
+        events = b"".join(map(self._encoded, self._items.finish(self._status)))
+        response = await self._finished(usage)
+        return events + self._encoded({"type": f"response.{self._status}", "response": response})
 
     def failure(self, error: ClusterError) -> bytes:
         opening = b"" if self._opened else self.opening(None)
         response = self._response("failed")
         response["error"] = {"code": _code(error), "message": error_message(error)}
-        return opening + self._written({"type": "response.failed", "response": response})
+        return opening + self._encoded({"type": "response.failed", "response": response})
 
-    def _taken(self, outputs: Iterable[ChoiceOutput]) -> list[Event]:
+    def _push(self, outputs: Iterable[ChoiceOutput]) -> list[Event]:
         events: list[Event] = []
         for output in outputs:
             events += self._items.push(output)
-            self._cut |= output.finish_reason == "length"
+            self._truncated |= output.finish_reason == "length"
         return events
 
-    async def _ended(self, usage: Usage) -> dict[str, Any]:
+    async def _finished(self, usage: Usage) -> dict[str, Any]:
+        """Return the whole response, and store it if the request asks for it."""
         response = self._response(self._status)
         response |= {"output": self._items.items, "usage": _usage(usage)}
-        if self._keep is not None:
-            response["store"] = await self._keep(response)
+        if self._store is not None:
+            response["store"] = await self._store(response)
         return response
 
     @property
     def _status(self) -> Status:
-        return "incomplete" if self._cut else "completed"
+        return "incomplete" if self._truncated else "completed"
 
-    def _written(self, event: Event) -> bytes:
-        numbered = {**event, "sequence_number": self._number}
-        self._number += 1
+    def _encoded(self, event: Event) -> bytes:
+        numbered = {**event, "sequence_number": self._sequence_number}
+        self._sequence_number += 1
         return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(numbered))
 
     def _response(self, status: str) -> dict[str, Any]:
-        """One without output."""
-        asked = self._asked
+        """Return a response without output."""
+        request = self._request
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
         response = {
             "id": self._id,
@@ -109,41 +117,42 @@ class ResponseObjectFormat:
             "background": False,
             "error": None,
             "incomplete_details": details,
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
             "model": self._model,
             "output": [],
-            "parallel_tool_calls": asked.parallel_tool_calls is not False,
-            "previous_response_id": asked.previous_response_id,
-            "prompt_cache_key": asked.prompt_cache_key,
-            "reasoning": {"effort": None, "summary": None} | _shown(asked.reasoning),
-            "store": self._keep is not None,
-            "temperature": 1.0 if asked.temperature is None else asked.temperature,
-            "text": {"format": {"type": "text"}} | _shown(asked.text),
-            "tool_choice": _shown(asked.tool_choice) or "auto",
-            "tools": [shown_tool(tool) for tool in asked.tools or ()],
-            "top_logprobs": asked.top_logprobs or 0,
-            "top_p": 1.0 if asked.top_p is None else asked.top_p,
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
+            "previous_response_id": request.previous_response_id,
+            "prompt_cache_key": request.prompt_cache_key,
+            "reasoning": {"effort": None, "summary": None} | _echoed(request.reasoning),
+            "store": self._store is not None,
+            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "text": {"format": {"type": "text"}} | _echoed(request.text),
+            "tool_choice": _echoed(request.tool_choice) or "auto",
+            "tools": [echoed_tool(tool) for tool in request.tools or ()],
+            "top_logprobs": request.top_logprobs or 0,
+            "top_p": 1.0 if request.top_p is None else request.top_p,
             "truncation": "disabled",
-            "metadata": asked.metadata or {},
+            "metadata": request.metadata or {},
         }
-        return response if asked.user is None else response | {"user": asked.user}
+        return response if request.user is None else response | {"user": request.user}
 
 
-def unique_of(request_id: RequestId) -> str:
-    """What the ids of a response and of its items have in common."""
+def unique_part(request_id: RequestId) -> str:
+    """Return the part that the ids of a response and of its items share."""
     return request_id.removeprefix("req-")
 
 
-def _shown(value: Any) -> Any:
-    """As it was asked for."""
+def _echoed(value: Any) -> Any:
+    """Return a field of the request as the response repeats it."""
     if value is None:
         return {}
     return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
 
 
 def _code(error: ClusterError) -> str:
-    """The API has few; clients know that of a prompt that is too long, which it does not list."""
+    """Return one of the API's few codes, or `context_length_exceeded`, which clients know although
+    the API does not list it."""
     if prompt_is_too_long(error):
         return "context_length_exceeded"
     status = status_of(error)

@@ -5,18 +5,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from controller.gateway.responses.foreign import PassthroughItem, PlainList
+from controller.gateway.responses.passthrough import PassthroughItem, PlainList
 from shared.external_model import ExternalModel
 from shared.messages.conversation import MAX_CALLS
 
-_BETWEEN_PARTS = "\n\n"
+_PART_SEPARATOR = "\n\n"
 _Id = Annotated[str, Field(max_length=512)]
 _CallId = Annotated[str, Field(min_length=1, max_length=256)]
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Status = Literal["in_progress", "completed", "incomplete"]
 
 
-_KINDS: dict[str, str] = {
+_TAGS: dict[str, str] = {
     "message": "message",
     "function_call": "function_call",
     "custom_tool_call": "custom_tool_call",
@@ -28,7 +28,7 @@ _KINDS: dict[str, str] = {
 
 
 class Part(ExternalModel):
-    """One part of a message or a result; text is the only kind that is served."""
+    """One part of a message or a tool result; only text is supported."""
 
     type: Literal["input_text", "output_text", "text", "refusal", "input_image", "input_file",
                   "input_audio", "summary_text", "reasoning_text"]  # fmt: skip
@@ -99,17 +99,17 @@ class ReferenceItem(ExternalModel):
 
 
 class OtherItem(PassthroughItem):
-    """What tools of OpenAI's own service said and did."""
+    """An item of a tool that OpenAI's service runs."""
 
     type: Annotated[
-        str, Field(min_length=1, max_length=256, json_schema_extra={"not": {"enum": [*_KINDS]}})
+        str, Field(min_length=1, max_length=256, json_schema_extra={"not": {"enum": [*_TAGS]}})
     ]
     id: _Id | None = None
 
 
-def _kind(item: Any) -> str:
+def _tag(item: Any) -> str:
     kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", "")
-    return _KINDS.get(kind, "other") if isinstance(kind, str) else "other"
+    return _TAGS.get(kind, "other") if isinstance(kind, str) else "other"
 
 
 Item = Annotated[
@@ -120,7 +120,7 @@ Item = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[ReferenceItem, Tag("reference")]
     | Annotated[OtherItem, Tag("other")],
-    Discriminator(_kind),
+    Discriminator(_tag),
 ]
 Items = Annotated[list[Item], Field(max_length=4 * MAX_CALLS, fail_fast=True)]
 
@@ -128,15 +128,15 @@ Items = Annotated[list[Item], Field(max_length=4 * MAX_CALLS, fail_fast=True)]
 def joined(content: str | Sequence[Part]) -> str:
     if isinstance(content, str):
         return content
-    return _BETWEEN_PARTS.join(part.text or part.refusal or "" for part in content if part.is_text)
+    return _PART_SEPARATOR.join(part.text or part.refusal or "" for part in content if part.is_text)
 
 
 def unsupported(items: Sequence[ExternalModel]) -> Iterator[str]:
-    """The paths, from an item on, of parts that are not served."""
+    """Yield the paths of unsupported parts, relative to the list of items."""
     for index, item in enumerate(items):
         name = "content" if isinstance(item, MessageItem) else "output"
         content = getattr(item, name, None)
         if isinstance(content, list):
-            for place, part in enumerate(content):
+            for part_index, part in enumerate(content):
                 if isinstance(part, Part) and not part.is_text:
-                    yield f"{index}.{name}.{place}.type"
+                    yield f"{index}.{name}.{part_index}.type"

@@ -1,4 +1,4 @@
-"""What the items of a conversation mean to the cluster: its messages."""
+"""Converts the items of a conversation to the cluster's messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,28 +12,28 @@ from controller.gateway.responses.items import (
     ReasoningItem,
     joined,
 )
-from controller.gateway.responses.names import flat_name, wrapped_input
-from controller.gateway.responses.sealing import unseal
+from controller.gateway.responses.packed_reasoning import unpack
+from controller.gateway.responses.tool_names import flat_name, wrapped_input
 from shared.external_model import ExternalModel
 
 MAX_REASONING_BYTES = 2_000_000
-"""Of all that was packed in a conversation."""
+"""Maximum size of all unpacked reasoning of a conversation."""
 
 
 def messages_of(items: Sequence[ExternalModel]) -> list[dict[str, Any]]:
-    """Reasoning, text and calls that follow one another are one answer of the assistant's.
+    """Return messages; consecutive reasoning, text and calls become one message of the assistant.
 
     Raises:
-        RequestError: what is packed in it is too much.
+        RequestError: `payload_too_large`: the unpacked reasoning is too large.
     """
-    conversation = _Conversation()
+    builder = _MessageBuilder()
     for item in items:
-        conversation.add(item)
-    return conversation.end()
+        builder.add(item)
+    return builder.finish()
 
 
 @dataclass(slots=True)
-class _Answer:
+class _AssistantMessage:
     reasoning: list[str] = field(default_factory=list)
     content: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -47,56 +47,56 @@ class _Answer:
         return message if len(message) > 2 or message["content"] else None
 
 
-class _Conversation:
+class _MessageBuilder:
     def __init__(self) -> None:
         self._messages: list[dict[str, Any]] = []
-        self._answer = _Answer()
-        self._left_bytes = MAX_REASONING_BYTES
+        self._assistant = _AssistantMessage()
+        self._remaining_bytes = MAX_REASONING_BYTES
 
     def add(self, item: ExternalModel) -> None:
-        """A model thinks first and calls last: what it could not have said in the same answer
-        begins another."""
+        """Add an item. A model's answer has reasoning first and calls last: an item out of this
+        order begins another message."""
         match item:
             case ReasoningItem():
-                if self._answer.content or self._answer.calls:
-                    self._end_answer()
-                self._answer.reasoning.append(self._thought(item))
+                if self._assistant.content or self._assistant.calls:
+                    self._end_assistant_message()
+                self._assistant.reasoning.append(self._reasoning(item))
             case MessageItem(role="assistant"):
-                if self._answer.calls:
-                    self._end_answer()
-                self._answer.content.append(joined(item.content))
+                if self._assistant.calls:
+                    self._end_assistant_message()
+                self._assistant.content.append(joined(item.content))
             case FunctionCallItem():
                 self._call(item, item.arguments)
             case CustomCallItem():
                 self._call(item, wrapped_input(item.input))
             case MessageItem():
-                self._turn({"role": item.role, "content": joined(item.content)})
+                self._add_message({"role": item.role, "content": joined(item.content)})
             case CallOutputItem():
                 text = joined(item.output)
-                self._turn({"role": "tool", "tool_call_id": item.call_id, "content": text})
+                self._add_message({"role": "tool", "tool_call_id": item.call_id, "content": text})
 
-    def end(self) -> list[dict[str, Any]]:
-        self._end_answer()
+    def finish(self) -> list[dict[str, Any]]:
+        self._end_assistant_message()
         return self._messages
 
-    def _turn(self, message: dict[str, Any]) -> None:
-        self._end_answer()
+    def _add_message(self, message: dict[str, Any]) -> None:
+        self._end_assistant_message()
         self._messages.append(message)
 
-    def _end_answer(self) -> None:
-        if (message := self._answer.message()) is not None:
+    def _end_assistant_message(self) -> None:
+        if (message := self._assistant.message()) is not None:
             self._messages.append(message)
-        self._answer = _Answer()
+        self._assistant = _AssistantMessage()
 
     def _call(self, item: FunctionCallItem | CustomCallItem, arguments: str) -> None:
         function = {"name": flat_name(item.name, item.namespace), "arguments": arguments}
-        self._answer.calls.append({"id": item.call_id, "type": "function", "function": function})
+        self._assistant.calls.append({"id": item.call_id, "type": "function", "function": function})
 
-    def _thought(self, item: ReasoningItem) -> str:
-        """All of it where a gateway packed it, else what can be read."""
+    def _reasoning(self, item: ReasoningItem) -> str:
+        """Return the whole reasoning if a gateway packed it, else the readable text."""
         if item.encrypted_content:
-            found = unseal(item.encrypted_content, most_bytes=self._left_bytes)
-            if found is not None:
-                self._left_bytes -= len(found.encode(errors="surrogatepass"))
-                return found
+            reasoning = unpack(item.encrypted_content, max_bytes=self._remaining_bytes)
+            if reasoning is not None:
+                self._remaining_bytes -= len(reasoning.encode(errors="surrogatepass"))
+                return reasoning
         return joined(item.content or item.summary or "")

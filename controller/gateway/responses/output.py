@@ -1,11 +1,11 @@
-"""What a model says as the output items of a response, and the events by which they come."""
+"""The output items of a response, and their events."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
 
 from controller.gateway.openai.answers import token_entries
-from controller.gateway.responses.names import ToolNames, unwrapped_input
-from controller.gateway.responses.sealing import seal
+from controller.gateway.responses.packed_reasoning import pack
+from controller.gateway.responses.tool_names import ToolNames, unwrapped_input
 from shared.messages.stream import ChoiceOutput
 
 Event = dict[str, Any]
@@ -13,36 +13,36 @@ Status = Literal["completed", "incomplete"]
 
 
 class OutputItems:
-    """Makes items of an answer's pieces: the same whole and streamed.
+    """Builds items from an answer's outputs; streamed and complete answers have the same items.
 
     Args:
-        unique: makes the ids of items, with their number.
-        summarised: reasoning comes as a summary; else as the content of its item.
-        sealed: reasoning items hold what was thought also as `encrypted_content`, to be sent back.
+        unique: part of all item ids, besides their number.
+        summarised: reasoning is sent as a summary, else as the content of its item.
+        packed: reasoning items also have `encrypted_content`, for clients to send back.
 
     Attributes:
-        items: that have begun.
+        items: the items that have begun.
     """
 
-    def __init__(self, unique: str, names: ToolNames, *, summarised: bool, sealed: bool) -> None:
+    def __init__(self, unique: str, names: ToolNames, *, summarised: bool, packed: bool) -> None:
         self._unique = unique
         self._names = names
         self._summarised = summarised
-        self._sealed = sealed
+        self._packed = packed
         self._open: _Item | None = None
         self.items: list[dict[str, Any]] = []
 
     def push(self, output: ChoiceOutput) -> Iterator[Event]:
-        """The events of what is new."""
+        """Yield the events of a new output."""
         if output.reasoning:
             if not isinstance(self._open, _Reasoning):
-                yield from self._begin(_Reasoning(self._id("rs"), self._summarised, self._sealed))
-            yield from self._placed(self._item.add(output.reasoning, []))
+                yield from self._begin(_Reasoning(self._id("rs"), self._summarised, self._packed))
+            yield from self._indexed(self._item.add(output.reasoning, []))
         logprobs = token_entries(output)
         if output.text or logprobs:
             if not isinstance(self._open, _Message):
                 yield from self._begin(_Message(self._id("msg")))
-            yield from self._placed(self._item.add(output.text, logprobs))
+            yield from self._indexed(self._item.add(output.text, logprobs))
         for piece in output.tool_calls or ():
             function = piece["function"]
             if "id" in piece:
@@ -52,10 +52,10 @@ class OutputItems:
                 call = kind(self._id(prefix), piece["id"], tool.name, tool.namespace)
                 yield from self._begin(call)
             if function["arguments"]:
-                yield from self._placed(self._item.add(function["arguments"], []))
+                yield from self._indexed(self._item.add(function["arguments"], []))
 
     def finish(self, status: Status) -> Iterator[Event]:
-        """The events behind the last piece."""
+        """Yield the events after the last output."""
         if not self.items and status == "completed":
             yield from self._begin(_Message(self._id("msg")))
         yield from self._end(status)
@@ -71,42 +71,44 @@ class OutputItems:
     def _begin(self, item: "_Item") -> Iterator[Event]:
         yield from self._end("completed")
         self._open = item
-        self.items.append(item.shown("in_progress"))
-        yield from self._placed(
-            [{"type": "response.output_item.added", "item": item.shown("in_progress")}]
+        self.items.append(item.to_json("in_progress"))
+        yield from self._indexed(
+            [{"type": "response.output_item.added", "item": item.to_json("in_progress")}]
         )
-        yield from self._placed(item.opening())
+        yield from self._indexed(item.opening())
 
     def _end(self, status: Status) -> Iterator[Event]:
         if self._open is None:
             return
         item = self._open
-        yield from self._placed(item.closing())
-        self.items[-1] = item.shown(status)
-        yield from self._placed([{"type": "response.output_item.done", "item": item.shown(status)}])
+        yield from self._indexed(item.closing())
+        self.items[-1] = item.to_json(status)
+        yield from self._indexed(
+            [{"type": "response.output_item.done", "item": item.to_json(status)}]
+        )
         self._open = None
 
-    def _placed(self, events: "Iterator[Event] | list[Event]") -> Iterator[Event]:
+    def _indexed(self, events: "Iterator[Event] | list[Event]") -> Iterator[Event]:
         for event in events:
             yield {**event, "output_index": len(self.items) - 1}
 
 
 class _Item:
-    """One of the output, while it comes."""
+    """An output item that is being generated."""
 
     def __init__(self, id: str) -> None:
         self._id = id
         self._text = ""
 
-    def shown(self, status: str) -> dict[str, Any]:
-        """As far as it has come."""
+    def to_json(self, status: str) -> dict[str, Any]:
+        """Return the item in its current state."""
         raise NotImplementedError
 
     def opening(self) -> list[Event]:
         return []
 
     def add(self, text: str, logprobs: list[dict[str, Any]]) -> list[Event]:
-        """The events of a piece more."""
+        """Return the events of more text."""
         raise NotImplementedError
 
     def closing(self) -> list[Event]:
@@ -114,20 +116,20 @@ class _Item:
 
 
 class _Reasoning(_Item):
-    def __init__(self, id: str, summarised: bool, sealed: bool) -> None:
+    def __init__(self, id: str, summarised: bool, packed: bool) -> None:
         super().__init__(id)
         self._summarised = summarised
-        self._sealed = sealed
+        self._packed = packed
 
-    def shown(self, status: str) -> dict[str, Any]:
+    def to_json(self, status: str) -> dict[str, Any]:
         has_ended = status != "in_progress"
         item: dict[str, Any] = {"id": self._id, "type": "reasoning", "summary": []}
         if has_ended and self._summarised:
             item["summary"] = [self._part(self._text)]
         elif has_ended:
             item["content"] = [self._part(self._text)]
-        if self._sealed:
-            item["encrypted_content"] = seal(self._text) if has_ended else ""
+        if self._packed:
+            item["encrypted_content"] = pack(self._text) if has_ended else ""
         return item
 
     def opening(self) -> list[Event]:
@@ -148,11 +150,11 @@ class _Reasoning(_Item):
 
     def _event(self, kind: str, **fields: Any) -> Event:
         if self._summarised:
-            name, place = f"response.reasoning_summary_{kind}", {"summary_index": 0}
+            name, index = f"response.reasoning_summary_{kind}", {"summary_index": 0}
         else:
             within = "content" if kind.startswith("part") else "reasoning"
-            name, place = f"response.{within}_{kind}", {"content_index": 0}
-        return {"type": name, "item_id": self._id, **place, **fields}
+            name, index = f"response.{within}_{kind}", {"content_index": 0}
+        return {"type": name, "item_id": self._id, **index, **fields}
 
 
 class _Message(_Item):
@@ -160,7 +162,7 @@ class _Message(_Item):
         super().__init__(id)
         self._logprobs: list[dict[str, Any]] = []
 
-    def shown(self, status: str) -> dict[str, Any]:
+    def to_json(self, status: str) -> dict[str, Any]:
         content = [] if status == "in_progress" else [self._part(self._text, self._logprobs)]
         return {
             "id": self._id, "type": "message", "role": "assistant", "status": status,
@@ -192,35 +194,35 @@ class _Message(_Item):
 class _Call(_Item):
     def __init__(self, id: str, call_id: str, name: str, namespace: str | None) -> None:
         super().__init__(id)
-        self._named = {"id": id, "call_id": call_id, "name": name}
+        self._identity = {"id": id, "call_id": call_id, "name": name}
         if namespace is not None:
-            self._named["namespace"] = namespace
+            self._identity["namespace"] = namespace
 
     def _event(self, kind: str, **fields: Any) -> Event:
         return {"type": f"response.{kind}", "item_id": self._id, **fields}
 
 
 class _FunctionCall(_Call):
-    def shown(self, status: str) -> dict[str, Any]:
+    def to_json(self, status: str) -> dict[str, Any]:
         arguments = self._text if status != "in_progress" else ""
-        named = {"type": "function_call", **self._named}
-        return {**named, "arguments": arguments, "status": status}
+        item = {"type": "function_call", **self._identity}
+        return {**item, "arguments": arguments, "status": status}
 
     def add(self, text: str, logprobs: list[dict[str, Any]]) -> list[Event]:
         self._text += text
         return [self._event("function_call_arguments.delta", delta=text)]
 
     def closing(self) -> list[Event]:
-        named = {"name": self._named["name"], "arguments": self._text}
-        return [self._event("function_call_arguments.done", **named)]
+        fields = {"name": self._identity["name"], "arguments": self._text}
+        return [self._event("function_call_arguments.done", **fields)]
 
 
 class _CustomCall(_Call):
-    """Its text comes when it is whole: until then it stands in JSON."""
+    """A call with free text, which is sent at the end: until then it is incomplete JSON."""
 
-    def shown(self, status: str) -> dict[str, Any]:
+    def to_json(self, status: str) -> dict[str, Any]:
         text = unwrapped_input(self._text) if status != "in_progress" else ""
-        return {"type": "custom_tool_call", **self._named, "input": text}
+        return {"type": "custom_tool_call", **self._identity, "input": text}
 
     def add(self, text: str, logprobs: list[dict[str, Any]]) -> list[Event]:
         self._text += text

@@ -1,4 +1,4 @@
-"""What clients of OpenAI's Responses API send, and what it means to the cluster."""
+"""Requests of OpenAI's Responses API, and their conversion to cluster requests."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
@@ -7,11 +7,11 @@ from pydantic import Field, model_validator
 
 from controller.gateway.affinity import derived_affinity
 from controller.gateway.none_values import NoneSentinel
-from controller.gateway.responses.foreign import PassthroughItem
 from controller.gateway.responses.items import Items, MessageItem, joined, unsupported
 from controller.gateway.responses.messages import messages_of
-from controller.gateway.responses.names import ToolNames, flat_name
-from controller.gateway.responses.tools import Tools, left_out, served
+from controller.gateway.responses.passthrough import PassthroughItem
+from controller.gateway.responses.tool_names import ToolNames, flat_name
+from controller.gateway.responses.tools import Tools, cluster_tools, ignored_tools
 from shared.external_model import ExternalModel, TemplateValues
 from shared.messages.priorities import PriorityName
 from shared.messages.request import (
@@ -61,7 +61,7 @@ class TextFormat(ExternalModel):
         return self
 
     def response_format(self) -> dict[str, Any]:
-        """As chat completions have it."""
+        """Return the format in the form of Chat Completions."""
         if self.type != "json_schema":
             return {"type": self.type}
         schema = {"name": self.name, "schema": self.schema_}
@@ -102,12 +102,12 @@ class ResponsesRequest(ExternalModel):
     prompt_cache_key: _Short | None = None
     metadata: dict[str, str] | None = None
 
-    # Not served.
+    # Not supported.
     background: bool | None = None
     conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
 
-    # Of OpenAI's own service.
+    # For OpenAI's own service; ignored.
     client_metadata: dict[str, Any] | None = None
     context_management: list[Any] | None = None
     max_tool_calls: int | None = None
@@ -119,7 +119,7 @@ class ResponsesRequest(ExternalModel):
     truncation: str | None = None
     user: _Short | None = None
 
-    # The cluster's own.
+    # Extensions of the cluster.
     top_k: Annotated[TopK | None, NoneSentinel(-1)] = None
     min_p: Share | None = None
     repetition_penalty: RepetitionPenalty | None = None
@@ -134,55 +134,55 @@ class ResponsesRequest(ExternalModel):
         return bool(self.stream)
 
     @property
-    def left_out(self) -> list[str]:
-        """The paths of tools that nobody here can run, which the model is not told of."""
-        return sorted({f"tools.{kind}" for kind in left_out(self.tools or [])})
+    def ignored_tools(self) -> list[str]:
+        """The paths of tools that only OpenAI's service runs. The model does not get them."""
+        return sorted({f"tools.{kind}" for kind in ignored_tools(self.tools or [])})
 
     @property
-    def names(self) -> ToolNames:
-        """What the model's names of tools mean."""
-        return ToolNames(known for known, _ in served(self.tools or []))
+    def tool_names(self) -> ToolNames:
+        return ToolNames(tool for tool, _ in cluster_tools(self.tools or []))
 
     @property
-    def seals_reasoning(self) -> bool:
+    def packs_reasoning(self) -> bool:
+        """Whether the answer's reasoning items have `encrypted_content`."""
         return _ENCRYPTED in (self.include or ())
 
     @property
     def summarises(self) -> bool:
-        """Whether what is thought comes as a summary: then it is all of it."""
-        asked = self.reasoning
-        return asked is not None and bool(asked.summary or asked.generate_summary)
+        """Whether the reasoning is sent as a summary, which then has all of it."""
+        reasoning = self.reasoning
+        return reasoning is not None and bool(reasoning.summary or reasoning.generate_summary)
 
     @property
     def items(self) -> list[Any]:
-        """The input, as items."""
+        """The input as items."""
         if isinstance(self.input, str):
             return [MessageItem(role="user", content=self.input)]
         return list(self.input)
 
-    def continued(self, items: Sequence[ExternalModel]) -> "ResponsesRequest":
-        """The same with these items as its input."""
+    def with_input(self, items: Sequence[ExternalModel]) -> "ResponsesRequest":
+        """Return a copy of the request with other input items."""
         return self.model_copy(update={"input": list(items)})
 
     def refuse_unsupported(self) -> None:
-        """Raises RequestError for what is not served."""
-        asked = {
+        """Raise RequestError if the request uses an unsupported feature."""
+        features = {
             "background": bool(self.background),
             "conversation": self.conversation is not None,
             "prompt": self.prompt is not None,
             "tool_choice": isinstance(self.tool_choice, PassthroughItem),
         }
         if isinstance(self.input, list):
-            asked |= {f"input.{path}": True for path in unsupported(self.input)}
-        refuse_asked(asked)
+            features |= {f"input.{path}": True for path in unsupported(self.input)}
+        refuse_asked(features)
 
     def fields(self) -> dict[str, Any]:
-        """As the cluster's request says it."""
-        same = {
+        """Return the fields of the cluster's request."""
+        shared_fields = {
             "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "thinking_budget",
             "chat_template_kwargs", "timeout_ms",
         }  # fmt: skip
-        fields = self.model_dump(include=same, exclude_none=True)
+        fields = self.model_dump(include=shared_fields, exclude_none=True)
         fields["messages"] = self._messages()
         fields["max_tokens"] = self.max_output_tokens or REST_OF_CONTEXT
         if _LOGPROBS in (self.include or ()) or self.top_logprobs:
@@ -195,7 +195,7 @@ class ResponsesRequest(ExternalModel):
 
     @property
     def affinity(self) -> str:
-        """What names the conversation: the caller's word, or how it began."""
+        """The affinity: the caller's cache key, else a hash of how the conversation began."""
         if self.prompt_cache_key:
             return self.prompt_cache_key
         beginning = [("instructions", self.instructions or "")]
@@ -211,7 +211,7 @@ class ResponsesRequest(ExternalModel):
         return [*system, *messages_of(self.items)]
 
     def _tool_fields(self) -> dict[str, Any]:
-        tools = [tool for _, tool in served(self.tools or [])]
+        tools = [tool for _, tool in cluster_tools(self.tools or [])]
         if not tools:
             forced = self.tool_choice not in (None, "none", "auto")
             return {"tool_choice": "required"} if forced else {}

@@ -1,5 +1,5 @@
-"""Responses that are stored: as they were told, and apart from that what each adds to the one
-before it."""
+"""The store of responses: each response as it was sent, and separately the items that it adds to
+the conversation."""
 
 import asyncio
 import logging
@@ -31,9 +31,9 @@ from shared.ids import ClientName
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0
-_AFTER_FAILURE_S = 10.0
-_AT_ONCE = 8
-_TOLD, _ADDED = "response", "items"
+_PAUSE_AFTER_FAILURE_S = 10.0
+_CONCURRENT_READS = 8
+_RESPONSE, _TURN_ITEMS = "response", "items"
 _RESPONSE_ID = re.compile(r"resp_[0-9a-f]{24}")
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{24})_i?[0-9]+")
 _ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
@@ -50,12 +50,12 @@ _StoredItem = Annotated[dict[str, Any], AfterValidator(_with_id)]
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """What a response adds to a conversation.
+    """The items that a response adds to a conversation, in the stored format.
 
     Attributes:
-        before: the ids of all responses before it, the first one first.
-        input: the items that it was asked with, beyond theirs.
-        output: its own.
+        before: the ids of all previous responses, oldest first.
+        input: the input items of its request, without those of previous responses.
+        output: the output items of the response.
     """
 
     before: list[str]
@@ -72,27 +72,27 @@ _TURN = TypeAdapter(StoredTurn)
 
 @dataclass(frozen=True, slots=True)
 class StoredConversation:
-    """What a request means.
+    """The conversation of a request, with all references resolved.
 
     Attributes:
-        before: the ids of the responses that it goes on from.
-        known: the ids of their items.
-        earlier: those items.
-        own: the request's, with what it refers to in its place.
+        previous_ids: the ids of the previous responses, oldest first.
+        previous_item_ids: the ids of their items.
+        previous_items: the items of the previous responses.
+        new_items: the items of the request; references are replaced by the items.
     """
 
-    before: list[str] = field(default_factory=list)
-    known: frozenset[str] = frozenset()
-    earlier: list[Item] = field(default_factory=list)
-    own: list[Item] = field(default_factory=list)
+    previous_ids: list[str] = field(default_factory=list)
+    previous_item_ids: frozenset[str] = frozenset()
+    previous_items: list[Item] = field(default_factory=list)
+    new_items: list[Item] = field(default_factory=list)
 
 
 class ResponseStore:
-    """Those of all clients; each sees its own.
+    """The stored responses of all clients; each client can only read its own.
 
     Args:
-        store: None where nothing is stored.
-        max_bytes: of a conversation's items, as of a body that had them all.
+        store: None to store nothing.
+        max_bytes: maximum size of a conversation's items, as for the body of a request.
     """
 
     def __init__(self, store: ObjectStore | None, max_bytes: int, metrics: GatewayMetrics) -> None:
@@ -100,39 +100,42 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._metrics = metrics
         self._failed_at: float | None = None
-        self._keeping: set[asyncio.Task[bool]] = set()
+        self._pending: set[asyncio.Task[bool]] = set()
 
     @property
     def available(self) -> bool:
-        """Whether to try: after a failure it takes a while."""
+        """Whether the store can be used; it is not used for 10 s after a failure."""
         failed_at = self._failed_at
-        has_failed = failed_at is not None and time.monotonic() - failed_at < _AFTER_FAILURE_S
+        has_failed = failed_at is not None and time.monotonic() - failed_at < _PAUSE_AFTER_FAILURE_S
         return self._store is not None and not has_failed
 
-    async def keep(self, client: ClientName, response: dict[str, Any], turn: StoredTurn) -> bool:
-        """Store a response; returns whether it is. What has begun goes on when its caller is
-        cancelled or does not wait any more: half of it would stay for long."""
+    async def put(self, client: ClientName, response: dict[str, Any], turn: StoredTurn) -> bool:
+        """Store a response; return whether it is stored. The write continues if the caller is
+        cancelled or the timeout passes: an incomplete one would stay until it expires."""
         if self._store is None or not self.available:
             return False
-        keeping = asyncio.create_task(self._keep(self._store, client, response, turn))
-        self._keeping.add(keeping)
-        keeping.add_done_callback(self._keeping.discard)
-        done, _ = await asyncio.wait((keeping,), timeout=_TIMEOUT_S)
+        write = asyncio.create_task(self._put(self._store, client, response, turn))
+        self._pending.add(write)
+        write.add_done_callback(self._pending.discard)
+        done, _ = await asyncio.wait((write,), timeout=_TIMEOUT_S)
         if not done:
-            self._failed("no answer in time")
-        return keeping in done and keeping.result()
+            self._record_failure("timeout")
+        return write in done and write.result()
 
     async def find(self, client: ClientName, response_id: str) -> dict[str, Any]:
-        """A client's own response, as it was told.
+        """Return a response of the client, as it was sent.
 
         Raises:
             RequestError: `not_found`.
-            Unavailable: what is stored cannot be read now.
+            Unavailable: the store cannot be read now.
         """
-        return await self._read(client, response_id, _TOLD)
+        return await self._read(client, response_id, _RESPONSE)
 
     async def delete(self, client: ClientName, response_id: str) -> None:
-        """Raises: as `find`."""
+        """Delete a response of the client.
+
+        Raises: as `find`.
+        """
         await self.find(client, response_id)
         assert self._store is not None
         try:
@@ -141,8 +144,8 @@ class ResponseStore:
         except (BusError, TimeoutError) as error:
             raise _unreadable(error) from None
 
-    async def input_of(self, client: ClientName, response_id: str) -> list[dict[str, Any]]:
-        """All items that a response was asked with, those of the responses before it first.
+    async def input_items(self, client: ClientName, response_id: str) -> list[dict[str, Any]]:
+        """Return all input items of a response: the items of previous responses, then its own.
 
         Raises:
             RequestError: as `find`; or `payload_too_large`.
@@ -152,57 +155,57 @@ class ResponseStore:
         return [*await self._items(client, turn.before), *turn.input]
 
     async def conversation(
-        self, client: ClientName, last: str | None, items: Sequence[Item]
+        self, client: ClientName, previous_id: str | None, items: Sequence[Item]
     ) -> StoredConversation:
-        """What a request's items mean behind those of the response that it goes on from. What it
-        refers to and is there already is not there twice.
+        """Return the conversation of a request with these items, which continues the response
+        `previous_id`. References to items of previous responses are dropped, not duplicated.
 
         Raises:
-            RequestError: as `input_of`; `param` names what is not found.
+            RequestError: as `input_items`; `param` names the field of the missing id.
             Unavailable: as `find`.
         """
-        before: list[str] = []
-        earlier: list[dict[str, Any]] = []
-        if last is not None:
+        previous_ids: list[str] = []
+        previous: list[dict[str, Any]] = []
+        if previous_id is not None:
             try:
-                before = [*(await self._turn(client, last)).before, last]
-                earlier = await self._items(client, before)
+                previous_ids = [*(await self._turn(client, previous_id)).before, previous_id]
+                previous = await self._items(client, previous_ids)
             except RequestError as error:
-                raise _at("previous_response_id", error) from None
-        known = frozenset(item["id"] for item in earlier)
-        referred: dict[str, dict[str, Any]] = {}
-        own: list[ExternalModel | dict[str, Any]] = []
-        for place, item in enumerate(items):
+                raise _with_param("previous_response_id", error) from None
+        previous_item_ids = frozenset(item["id"] for item in previous)
+        read: dict[str, dict[str, Any]] = {}
+        new: list[ExternalModel | dict[str, Any]] = []
+        for index, item in enumerate(items):
             if not isinstance(item, ReferenceItem):
-                own.append(item)
-            elif item.id not in known:
+                new.append(item)
+            elif item.id not in previous_item_ids:
                 try:
-                    own.append(await self._referred(client, item.id, referred))
+                    new.append(await self._referenced(client, item.id, read))
                 except RequestError as error:
-                    raise _at(f"input.{place}.id", error) from None
-        return StoredConversation(before, known, _parsed(earlier), _parsed(own))
+                    raise _with_param(f"input.{index}.id", error) from None
+        return StoredConversation(previous_ids, previous_item_ids, _parsed(previous), _parsed(new))
 
-    async def _referred(
-        self, client: ClientName, item_id: str, found: dict[str, dict[str, Any]]
+    async def _referenced(
+        self, client: ClientName, item_id: str, read: dict[str, dict[str, Any]]
     ) -> dict[str, Any]:
-        """An item, by the response that its id names.
+        """Return an item. Its id contains the id of its response.
 
         Args:
-            found: the items of responses that were read, by id; has those of one more then.
+            read: the items of responses that were read, by id; is extended.
         """
-        if item_id not in found and (named := _ITEM_ID.fullmatch(item_id)) is not None:
-            turn = await self._turn(client, f"resp_{named[1]}")
-            found.update((item["id"], item) for item in turn.items)
-        if item_id not in found:
+        if item_id not in read and (match := _ITEM_ID.fullmatch(item_id)) is not None:
+            turn = await self._turn(client, f"resp_{match[1]}")
+            read.update((item["id"], item) for item in turn.items)
+        if item_id not in read:
             raise RequestError(f"item {item_id[:100]!r} not found", code="not_found")
-        return found[item_id]
+        return read[item_id]
 
     async def _items(self, client: ClientName, ids: Iterable[str]) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = []
         size = 0
-        waiting = iter(ids)
-        while some := list(islice(waiting, _AT_ONCE)):
-            for turn in await asyncio.gather(*(self._turn(client, each) for each in some)):
+        remaining = iter(ids)
+        while batch := list(islice(remaining, _CONCURRENT_READS)):
+            for turn in await asyncio.gather(*(self._turn(client, id_) for id_ in batch)):
                 items += turn.items
                 size += len(orjson.dumps(turn.items))
             if size > self._max_bytes:
@@ -213,9 +216,9 @@ class ResponseStore:
         return items
 
     async def _turn(self, client: ClientName, response_id: str) -> StoredTurn:
-        found = await self._read(client, response_id, _ADDED)
+        stored = await self._read(client, response_id, _TURN_ITEMS)
         try:
-            return _TURN.validate_python(found, extra="ignore")
+            return _TURN.validate_python(stored, extra="ignore")
         except ValidationError as error:
             raise _unreadable(error) from None
 
@@ -229,40 +232,40 @@ class ResponseStore:
             except (BusError, DecodeError, TimeoutError) as error:
                 raise _unreadable(error) from None
         raise RequestError(
-            f"response {response_id[:100]!r} not found: kept are those that say `store: true`, "
-            "each for its own client, for a while",
+            f"response {response_id[:100]!r} not found: a response is stored if it has "
+            "`store: true`, only for its own client, and only for a limited time",
             code="not_found",
         )
 
-    async def _keep(
+    async def _put(
         self, store: ObjectStore, client: ClientName, response: dict[str, Any], turn: StoredTurn
     ) -> bool:
         try:
             await asyncio.gather(
-                store.put(_name(client, response["id"], _TOLD), orjson.dumps(response)),
-                store.put(_name(client, response["id"], _ADDED), orjson.dumps(turn)),
+                store.put(_name(client, response["id"], _RESPONSE), orjson.dumps(response)),
+                store.put(_name(client, response["id"], _TURN_ITEMS), orjson.dumps(turn)),
             )
         except StoreFull as error:
-            logger.warning("a response is not stored: %s", error.message)
-            self._metrics.stored(client, "full")
+            logger.warning("response not stored: %s", error.message)
+            self._metrics.response_stored(client, "full")
         except BusError as error:
-            self._failed(error.message)
-            self._metrics.stored(client, "failed")
+            self._record_failure(error.message)
+            self._metrics.response_stored(client, "failed")
         else:
-            self._metrics.stored(client, "stored")
+            self._metrics.response_stored(client, "stored")
             return True
         try:
             await self._delete(store, client, response["id"])
         except BusError as error:
-            logger.warning("what was stored of it stays: %s", error.message)
+            logger.warning("cannot delete the incomplete response: %s", error.message)
         return False
 
     async def _delete(self, store: ObjectStore, client: ClientName, response_id: str) -> None:
-        for kind in (_TOLD, _ADDED):
+        for kind in (_RESPONSE, _TURN_ITEMS):
             await store.delete(_name(client, response_id, kind))
 
-    def _failed(self, why: str) -> None:
-        logger.warning("a response is not stored: %s", why)
+    def _record_failure(self, reason: str) -> None:
+        logger.warning("response not stored: %s", reason)
         self._failed_at = time.monotonic()
 
 
@@ -271,19 +274,19 @@ def _name(client: ClientName, response_id: str, kind: str) -> str:
 
 
 def _parsed(items: list[Any]) -> list[Item]:
-    """Raises Unavailable for what another version stored and this one cannot read."""
+    """Return the items. Raise Unavailable if another version stored items of an unknown format."""
     try:
         return _ITEMS.validate_python(items, extra="ignore")
     except ValidationError as error:
         raise _unreadable(error) from None
 
 
-def _at(param: str, error: ClusterError) -> RequestError:
+def _with_param(param: str, error: ClusterError) -> RequestError:
     return RequestError(error.message, code=error.code, param=param)
 
 
 def _unreadable(error: Exception) -> Unavailable:
-    logger.warning("what is stored cannot be read: %s", error or "no answer in time")
+    logger.warning("cannot read stored responses: %s", error or "timeout")
     return Unavailable(
-        "what is stored cannot be read now", code="store_unavailable", retry_after_ms=1000
+        "stored responses cannot be read now", code="store_unavailable", retry_after_ms=1000
     )

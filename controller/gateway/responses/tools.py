@@ -1,17 +1,17 @@
-"""Tools as the Responses API describes them."""
+"""Tool definitions of the Responses API."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from controller.gateway.responses.foreign import PassthroughItem, PlainObject
-from controller.gateway.responses.names import INPUT, KnownTool, flat_name
+from controller.gateway.responses.passthrough import PassthroughItem, PlainObject
+from controller.gateway.responses.tool_names import INPUT, CallerTool, flat_name
 from shared.external_model import ExternalModel
 from shared.messages.tools import MAX_TOOLS, ToolName
 
 _Schema = dict[str, Any] | None
-_SERVED = ("function", "custom", "namespace")
+_SUPPORTED = ("function", "custom", "namespace")
 
 
 class FunctionTool(ExternalModel):
@@ -23,7 +23,7 @@ class FunctionTool(ExternalModel):
 
 
 class CustomTool(ExternalModel):
-    """One that takes free text. A `format` that is a grammar is told the model in words alone."""
+    """A tool that takes free text. A grammar in `format` is not enforced."""
 
     type: Literal["custom"]
     name: ToolName
@@ -32,7 +32,7 @@ class CustomTool(ExternalModel):
 
 
 class NamespaceTool(ExternalModel):
-    """Tools under one name."""
+    """A group of tools with a common name."""
 
     type: Literal["namespace"]
     name: ToolName
@@ -41,16 +41,16 @@ class NamespaceTool(ExternalModel):
 
 
 class OtherTool(PassthroughItem):
-    """One that OpenAI's service runs."""
+    """A tool that OpenAI's service runs."""
 
     type: Annotated[
-        str, Field(min_length=1, max_length=256, json_schema_extra={"not": {"enum": [*_SERVED]}})
+        str, Field(min_length=1, max_length=256, json_schema_extra={"not": {"enum": [*_SUPPORTED]}})
     ]
 
 
-def _kind(tool: Any) -> str:
+def _tag(tool: Any) -> str:
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-    return kind if kind in _SERVED else "other"
+    return kind if kind in _SUPPORTED else "other"
 
 
 Tool = Annotated[
@@ -58,55 +58,56 @@ Tool = Annotated[
     | Annotated[CustomTool, Tag("custom")]
     | Annotated[NamespaceTool, Tag("namespace")]
     | Annotated[OtherTool, Tag("other")],
-    Discriminator(_kind),
+    Discriminator(_tag),
 ]
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 NamespaceTool.model_rebuild()
 
 
-def served(
+def cluster_tools(
     tools: list[Any], namespace: str | None = None
-) -> Iterator[tuple[KnownTool, dict[str, Any]]]:
-    """Each tool that the model is told of, as the caller knows it and as the cluster has it."""
+) -> Iterator[tuple[CallerTool, dict[str, Any]]]:
+    """Yield each tool that the model gets, as the caller defined it and in the cluster's format."""
     for tool in tools:
         match tool:
             case FunctionTool():
                 function: dict[str, Any] = {"parameters": tool.parameters, "strict": tool.strict}
-                yield _named(tool, "function", namespace, function)
+                yield _cluster_tool(tool, "function", namespace, function)
             case CustomTool():
                 properties = {INPUT: {"type": "string"}}
                 schema = {
                     "type": "object", "properties": properties, "required": [INPUT],
                     "additionalProperties": False,
                 }  # fmt: skip
-                yield _named(tool, "custom", namespace, {"parameters": schema})
+                yield _cluster_tool(tool, "custom", namespace, {"parameters": schema})
             case NamespaceTool():
-                yield from served(tool.tools, tool.name)
+                yield from cluster_tools(tool.tools, tool.name)
 
 
-def shown_tool(tool: ExternalModel) -> dict[str, Any]:
-    """As it was asked for."""
-    shown = tool.model_dump(exclude_none=True)
-    return {"parameters": None, "strict": None, **shown} if shown["type"] == "function" else shown
+def echoed_tool(tool: ExternalModel) -> dict[str, Any]:
+    """Return a tool of the request as the response repeats it."""
+    echoed = tool.model_dump(exclude_none=True)
+    defaults = {"parameters": None, "strict": None}
+    return {**defaults, **echoed} if echoed["type"] == "function" else echoed
 
 
-def left_out(tools: list[Any]) -> Iterator[str]:
-    """The types of tools that nobody here can run."""
+def ignored_tools(tools: list[Any]) -> Iterator[str]:
+    """Yield the types of tools that only OpenAI's service runs."""
     for tool in tools:
         match tool:
             case OtherTool():
                 yield tool.type
             case NamespaceTool():
-                yield from left_out(tool.tools)
+                yield from ignored_tools(tool.tools)
 
 
-def _named(
+def _cluster_tool(
     tool: FunctionTool | CustomTool,
     kind: Literal["function", "custom"],
     namespace: str | None,
     function: dict[str, Any],
-) -> tuple[KnownTool, dict[str, Any]]:
-    known = KnownTool(kind, tool.name, namespace)
+) -> tuple[CallerTool, dict[str, Any]]:
+    caller_tool = CallerTool(kind, tool.name, namespace)
     described = {"name": flat_name(tool.name, namespace), "description": tool.description}
-    whole = {name: value for name, value in (described | function).items() if value is not None}
-    return known, {"type": "function", "function": whole}
+    defined = {name: value for name, value in (described | function).items() if value is not None}
+    return caller_tool, {"type": "function", "function": defined}

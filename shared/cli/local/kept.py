@@ -57,11 +57,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         raise SettingsError(f"--listen: {host!r} is no IP address") from None
-
-
-def is_surely_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there. A name may mean any address."""
-    try:
-        return is_loopback(host)
-    except SettingsError:
-        return False

@@ -15,7 +15,7 @@ from controller.gateway.api_keys import (
     ANONYMOUS,
     ApiKey,
     KeyRing,
-    hashed,
+    hash_key,
     new_key,
     read_keys,
     write_keys,
@@ -29,7 +29,7 @@ from tests.processes import SCRIPTS, ClusterProcess, wait_for
 
 
 def _entry(key: str, client: str = "ada") -> ApiKey:
-    return ApiKey(client=ClientName(client), sha256=hashed(key))
+    return ApiKey(client=ClientName(client), sha256=hash_key(key))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_key_is_found_and_another_is_not(file: Path) -> None:
     write_keys(file, [_entry(key)])
     ring = KeyRing(file)
     assert ring.find(key).client == "ada"
-    for wrong in (None, "", "mlx-", new_key(), key[:-1], key + "x", hashed(key)):
+    for wrong in (None, "", "mlx-", new_key(), key[:-1], key + "x", hash_key(key)):
         with pytest.raises(ClusterError) as caught:
             ring.find(wrong)
         assert (caught.value.code, caught.value.retryable) == ("unauthenticated", False)
@@ -58,7 +58,7 @@ def test_the_file_holds_no_key_and_is_its_owners_own(file: Path) -> None:
 
 def test_without_a_file_everybody_may_do_everything() -> None:
     ring = KeyRing(None)
-    assert not ring.asked_for
+    assert not ring.requires_key
     assert ring.find(None) is ANONYMOUS is ring.find("anything")
     assert ANONYMOUS.admin and ANONYMOUS.client == "local"
 
@@ -91,7 +91,7 @@ def test_what_changes_is_read_again_and_what_is_broken_changes_nothing(file: Pat
         ("keys: [{client: ada, requests_per_minute: 0}]", "requests_per_minute"),
         ("keys: [{client: ada, models: []}]", "models"),
         ("- ada", "dictionary"),
-        ("keys: {", "no YAML"),
+        ("keys: {", "invalid YAML"),
     ],
 )
 def test_a_bad_file_is_refused_by_name_and_field(file: Path, text: str, said: str) -> None:
@@ -140,7 +140,7 @@ def test_keys_are_made_listed_and_removed_by_command(file: Path) -> None:
     listed = json.loads(_run(file, "list", "--json").stdout)
     assert [entry["client"] for entry in listed] == ["ada", "grace"]
     assert "grace" in _run(file, "list").stdout
-    assert _run(file, "rm", hashed(grace)[:10]).returncode == 0
+    assert _run(file, "rm", hash_key(grace)[:10]).returncode == 0
     assert [key.client for key in read_keys(file)] == ["ada"]
     assert _run(file, "rm", "ada").returncode == 0
     gone = _run(file, "rm", "ada")
@@ -291,5 +291,5 @@ def test_more_at_once_than_allowed_are_refused_until_one_ends(
         lines = stream.iter_lines()  # unreferenced it would close the stream
         assert next(lines).startswith("data: ")
         refused = _ask(keyed, "single")
-        assert refused.status_code == 429 and "at once" in refused.json()["error"]["message"]
+        assert refused.status_code == 429 and "concurrent" in refused.json()["error"]["message"]
     wait_for(lambda: _ask(keyed, "single").status_code == 200, "the place is free again")

@@ -163,7 +163,7 @@ def test_what_a_path_does_not_take_is_refused_with_what_it_takes(
         assert (answer.status_code, answer.headers["allow"]) == (405, methods), path
         assert not [name for name in answer.headers if name.startswith("access-control")]
         if method != "HEAD":
-            assert f"takes {methods}, not {method}" in answer.json()["error"]["message"]
+            assert f"allows {methods}, not {method}" in answer.json()["error"]["message"]
     assert http.request(method, "/nowhere").status_code == 404
 
 

@@ -37,7 +37,7 @@ async def directory(*workers: WorkerReport) -> ModelDirectory:
     told = ModelDirectory(
         cast(Cluster, Told(*workers)), {ModelId("gpt"): "chat", ModelId("c"): "coder"}
     )
-    await told.listed()
+    await told.list_models()
     return told
 
 
@@ -50,7 +50,7 @@ async def test_what_a_worker_has_that_takes_requests_or_starts_may_be_asked_for(
     state: str,
 ) -> None:
     told = await directory(worker(state, demo="available"))
-    listed = await told.listed()
+    listed = await told.list_models()
     assert {name: each.skills for name, each in listed.items()} == {
         "demo": [CHAT], "chat": [CHAT], "gpt": [CHAT],
     }  # fmt: skip
@@ -70,7 +70,7 @@ async def test_what_a_worker_has_that_takes_requests_or_starts_may_be_asked_for(
 )
 async def test_where_nothing_may_be_asked_for_it_is_not_ready(workers: list[WorkerReport]) -> None:
     told = await directory(*workers)
-    assert await told.listed() == {}
+    assert await told.list_models() == {}
     assert isinstance(told.unavailability, Unavailable) and told.unavailability.code == "no_worker"
 
 
@@ -79,7 +79,7 @@ async def test_what_a_model_means_is_known_also_while_nobody_has_it() -> None:
     told = await directory(worker("ready", demo="warm"))
     assert await told.resolve("coder") == (CHAT, CODER)
     assert await told.resolve("code") == (CODE, None)
-    assert await told.preferred() == "chat"
+    assert await told.default_model() == "chat"
 
 
 async def test_it_tells_what_a_model_can_and_how_much_it_reads() -> None:
@@ -87,10 +87,10 @@ async def test_it_tells_what_a_model_can_and_how_much_it_reads() -> None:
     other = ModelStatus(id=DEMO, state="warm", abilities=["tools"], max_context_tokens=8192)
     told = await directory(report("a", models=[one]), report("b", models=[other]))
     for name in ("demo", "chat", "gpt"):
-        listed = (await told.listed())[name]
+        listed = (await told.list_models())[name]
         assert (listed.context_tokens, listed.abilities) == (8192, ["tools", "schema"])
     assert abs(listed.created - time.time()) < 60
-    assert (await told.listed())["gpt"].created == listed.created
+    assert (await told.list_models())["gpt"].created == listed.created
 
 
 async def test_it_tells_what_workers_warn_of_a_model_once() -> None:
@@ -98,7 +98,10 @@ async def test_it_tells_what_workers_warn_of_a_model_once() -> None:
         report(name, models=[ModelStatus(id=DEMO, state="warm", warnings=warnings)])
         for name, warnings in (("a", ["assumed"]), ("b", ["assumed", "left out"]))
     ]
-    assert (await (await directory(*told)).listed())["chat"].warnings == ["assumed", "left out"]
+    assert (await (await directory(*told)).list_models())["chat"].warnings == [
+        "assumed",
+        "left out",
+    ]
 
 
 async def test_rows_are_told_to_be_alone_where_they_are_on_any_worker() -> None:
@@ -112,7 +115,7 @@ async def test_rows_are_told_to_be_alone_where_they_are_on_any_worker() -> None:
         ([new, one, other], ("alone", why)),
     ):
         workers = [report(f"w{number}", models=[each]) for number, each in enumerate(statuses)]
-        listed = (await (await directory(*workers)).listed())["demo"]
+        listed = (await (await directory(*workers)).list_models())["demo"]
         assert (listed.batching, listed.batching_reason) == expected
 
 

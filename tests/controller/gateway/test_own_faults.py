@@ -20,7 +20,7 @@ class _Broken(ModelDirectory):
     def __init__(self) -> None:
         pass
 
-    async def listed(self, allowed: Collection[str] | None = None) -> dict[str, ListedModel]:
+    async def list_models(self, allowed: Collection[str] | None = None) -> dict[str, ListedModel]:
         raise ZeroDivisionError("secret")
 
 

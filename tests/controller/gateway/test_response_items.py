@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from controller.gateway.responses.names import KnownTool, ToolNames, flat_name, wrapped_input
 from controller.gateway.responses.output import Event, OutputItems
-from controller.gateway.responses.sealing import seal, unseal
+from controller.gateway.responses.packed_reasoning import pack, unpack
+from controller.gateway.responses.tool_names import CallerTool, ToolNames, flat_name, wrapped_input
 from shared.errors import RequestError
 from shared.messages.stream import ChoiceOutput
 
@@ -20,7 +20,11 @@ _EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 _ITEM: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
 _PATCH = '*** Begin\n+é "x" \\ 東京\n'
 NAMES = ToolNames(
-    [KnownTool("function", "look"), KnownTool("custom", "patch"), KnownTool("function", "a", "mcp")]
+    [
+        CallerTool("function", "look"),
+        CallerTool("custom", "patch"),
+        CallerTool("function", "a", "mcp"),
+    ]
 )
 
 Piece = tuple[str, str]
@@ -77,7 +81,7 @@ def cut(pieces: Sequence[Piece], sizes: Iterator[int]) -> Iterator[Piece]:
 def made(
     pieces: Sequence[Piece], *, summarised: bool = False, status: Any = "completed"
 ) -> tuple[list[dict[str, Any]], list[Event]]:
-    items = OutputItems("x", NAMES, summarised=summarised, sealed=True)
+    items = OutputItems("x", NAMES, summarised=summarised, packed=True)
     events = [event for output in outputs(pieces) for event in items.push(output)]
     events += items.finish(status)
     return items.items, events
@@ -145,20 +149,20 @@ def test_what_was_cut_off_says_so() -> None:
 def test_reasoning_can_be_sent_back(summarised: bool) -> None:
     (reasoning, _), _ = made(ANSWERS["thinking"], summarised=summarised)
     assert bool(reasoning["summary"]) == summarised
-    assert unseal(reasoning["encrypted_content"], most_bytes=1000) == "Hm, 2 < 3."
+    assert unpack(reasoning["encrypted_content"], max_bytes=1000) == "Hm, 2 < 3."
 
 
 @given(st.text())
-def test_what_is_sealed_comes_out_as_it_was(text: str) -> None:
-    assert unseal(seal(text), most_bytes=10**6) == text
+def test_what_is_packed_comes_out_as_it_was(text: str) -> None:
+    assert unpack(pack(text), max_bytes=10**6) == text
 
 
 def test_what_is_too_much_is_not_unpacked() -> None:
-    assert unseal(seal("x" * 1000), most_bytes=1000) == "x" * 1000
-    with pytest.raises(RequestError, match="too much"):
-        unseal(seal("x" * 1001), most_bytes=1000)
+    assert unpack(pack("x" * 1000), max_bytes=1000) == "x" * 1000
+    with pytest.raises(RequestError, match="too large"):
+        unpack(pack("x" * 1001), max_bytes=1000)
 
 
-@pytest.mark.parametrize("packed", ["", "gAAAAAB", "é", seal("x" * 900)[:-8]])
+@pytest.mark.parametrize("packed", ["", "gAAAAAB", "é", pack("x" * 900)[:-8]])
 def test_what_is_not_ours_or_too_large_is_nothing(packed: str) -> None:
-    assert unseal(packed, most_bytes=1000) is None
+    assert unpack(packed, max_bytes=1000) is None

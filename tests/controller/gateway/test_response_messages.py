@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from controller.gateway.responses.answers import ResponseObjectFormat
 from controller.gateway.responses.items import Item
 from controller.gateway.responses.messages import MAX_REASONING_BYTES, messages_of
+from controller.gateway.responses.packed_reasoning import pack
 from controller.gateway.responses.requests import ResponsesRequest
-from controller.gateway.responses.sealing import seal
 from shared.errors import ClusterError, RequestError
 from shared.ids import new_request_id
 from shared.messages.stream import ChoiceOutput, Usage
@@ -60,7 +60,7 @@ def shapes(items: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         ([thought("a"), {"type": "web_search_call"}, said("assistant", "b")],
          [("assistant", "a", "b", 0)]),
         ([thought(""), said("user", "b")], [("user", None, "b", 0)]),
-        ([{"type": "reasoning", "summary": [], "encrypted_content": seal("a")}, _CALL],
+        ([{"type": "reasoning", "summary": [], "encrypted_content": pack("a")}, _CALL],
          [("assistant", "a", "", 1)]),
         ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}],
            "encrypted_content": "of another service"}, _CALL],
@@ -75,14 +75,14 @@ def test_what_follows_one_another_is_one_answer_as_a_model_could_have_said_it(
 
 
 def test_little_that_unpacks_to_much_is_refused_soon() -> None:
-    packed = {"type": "reasoning", "summary": [], "encrypted_content": seal("x" * 1_900_000)}
+    packed = {"type": "reasoning", "summary": [], "encrypted_content": pack("x" * 1_900_000)}
     items = _ITEMS.validate_python([packed] * 700)
     began = time.process_time()
     with pytest.raises(RequestError) as caught:
         messages_of(items)
     assert caught.value.code == "payload_too_large"
     assert time.process_time() - began < 2  # to unpack all of it takes many times that
-    fits = seal("x" * MAX_REASONING_BYTES)
+    fits = pack("x" * MAX_REASONING_BYTES)
     (message,) = messages_of(_ITEMS.validate_python([packed | {"encrypted_content": fits}]))
     assert len(message["reasoning"]) == MAX_REASONING_BYTES
 

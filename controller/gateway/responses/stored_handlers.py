@@ -1,4 +1,4 @@
-"""What is asked of responses that are stored."""
+"""Handlers of the paths of stored responses."""
 
 import re
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from controller.gateway.endpoint import json_response, key_of
-from controller.gateway.responses.answers import Keep, unique_of
-from controller.gateway.responses.listed import listed, without_extras
+from controller.gateway.responses.answers import StoreCallback, unique_part
 from controller.gateway.responses.requests import ResponsesRequest
 from controller.gateway.responses.stored import ResponseStore, StoredConversation, StoredTurn
+from controller.gateway.responses.stored_items import stored_input, stored_output
 from shared.errors import InvalidRequest, RequestError
 from shared.ids import ClientName, RequestId
 
@@ -20,57 +20,58 @@ _DEFAULT_LIMIT = 20
 _MAX_LIMIT = 100
 
 
-class ResponsePaths:
-    """Their handlers."""
+class StoredResponseHandlers:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
 
-    def __init__(self, stored: ResponseStore) -> None:
-        self._stored = stored
-
-    async def one(self, request: Request) -> ASGIApp:
-        """`GET` or `DELETE` one."""
+    async def response(self, request: Request) -> ASGIApp:
+        """Handle `GET` and `DELETE` of a stored response."""
         client, response_id = key_of(request).client, request.path_params["id"]
         if request.method == "DELETE":
-            await self._stored.delete(client, response_id)
+            await self._store.delete(client, response_id)
             return json_response({"id": response_id, "object": "response", "deleted": True})
         if request.query_params.get("stream") == "true":
             raise RequestError(
-                "stream: only a response in the background could be streamed later",
+                "stream: only background responses can be streamed later",
                 code="not_supported",
                 param="stream",
             )
-        return json_response(await self._stored.find(client, response_id))
+        return json_response(await self._store.find(client, response_id))
 
     async def input_items(self, request: Request) -> ASGIApp:
-        """What one was asked with: the whole conversation, by pages."""
-        items = await self._stored.input_of(key_of(request).client, request.path_params["id"])
+        """List the input items of a response, including those of all responses before it."""
+        items = await self._store.input_items(key_of(request).client, request.path_params["id"])
         return json_response(page(items, request.query_params))
 
 
-def keeping(
-    stored: ResponseStore,
+def store_callback(
+    store: ResponseStore,
     client: ClientName,
     request_id: RequestId,
-    asked: ResponsesRequest,
+    request: ResponsesRequest,
     conversation: StoredConversation,
-) -> Keep | None:
-    """Stores the response to a request; None where it is not to be, or cannot be."""
-    if asked.store is False or not stored.available:
+) -> StoreCallback | None:
+    """Return a function that stores the response to a request; None if the request has
+    `store: false`, or the store is unavailable."""
+    if request.store is False or not store.available:
         return None
-    items = listed(conversation.own, unique_of(request_id), conversation.known)
+    items = stored_input(
+        conversation.new_items, unique_part(request_id), conversation.previous_item_ids
+    )
 
-    async def keep(response: dict[str, Any]) -> bool:
-        output = [without_extras(item) for item in response["output"]]
-        turn = StoredTurn(conversation.before, items, output)
-        return await stored.keep(client, {**response, "store": True}, turn)
+    async def store_response(response: dict[str, Any]) -> bool:
+        output = [stored_output(item) for item in response["output"]]
+        turn = StoredTurn(conversation.previous_ids, items, output)
+        return await store.put(client, {**response, "store": True}, turn)
 
-    return keep
+    return store_response
 
 
 def page(items: Sequence[dict[str, Any]], query: QueryParams) -> dict[str, Any]:
-    """Some of the items, in the shape of OpenAI's lists.
+    """Return a page of the items as an OpenAI list.
 
     Raises:
-        InvalidRequest: for what is asked of it.
+        InvalidRequest: `order`, `limit` or `after` is invalid.
     """
     order, limit = query.get("order", "desc"), query.get("limit", str(_DEFAULT_LIMIT))
     if order not in ("asc", "desc"):
@@ -83,11 +84,11 @@ def page(items: Sequence[dict[str, Any]], query: QueryParams) -> dict[str, Any]:
         if after not in ids:
             raise InvalidRequest("after must be the id of an item", param="after")
         ordered = ordered[ids.index(after) + 1 :]
-    shown = ordered[: int(limit)]
+    page_items = ordered[: int(limit)]
     return {
         "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else "",
-        "last_id": shown[-1]["id"] if shown else "",
-        "has_more": len(ordered) > len(shown),
+        "data": page_items,
+        "first_id": page_items[0]["id"] if page_items else "",
+        "last_id": page_items[-1]["id"] if page_items else "",
+        "has_more": len(ordered) > len(page_items),
     }
