@@ -18,8 +18,8 @@ _NO_FOLDERS = {
     "missing": "is no folder",
     "file": "is no folder",
     "link": "is no folder",
-    "empty": "has no config.json, so it is no model folder",
-    "folders": "has no config.json, so it is no model folder",
+    "empty": "has no config.json, so it is not a model folder",
+    "folders": "has no config.json, so it is not a model folder",
 }
 
 
