@@ -113,9 +113,10 @@ class ModelLoader:
         """Make models with a transient failure available again after a while, and load deferred
         models once all others are warm. Call a few times a second."""
         self._order_deferred()
-        retry_before = time.monotonic() - _RETRY_AFTER_S
+        now = time.monotonic()
         for model in self._models:
-            if model.state == "failed" and model.transient and model.failed_at < retry_before:
+            retry = model.transient and now - model.failed_at > _RETRY_AFTER_S
+            if model.state == "failed" and retry:
                 model.state = "available"
 
     # Files.
