@@ -108,7 +108,7 @@ class CrashHistory:
         if (history := self._histories.get(model)) is not None:
             history.kills.clear()
 
-    def forgive(self, model: ModelId) -> None:
+    def reset(self, model: ModelId) -> None:
         """Drop the history of a model."""
         self._histories.pop(model, None)
 

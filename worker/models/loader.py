@@ -73,7 +73,9 @@ class ModelLoader:
         self._ordered: asyncio.Queue[Model] = asyncio.Queue()
         self._ordered_at: dict[tuple[int, ModelId], float] = {}  # by engine and model
         self._loaded: defaultdict[ModelId, set[int]] = defaultdict(set)  # the engines with weights
-        self._read: dict[tuple[int, ModelId], float] = {}  # load progress by engine and model
+        self._load_progress: dict[
+            tuple[int, ModelId], float
+        ] = {}  # load progress by engine and model
         self._smoke_tests = SmokeTests()
         self._deferred = DeferredLoads()
         self.deaths = CrashHistory()
@@ -81,7 +83,7 @@ class ModelLoader:
     async def run(self) -> None:
         """Find files and order engines to load them, in one task per model, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._learn_sizes())
+            tasks.create_task(self._read_sizes())
             while True:
                 tasks.create_task(self._find_files_and_order(await self._ordered.get()))
 
@@ -93,7 +95,7 @@ class ModelLoader:
         if model.state in ("loading", "warm"):
             return
         if model.state == "failed":
-            self.deaths.forgive(model.id)
+            self.deaths.reset(model.id)
         model.state, model.phase, model.progress, model.error = "loading", "loading", 0.0, None
         model.fetched = model.transient = False
         self._ordered.put_nowait(model)
@@ -121,7 +123,7 @@ class ModelLoader:
 
     # Files.
 
-    async def _learn_sizes(self) -> None:
+    async def _read_sizes(self) -> None:
         """Read the sizes of the models on this machine, before the first request."""
         for model in self._models:
             try:
@@ -212,7 +214,7 @@ class ModelLoader:
         """Record that the models of an engine are not loaded any more."""
         for model in self._models:
             model.engines.discard(engine.index)
-            self._read.pop((engine.index, model.id), None)
+            self._load_progress.pop((engine.index, model.id), None)
             if model.state == "warm" and not model.engines:
                 model.state, model.phase, model.progress = "loading", "loading", 0.0
         self._smoke_tests.lost(engine)
@@ -228,14 +230,16 @@ class ModelLoader:
         """Apply what an engine reports about a model; other facts are ignored."""
         match fact:
             case ModelIsLoading():
-                self._read[engine.index, fact.model] = fact.progress
+                self._load_progress[engine.index, fact.model] = fact.progress
                 model = self._models[fact.model]
                 if model.phase == "loading":
-                    model.progress = min(p for (_, m), p in self._read.items() if m == fact.model)
+                    model.progress = min(
+                        p for (_, m), p in self._load_progress.items() if m == fact.model
+                    )
             case ModelLoaded():
                 self._on_loaded(engine, self._models[fact.model], fact)
             case ModelFailed():
-                self._read.pop((engine.index, fact.model), None)
+                self._load_progress.pop((engine.index, fact.model), None)
                 self._fail_in(engine, self._models[fact.model], fact.message)
             case StepCompleted() if self._smoke_tests:
                 for output in fact.outputs:
@@ -268,7 +272,7 @@ class ModelLoader:
         self._smoke_tests.begin(engine, model)
 
     def _on_first_token(self, engine: EngineProcess, model: Model) -> None:
-        self._read.pop((engine.index, model.id), None)
+        self._load_progress.pop((engine.index, model.id), None)
         self.deaths.loaded(model.id)
         if engine.index not in model.placed:  # unloaded meanwhile
             return

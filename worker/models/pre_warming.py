@@ -24,8 +24,8 @@ class PreWarming:
         self._models = [models.catalogue[model] for model in settings.pre_warmed_models]
         self._lifecycle = models
         self._changes = changes
-        self._were_warm: set[ModelId] = set()
-        self._gave_up: set[ModelId] = set()
+        self._warmed: set[ModelId] = set()
+        self._abandoned: set[ModelId] = set()
 
     def configure(self, settings: ClusterSettings) -> None:
         """Load the models that only the new settings pre-warm."""
@@ -56,16 +56,16 @@ class PreWarming:
                 await self._warm(model)
 
     def status(self, proposed: list[ModelId]) -> PreWarmingStatus:
-        self._were_warm.update(model.id for model in self._models if model.state == "warm")
-        failed = self._gave_up | {model.id for model in self._models if model.state == "failed"}
+        self._warmed.update(model.id for model in self._models if model.state == "warm")
+        failed = self._abandoned | {model.id for model in self._models if model.state == "failed"}
         return PreWarmingStatus(
             total=len(self._models),
-            completed=len(self._were_warm),
-            failed=len(failed - self._were_warm),
+            completed=len(self._warmed),
+            failed=len(failed - self._warmed),
             in_progress=[
                 model.id
                 for model in self._models
-                if model.state == "loading" and model.id not in self._were_warm | self._gave_up
+                if model.state == "loading" and model.id not in self._warmed | self._abandoned
             ],
             proposed=proposed,
         )
@@ -75,7 +75,7 @@ class PreWarming:
             self._lifecycle.load(model.id)
         except ClusterError as error:
             logger.error("model %s is not pre-warmed: %s", model.id, error.message)
-            self._gave_up.add(model.id)
+            self._abandoned.add(model.id)
             return False
         return True
 
@@ -95,9 +95,9 @@ class PreWarming:
             except TimeoutError:
                 logger.warning("model %s: no progress for %g s", model.id, timeout_s)
                 model.error = f"no progress for {timeout_s:g} s; loading continues"
-                self._gave_up.add(model.id)
+                self._abandoned.add(model.id)
                 return
         if model.state == "warm":
-            self._were_warm.add(model.id)
+            self._warmed.add(model.id)
         else:
-            self._gave_up.add(model.id)
+            self._abandoned.add(model.id)

@@ -70,7 +70,7 @@ class Peer:
         timed_out: list[str] = []
         for url in self._urls:
             parts = urlsplit(url)
-            connection = _Pinned(parts.hostname or "", parts.port, self._offer.authority)
+            connection = _PinnedConnection(parts.hostname or "", parts.port, self._offer.authority)
             try:
                 connection.connect()
             except (OSError, ValueError) as error:
@@ -85,7 +85,7 @@ class Peer:
         raise failed
 
 
-class _Pinned(http.client.HTTPSConnection):
+class _PinnedConnection(http.client.HTTPSConnection):
     """Trusts the certificates of one authority, at any address."""
 
     def __init__(self, host: str, port: int | None, authority: str) -> None:
