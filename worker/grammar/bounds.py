@@ -178,10 +178,6 @@ def _circular(root: Any) -> Excess | None:
 def _max_patterns_at_once(schema: Any, root: Any, counts: dict[int, int]) -> int:
     """Return an upper bound of the patterns that apply to one string of a schema. Recursive; the
     depth of the schema is checked before."""
-
-    def count(each: Any) -> int:
-        return _max_patterns_at_once(each, root, counts)
-
     if not isinstance(schema, Mapping):
         return 0
     if id(schema) not in counts:
@@ -191,8 +187,9 @@ def _max_patterns_at_once(schema: Any, root: Any, counts: dict[int, int]) -> int
         parts = [target(schema["$ref"], root)] if "$ref" in schema else []
         parts += all_of if _list(all_of) else []
         inner = [each for step, each in subschemas(schema) if not step.startswith("allOf.")]
-        most = max(map(count, inner), default=0)
-        counts[id(schema)] = max(own, most) + sum(map(count, parts))
+        most = max((_max_patterns_at_once(each, root, counts) for each in inner), default=0)
+        combined = sum(_max_patterns_at_once(each, root, counts) for each in parts)
+        counts[id(schema)] = max(own, most) + combined
     return counts[id(schema)]
 
 
