@@ -119,7 +119,7 @@ def test_code_that_only_transformers_would_run_is_nothing_to_refuse(tmp_path: Pa
     ("names", "said"),
     [
         ([], "so it has no weights"),
-        (["pytorch_model.bin"], "pytorch_model.bin is a pickle, which can run code"),
+        (["pytorch_model.bin"], "pytorch_model.bin is a pickle, which is not loaded"),
         (["a.gguf", "training_args.bin"], "the format of a.gguf is not supported"),
         (["weights.npz"], "the format of weights.npz is not supported"),
         (["weights.safetensors"], "the format of weights.safetensors is not supported"),

@@ -27,7 +27,7 @@ async def test_an_unknown_revision_is_named(hub: HubStandIn, model: Path, revisi
 
 
 async def test_a_revision_that_would_be_a_path_is_refused(hub: HubStandIn) -> None:
-    assert "no name of a revision" in await Fetching(revision="../../x").error()
+    assert "is not a name of a revision" in await Fetching(revision="../../x").error()
     assert hub.requests == []
 
 
