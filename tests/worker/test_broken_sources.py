@@ -15,11 +15,11 @@ from tests.worker.running_agent import RunningAgent, running_agent
 pytestmark = pytest.mark.anyio
 
 _NO_FOLDERS = {
-    "missing": "is no folder",
-    "file": "is no folder",
-    "link": "is no folder",
-    "empty": "has no config.json, so it is no model folder",
-    "folders": "has no config.json, so it is no model folder",
+    "missing": "is not a folder",
+    "file": "is not a folder",
+    "link": "is not a folder",
+    "empty": "has no config.json, so it is not a model folder",
+    "folders": "has no config.json, so it is not a model folder",
 }
 
 

@@ -1,1 +1,1 @@
-"""What a model says, split into reasoning, content and tool calls. No MLX."""
+"""Parsing of a model's output into reasoning, content and tool calls. No MLX."""

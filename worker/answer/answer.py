@@ -1,4 +1,4 @@
-"""One answer while its tokens come: text, reasoning and tool calls, as far as they are certain."""
+"""One answer while it is generated: its tokens become deltas of text, reasoning and tool calls."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,19 +13,19 @@ _NOTHING_SENT = DeliveredText()
 
 
 class Answer:
-    """Takes the tokens of an answer one at a time. Belongs to one thread at a time.
+    """Turns the tokens of one answer into deltas. Used by one thread at a time.
 
     Args:
-        decode: all-at-once decoding of token ids.
-        prompt_ids: the last of them are context.
-        parser: splits the text.
-        control: the characters of control tokens, by id.
-        stop_strings: end the answer where they stand in its content.
-        sent: what is left out, as the client has it.
-        constraint: what the tokens are bound to.
+        decode: decodes a whole list of token ids.
+        prompt_ids: the last of them are context for the decoding of the first tokens.
+        parser: splits the text into channels.
+        control: the placeholder characters of control tokens, by token id.
+        stop_strings: end the answer where they occur in its content.
+        sent: text that the client has already, which is left out of the deltas.
+        constraint: follows the grammar of the answer.
 
     Attributes:
-        reasoning_tokens: those that belong to reasoning, its markers included.
+        reasoning_tokens: number of tokens of reasoning, its markers included.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class Answer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string was found; nothing comes after it."""
+        """Whether a stop string was found; all later text is dropped."""
         return self._scanner.stopped
 
     @property
     def ended(self) -> bool:
-        """Whether nothing but an end may follow."""
+        """Whether only an end token may follow."""
         return self.constraint is not None and self.constraint.ended
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot go on; None while it can."""
+        """Why no token may follow; None while one may."""
         return self.constraint.problem if self.constraint is not None else None
 
     @property
@@ -76,30 +76,30 @@ class Answer:
 
     @property
     def channel(self) -> Channel:
-        """Where the next token will belong, as far as is known."""
+        """The channel of the next token, as far as is known."""
         return self._parser.channel
 
     def decode_with(self, decode: Decode) -> None:
-        """Another thread goes on with it, which has a tokenizer of its own."""
+        """Use the tokenizer of the thread that continues with the answer."""
         self._decode = decode
         self._detokenizer.decode_with(decode)
 
-    def warn(self, sentences: Sequence[str]) -> None:
-        """Tell these with the next token."""
-        self._pending.warnings += sentences
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Add warnings to the delta of the next token."""
+        self._pending.warnings += warnings
 
     def resume(self, token_ids: Sequence[int]) -> None:
-        """Go on after these, one at a time, as they were generated: what is held back depends on
-        it. What they add beyond what was sent comes with the next token."""
+        """Replay tokens that were generated before, one at a time, as what is held back depends on
+        it. Text that was not sent is added to the delta of the next token."""
         for token_id in token_ids:
             self._pending += self._push(token_id)
 
     def push(self, token_id: int) -> Delta:
-        """What became certain with this token, and was not sent."""
+        """Return what this token made certain, without what was sent before."""
         return self._with_pending(self._push(token_id))
 
     def finish(self, end_id: int | None = None) -> Delta:
-        """The rest, at the end of the answer; `end_id` is the token that ended it."""
+        """Return the rest at the end of the answer; `end_id` is the token that ended it."""
         if self.stopped:
             return self._with_pending(Delta())
         text = self._plain(self._detokenizer.finish())
@@ -117,11 +117,11 @@ class Answer:
             return Delta()
         before = self.channel
         if self.constraint is not None:
-            self.constraint.take(token_id)
+            self.constraint.advance(token_id)
         delta = self._parser.push(self._text_of(token_id))
         self.reasoning_tokens += "reasoning" in (before, self.channel)
         if self.constraint is not None:
-            self.constraint.parsed(self.channel, self.reasoning_tokens)
+            self.constraint.update(self.channel, self.reasoning_tokens)
         return self._filter.unsent(self._scanned(delta))
 
     def _with_pending(self, delta: Delta) -> Delta:

@@ -1,4 +1,4 @@
-"""The ids of tool calls as a family's chat templates demand them."""
+"""Ids of tool calls in the form that a model family's chat template requires."""
 
 import hashlib
 import re
@@ -8,19 +8,19 @@ from typing import Any
 _SHORT = re.compile(r"[A-Za-z0-9]{9}")
 
 WriteId = Callable[[str, str, int], str]
-"""From the id of a call, the name of its function, and how many calls the conversation had before.
-"""
+"""Arguments: the id of a call, the name of its function, the number of calls before it in the
+conversation."""
 
 
 def short_id(call_id: str, _name: str = "", _number: int = 0) -> str:
-    """Nine letters and digits: always the same for an id, and the id where it has that form."""
+    """Return nine letters and digits: the id itself if it has that form, else a hash of the id."""
     if _SHORT.fullmatch(call_id):
         return call_id
     return hashlib.blake2b(call_id.encode(errors="surrogatepass"), digest_size=5).hexdigest()[:9]
 
 
 def numbered_id(_call_id: str, name: str, number: int) -> str:
-    """As Kimi writes it."""
+    """Return an id in Kimi's form."""
     return f"functions.{name}:{number}"
 
 
@@ -29,11 +29,11 @@ WRITE_ID: Mapping[str, WriteId] = {
     "mistral_args": short_id,
     "kimi_k2": numbered_id,
 }
-"""By tool format; the others take any id."""
+"""By name of the tool format; the other formats accept any id."""
 
 
 def written_ids(messages: Iterable[Mapping[str, Any]], write: WriteId | None) -> dict[str, str]:
-    """The ids of the calls in a conversation, and what the template gets for each."""
+    """Return the id that the template gets for each call of a conversation, by the call's id."""
     if write is None:
         return {}
     calls = [call for message in messages for call in message.get("tool_calls") or ()]

@@ -1,4 +1,4 @@
-"""Tool calls while they are read: what is certain of them, as deltas."""
+"""Tool calls while they are parsed: their deltas, and parsers of calls that are JSON."""
 
 import json
 from collections.abc import Collection
@@ -11,15 +11,15 @@ from worker.answer.reader import BrokenCall, Reading, TextReader
 
 
 class CallWriter:
-    """Takes calls in, piece by piece. `begin`, `write` and `end` raise BrokenCall.
+    """Collects the pieces of tool calls as deltas. `begin`, `write` and `end` raise BrokenCall.
 
     Args:
-        names: of the tools there are.
-        control: what stands for control tokens in arguments is written out.
-        count: calls that came before.
+        names: names of the available tools.
+        control: spells out the control tokens in arguments.
+        count: number of earlier calls of the answer.
 
     Attributes:
-        count: calls that have begun, with those before.
+        count: number of calls that have begun, earlier ones included.
     """
 
     def __init__(self, names: Collection[str], control: ControlTokens, count: int = 0) -> None:
@@ -37,31 +37,35 @@ class CallWriter:
         self.count += 1
 
     def write(self, arguments: str) -> None:
-        """More of the present call's arguments as JSON."""
-        if arguments := self._control.spelled(arguments):
+        """Append to the arguments of the current call, as JSON."""
+        if arguments := self._control.spell_out(arguments):
             self._arguments.append(arguments)
             self._deltas.append(CallDelta(self.count - 1, arguments))
 
     def end(self) -> None:
-        """The call is complete; one without arguments has none."""
+        """Complete the current call; without arguments they become `{}`."""
         if not self._arguments:
             self.write("{}")
         parse_object("".join(self._arguments))
 
-    def take(self) -> list[CallDelta]:
-        """What came since this was asked last."""
+    def take_deltas(self) -> list[CallDelta]:
+        """Remove and return the deltas since the last call of this method."""
         deltas, self._deltas = self._deltas, []
         return deltas
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """Raises BrokenCall where a text is no JSON object."""
+    """Parse a JSON object.
+
+    Raises:
+        BrokenCall: the text is not a JSON object.
+    """
     try:
         value = strict_json(text)
     except (ValueError, RecursionError) as error:
-        raise BrokenCall(f"its arguments are no JSON: {error}") from None
+        raise BrokenCall(f"its arguments are not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise BrokenCall("its arguments are no JSON object")
+        raise BrokenCall("its arguments are not a JSON object")
     return value
 
 
@@ -75,7 +79,7 @@ def read_json_head(
     """Read `{<name_key>: "..."` with one of the names; the keys `before` may come first.
 
     Raises:
-        BrokenCall: it is not there.
+        BrokenCall: the text is something else.
     """
     yield from reader.skip_space()
     yield from reader.expect("{")
@@ -99,7 +103,7 @@ def read_json_call(
     """Read `{<name_key>: ..., <arguments_key>: {...}}`; other keys are ignored.
 
     Raises:
-        BrokenCall: it is not there.
+        BrokenCall: the text is something else.
     """
     name, early = None, ""
     yield from reader.skip_space()
@@ -112,7 +116,7 @@ def read_json_call(
         if key == name_key and name is None:
             name = yield from _read_value(reader)
             if not isinstance(name, str):
-                raise BrokenCall("its name is no string")
+                raise BrokenCall("its name is not a string")
             calls.begin(name)
             calls.write(early)
         elif key == arguments_key and name is not None:
@@ -134,10 +138,10 @@ def read_json_call(
 def read_json_calls(
     reader: TextReader, calls: CallWriter, *, arguments_key: str, name_key: str = "name"
 ) -> Reading[None]:
-    """Read a JSON list of them.
+    """Read a JSON list of such objects.
 
     Raises:
-        BrokenCall: it is not there.
+        BrokenCall: the text is something else.
     """
     yield from reader.expect("[")
     while True:
@@ -154,4 +158,4 @@ def _read_value(reader: TextReader) -> Reading[Any]:
     try:
         return json.loads("".join(pieces))
     except (ValueError, RecursionError) as error:
-        raise BrokenCall(f"no JSON: {error}") from None
+        raise BrokenCall(f"it is not JSON: {error}") from None

@@ -1,4 +1,4 @@
-"""What the next token of one answer may be."""
+"""Which tokens may come next in one answer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,23 +11,24 @@ from worker.answer.parser import Channel
 from worker.grammar.matcher import Matcher
 
 Bitmask = NDArray[np.int32]
-"""[rows, words]: a bit for each token that is allowed."""
+"""Shape [rows, words]: one bit per token, set if the token is allowed."""
 
 
 class Constraint:
-    """Goes along with the tokens of an answer. Belongs to one thread at a time.
+    """Follows the tokens of one answer through its grammar. Used by one thread at a time.
 
     Args:
-        control: what stands for control tokens in the text of calls.
-        whole: the grammar of the whole answer, at its beginning; None where the answer is free.
-        sections: where the answer is free, the grammars of what follows once a tool call has begun.
+        control: the placeholder characters of control tokens in the text of calls.
+        whole: matcher of the whole answer, at its beginning; None if the answer is free.
+        sections: for a free answer, matchers of what follows once a tool call has begun: one
+            under the empty name, or one by the text with which each call begins.
         parallel: several calls may follow one another.
         closing_ids: the tokens that end reasoning.
-        budget_tokens: of reasoning; then it is ended.
+        budget_tokens: maximum number of reasoning tokens; then `closing_ids` are forced.
 
     Attributes:
-        ended: nothing but an end may follow.
-        problem: why there is no next token; None while there is one.
+        ended: only an end token may follow.
+        problem: why no token may follow; None while one may.
     """
 
     def __init__(
@@ -55,16 +56,16 @@ class Constraint:
 
     @property
     def words(self) -> int:
-        """Of 32 bits each, for all tokens."""
+        """Width of a row of the bitmask: 32-bit words, one bit per token."""
         return -(-self._tokenizer.vocab_size // 32)
 
     @property
     def masks(self) -> bool:
-        """Whether not every token may be next."""
+        """Whether some tokens are not allowed next."""
         return self.problem is None and (self._matcher is not None or bool(self._forced))
 
     def bind(self, text: str) -> bool:
-        """A call begins with this text, as `parser.Bind` says."""
+        """Enforce a grammar for the call that begins with this text; see `parser.Bind`."""
         if self._whole is not None:
             return True
         section = self._sections.get("") or self._sections.get(text)
@@ -72,29 +73,29 @@ class Constraint:
             return False
         section = section.copy()
         parts = self._control.parts(text) if "" in self._sections else []
-        begun = token_ids_of(parts, self._tokenizer)
-        if section.consume_allowed(begun) < len(begun):
+        token_ids = token_ids_of(parts, self._tokenizer)
+        if section.consume_allowed(token_ids) < len(token_ids):
             return False
         self._matcher = section
         return True
 
-    def take(self, token_id: int) -> None:
-        """The next token; before its text is parsed."""
+    def advance(self, token_id: int) -> None:
+        """Advance the matcher by the next token, before the token's text is parsed."""
         if self._forced:
             self._forced.pop(0)
         if self._matcher is not None and not self._matcher.consume(token_id):
-            self._give_up(self._matcher)
+            self._fail(self._matcher)
 
-    def parsed(self, channel: Channel, reasoning_tokens: int) -> None:
-        """Where the answer is now that the text of a token is parsed."""
+    def update(self, channel: Channel, reasoning_tokens: int) -> None:
+        """Apply the end of the grammar and the reasoning budget, after a token's text is parsed."""
         if self._matcher is not None and self._matcher.stopped:
             self._stop(self._matcher)
-        over = self._budget_tokens is not None and reasoning_tokens >= self._budget_tokens
-        if over and channel == "reasoning" and not self._forced:
+        exhausted = self._budget_tokens is not None and reasoning_tokens >= self._budget_tokens
+        if exhausted and channel == "reasoning" and not self._forced:
             self._forced = list(self._closing_ids)
 
     def fill(self, bitmask: Bitmask, row: int) -> None:
-        """Set the bits of what may be next in a row of a mask."""
+        """Write the allowed tokens into one row of a bitmask."""
         if self._forced:
             bitmask[row] = 0
             word, bit = divmod(self._forced[0], 32)
@@ -102,24 +103,24 @@ class Constraint:
             return
         assert self._matcher is not None
         if not self._matcher.fill(bitmask, row) or not bitmask[row].any():
-            self._give_up(self._matcher)
+            self._fail(self._matcher)
             bitmask[row] = -1
 
     def _stop(self, matcher: Matcher) -> None:
         if matcher.error is not None:
-            self._give_up(matcher)
+            self._fail(matcher)
         elif self._whole is not None or not self._parallel:
             self.ended = True
         self._matcher = None
 
-    def _give_up(self, matcher: Matcher) -> None:
-        said = matcher.error or "it allows no token"
-        self.problem = f"the grammar of the answer cannot go on: {said}"
+    def _fail(self, matcher: Matcher) -> None:
+        reason = matcher.error or "it allows no token"
+        self.problem = f"the grammar of the answer cannot go on: {reason}"
         self._matcher = None
 
 
 def token_ids_of(parts: Iterable[int | str], tokenizer: LLTokenizer) -> list[int]:
-    """Ids and pieces of ordinary text as token ids."""
+    """Return token ids for a sequence of token ids and pieces of ordinary text."""
     token_ids: list[int] = []
     for part in parts:
         token_ids += [part] if isinstance(part, int) else tokenizer.tokenize_str(part)

@@ -1,13 +1,13 @@
-"""What a few tokens added to an answer."""
+"""What one token or more added to an answer."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A piece of one tool call, counted from 0; `name` stands in the first piece of each call.
+    """A piece of one tool call; `index` counts calls from 0. The first piece has the `name`.
 
-    `arguments` of all pieces, joined, are the call's arguments as JSON.
+    The `arguments` of all pieces, joined, are the call's arguments as JSON.
     """
 
     index: int
@@ -19,7 +19,7 @@ class CallDelta:
 class Delta:
     """New text of each channel, in the order reasoning, text, calls.
 
-    `warnings` are sentences for the client: about a call that could not be read, say.
+    `warnings` are sentences for the client, for example about a tool call that was not parsed.
     """
 
     text: str = ""

@@ -1,4 +1,4 @@
-"""The format of one model's answers, and the parser for each of them."""
+"""The answer format of a model, and the parser that reads it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class AnswerFormat:
     """How a model writes reasoning and tool calls.
 
     Attributes:
-        control: the added tokens of its markers.
-        reasoning: None where it does not think, or does not mark it.
-        tools: None where it knows no tools, or writes `messages`.
-        messages: of families whose answers are messages with headers.
+        control: the added tokens of the format's markers.
+        reasoning: None if the model does not reason, or does not mark its reasoning.
+        tools: None if the model cannot call tools, or writes `messages`.
+        messages: the parser for families whose answers are messages with headers.
     """
 
     control: ControlTokens
@@ -44,13 +44,13 @@ class AnswerFormat:
         return self.reasoning is not None or self.messages is not None
 
     def opens_reasoning(self, prompt_end: str) -> bool:
-        """Whether a prompt that ends so has opened reasoning already."""
+        """Whether a prompt with this end has opened reasoning."""
         return self.reasoning is not None and prompt_end.rstrip().endswith(
             self.reasoning.open.rstrip()
         )
 
     def parser(self, tools: Sequence[Tool], *, opened: bool, bind: Bind | None) -> AnswerParser:
-        """For one answer; see `MarkedAnswer`."""
+        """Return the parser for one answer; the arguments are those of `MarkedAnswer`."""
         if self.messages is not None:
             return self.messages(self.control, tools, bind=bind)
         return MarkedAnswer(
@@ -68,10 +68,10 @@ def find_format(
     tool_format: str | None = None,
     reasoning_format: str | None = None,
 ) -> AnswerFormat:
-    """What a chat template and the added tokens of a vocabulary show.
+    """Detect the answer format from a chat template and the added tokens of a vocabulary.
 
     Args:
-        tool_format, reasoning_format: names, where they were set; `none` for none.
+        tool_format, reasoning_format: names from the settings, if set; `none` for no format.
     """
     tool_format = tool_format or find_tool_format(template, vocabulary)
     messages = MESSAGE_FORMATS.get(tool_format or "")
@@ -90,7 +90,7 @@ def find_format(
 
 
 class PlainAnswer:
-    """An `AnswerParser` for text that is content, whatever stands in it."""
+    """An `AnswerParser` for which all text is content."""
 
     channel: Channel = "content"
     has_calls = False

@@ -1,4 +1,4 @@
-"""The grammar of a whole answer: reasoning where the model thinks, then what it is bound to."""
+"""Grammar of a whole answer: optional reasoning, then content or tool calls as constrained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from worker.grammar.lark import Rules, literal, one_of, pattern
 from worker.grammar.schemas import cleaned, with_options
 
 _LINES = r"/\n{1,2}/?"
-"""Between reasoning and what follows; not part of either."""
+"""Separates reasoning from what follows; part of neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerConstraint:
-    """What an answer is bound to.
+    """What one answer must conform to.
 
     Attributes:
-        structure: of its content.
-        tools: that it may call.
-        must_call: the answer is one call or more.
-        parallel: it may have several.
+        structure: the required structure of the content.
+        tools: the tools that the answer may call.
+        must_call: the answer must be tool calls, at least one.
+        parallel: the answer may have several calls.
         opened: the prompt has opened reasoning.
-        thinks: it may open it itself.
+        thinks: the answer may open reasoning.
     """
 
     structure: Structure | None
@@ -41,10 +41,10 @@ class AnswerConstraint:
 
 
 def answer_grammar(answers: AnswerFormat, bound: AnswerConstraint) -> str:
-    """From the first token of an answer on; there must be something that it is bound to.
+    """Return the grammar of a whole answer; `bound` must have a structure or tools.
 
     Raises:
-        ValueError: what it is bound to is no grammar.
+        ValueError: the structure is not a valid grammar.
     """
     rules = Rules()
     content = ""
@@ -80,8 +80,10 @@ def answer_grammar(answers: AnswerFormat, bound: AnswerConstraint) -> str:
 def section_grammars(
     answers: AnswerFormat, tools: Sequence[Tool], *, parallel: bool
 ) -> dict[str, str]:
-    """What follows once a call has begun: from the opening of tool calls to their end, under the
-    empty name; or, where the name comes before the call, the call of each tool."""
+    """Return the grammars that apply once a tool call has begun.
+
+    By tool name, the grammar of a call, if the format writes the name in a header before the call;
+    else, under the empty name, the grammar of a section from its opening to its end."""
     if answers.messages is not None:
         return {tool.name: _call_grammar(answers.messages, answers, tool) for tool in tools}
     rules = Rules()
@@ -98,7 +100,7 @@ def _call_grammar(messages: type[MessagesAnswer], answers: AnswerFormat, tool: T
 
 
 def _add_reasoning(rules: Rules, answers: AnswerFormat, reasoning: ReasoningFormat) -> str:
-    """Reasoning and the marker that ends it."""
+    """Add reasoning and the marker that ends it; returns the rule body."""
     parts = answers.control.token_ids(reasoning.close)
     if isinstance(parts[0], int):
         rules.add("THOUGHT", "/(?s:.*)/")
@@ -108,7 +110,7 @@ def _add_reasoning(rules: Rules, answers: AnswerFormat, reasoning: ReasoningForm
 
 
 def _framed(answers: AnswerFormat, content: str) -> list[str]:
-    """Content as it is, and between the markers that it may stand between."""
+    """Return the alternatives of content: unmarked, and within each pair of content markers."""
     pairs = answers.reasoning.content if answers.reasoning is not None else ()
     return [content] + [
         f"{marker(answers.control, begin)} {content} {marker(answers.control, end)}"
@@ -117,7 +119,7 @@ def _framed(answers: AnswerFormat, content: str) -> list[str]:
 
 
 def _empty_frame(answers: AnswerFormat) -> str:
-    """What may stand before calls: the markers of content with nothing between them."""
+    """Return what may precede calls: a pair of content markers with nothing between them."""
     pairs = answers.reasoning.content if answers.reasoning is not None else ()
     frames = [marker(answers.control, f"{begin}{end}") for begin, end in pairs]
     return f"{one_of(frames)}?" if frames else ""
@@ -126,15 +128,17 @@ def _empty_frame(answers: AnswerFormat) -> str:
 def _add_structure(rules: Rules, structure: Structure) -> str:
     match structure.kind:
         case "json":
-            return rules.refer("answer", {"json_schema": with_options(cleaned(structure.value))})
+            return rules.add_grammar(
+                "answer", {"json_schema": with_options(cleaned(structure.value))}
+            )
         case "choice":
             return rules.add("answer", one_of([literal(each) for each in structure.value]))
         case "regex":
-            _refuse(regex.problem(structure.value))
+            _refuse(regex.find_problem(structure.value))
             return rules.add("answer", f"/{regex_to_lark(structure.value)}/")
         case "grammar":
-            _refuse(outline.problem(structure.value))
-            return rules.refer("answer", {"lark_grammar": structure.value})
+            _refuse(outline.find_problem(structure.value))
+            return rules.add_grammar("answer", {"lark_grammar": structure.value})
 
 
 def _refuse(problem: str | None) -> None:

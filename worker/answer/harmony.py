@@ -1,4 +1,4 @@
-"""gpt-oss: every part of an answer is a message with a header, which names its channel.
+"""gpt-oss: an answer is a series of messages, each with a header that names its channel.
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary
     to=functions.name <|constrain|>json<|message|>{...}<|call|>
@@ -25,8 +25,8 @@ _CHANNEL_NAME = re.compile(r"\s*(?P<channel>[a-z]+)")
 
 
 class HarmonyAnswer(MessagesAnswer):
-    """Analysis is reasoning; commentary to a function is a call, other
-    commentary, like what is final, content."""
+    """The analysis channel is reasoning, commentary to a function is a call, and other commentary
+    and the final channel are content."""
 
     name: ClassVar[str] = "harmony"
     markers: ClassVar[tuple[str, ...]] = (
@@ -41,15 +41,14 @@ class HarmonyAnswer(MessagesAnswer):
 
     @staticmethod
     def closing_of_reasoning(*, into_content: bool) -> str:
-        """What ends a message of analysis, and begins the next."""
-        begun = f"{_END}{_START}assistant"
-        return f"{begun}{_CHANNEL}final{_MESSAGE}" if into_content else begun
+        next_message = f"{_END}{_START}assistant"
+        return f"{next_message}{_CHANNEL}final{_MESSAGE}" if into_content else next_message
 
     @staticmethod
     def add_answer(
         rules: Rules, control: ControlTokens, content: str, tools: Sequence[Tool], *, parallel: bool
     ) -> None:
-        """One call ends the turn: there are never several."""
+        """Ignores `parallel`: one call ends the turn."""
 
         def tokens(text: str) -> str:
             return marker(control, text)
@@ -60,26 +59,26 @@ class HarmonyAnswer(MessagesAnswer):
             arguments = add_json(rules, f"arguments_{number}", tool.parameters)
             alternatives.append(f"{tokens(header)} {arguments}")
         thought = tokens(f"{_CHANNEL}analysis{_MESSAGE}")
-        behind = tokens(f"{_END}{_START}assistant")
+        next_message = tokens(f"{_END}{_START}assistant")
         rules.add("THOUGHT", "/(?s:.*)/")
-        rules.add("start", f"({thought} THOUGHT {behind})? {one_of(alternatives)}")
+        rules.add("start", f"({thought} THOUGHT {next_message})? {one_of(alternatives)}")
 
     @staticmethod
     def add_call(rules: Rules, control: ControlTokens, tool: Tool) -> None:
         rules.add("start", add_json(rules, "arguments", tool.parameters))
 
     def _read(self) -> Reading[None]:
-        """Until the end of the answer. What stands before the first header is content."""
-        marker = yield from self._read_body(self._say)
+        """Text before the first header is content."""
+        marker = yield from self._read_body(self._emit_content)
         while marker:
             if marker in (_START, _CHANNEL):
                 marker = yield from self._read_message(marker)
             else:
                 self.channel = "content"
-                marker = yield from self._read_body(_nothing)
+                marker = yield from self._read_body(_ignore)
 
     def _read_message(self, marker: str) -> Reading[str]:
-        """A message behind its first marker; returns the one that ended it."""
+        """Read a message after its first marker; returns the marker that ended it."""
         self._messages += 1
         parts: list[str] = []
         channel = ""
@@ -98,9 +97,9 @@ class HarmonyAnswer(MessagesAnswer):
             return (yield from self._read_call(recipient.group("name")))
         if channel == "analysis":
             self.channel = "reasoning"
-            return (yield from self._read_body(self._reason))
+            return (yield from self._read_body(self._emit_reasoning))
         self.channel = "content"
-        return (yield from self._read_body(self._say))
+        return (yield from self._read_body(self._emit_content))
 
     def _read_call(self, name: str) -> Reading[str]:
         self.channel = "tool_calls"
@@ -111,28 +110,28 @@ class HarmonyAnswer(MessagesAnswer):
         try:
             calls.begin(name)
             if enforced:
-                self._delta.calls += calls.take()
+                self._delta.calls += calls.take_deltas()
 
             def write(piece: str) -> None:
                 text.append(piece)
                 calls.write(piece)
                 if enforced:
-                    self._delta.calls += calls.take()
+                    self._delta.calls += calls.take_deltas()
 
             marker = yield from self._read_body(write)
             if marker or (text and not enforced):
                 calls.end()
             elif not enforced:
                 raise BrokenCall("it does not end")
-            self._delta.calls += calls.take()
+            self._delta.calls += calls.take_deltas()
             self._calls = calls.count
         except BrokenCall as error:
             self._delta.warnings.append(f"a tool call could not be read: {error}")
             if not text:
                 marker = yield from self._read_body(text.append)
-            self._say("".join(text))
+            self._emit_content("".join(text))
         return marker
 
 
-def _nothing(text: str) -> None:
+def _ignore(text: str) -> None:
     pass

@@ -1,4 +1,4 @@
-"""Answers with marked reasoning and marked tool calls, which most families of models write."""
+"""Answers with markers around reasoning and tool calls, as most model families write them."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from worker.answer.section import CallSection
 
 
 class Markers:
-    """What begins something in content.
+    """Finds the markers that may occur in content.
 
     Attributes:
         closing: the forms of the marker that ends reasoning.
@@ -27,7 +27,7 @@ class Markers:
         tool_format: ToolFormat | None,
         tools: Sequence[Tool],
     ) -> None:
-        """Without a format, or without tools, nothing is looked for."""
+        """Without a format, or without tools, no markers of tool calls are searched for."""
         self._candidates: list[tuple[str, str, Trigger]] = []  # kind, first character, trigger
         self.closing: tuple[str, ...] = ()
         anywhere: set[str] = set()
@@ -39,11 +39,11 @@ class Markers:
                 self._candidates.append(("reasoning", form[0], token_trigger(form)))
                 (at_start if form == reasoning.open else anywhere).add(form[0])
             for each in reasoning.content_markers:
-                if (by_token := control.by_token(each)) != each:
-                    self._candidates.append(("frame", by_token[0], token_trigger(by_token)))
-                    anywhere.add(by_token[0])
+                if (encoded := control.encode(each)) != each:
+                    self._candidates.append(("frame", encoded[0], token_trigger(encoded)))
+                    anywhere.add(encoded[0])
             for begin, end in reasoning.content:
-                if control.by_token(begin) == begin:
+                if control.encode(begin) == begin:
                     self._candidates.append(("begin", begin[0], token_trigger(begin)))
                     self._candidates.append(("end", end[0], token_trigger(end)))
                     anywhere.add(end[0])
@@ -51,10 +51,10 @@ class Markers:
         names = sorted({tool.name for tool in tools})
         for opening in tool_format.openings if tool_format is not None and names else ():
             assert tool_format is not None
-            by_token = control.by_token(opening)
-            if by_token != opening:
-                self._candidates.append(("calls", by_token[0], token_trigger(by_token)))
-                anywhere.add(by_token[0])
+            encoded = control.encode(opening)
+            if encoded != opening:
+                self._candidates.append(("calls", encoded[0], token_trigger(encoded)))
+                anywhere.add(encoded[0])
             if not control.is_special(opening):
                 read = text_trigger(tool_format, opening, names)
                 self._candidates.append(("calls", opening[:1], read))
@@ -64,27 +64,30 @@ class Markers:
         )
 
     def search(self, text: str, at: int) -> tuple[int, int, str]:
-        """The first marker from a place on: where it begins, how long it is, and whether it opens
-        `reasoning` or `calls`, or is a part of the `frame` of content, or, where that is spelled,
-        its `begin` or `end`; without a kind where none is, and nothing before the place begins
-        one."""
+        """Find the first marker from index `at` on.
+
+        Returns:
+            Its index, its length and its kind: `reasoning` or `calls` for what it opens, `frame`
+            for a marker around content, or `begin` or `end` for such a marker that is spelled out.
+            Without a marker the kind is empty, and the index is where one may still begin.
+        """
         while (found := self._start.search(text, at)) is not None:
             at = found.start()
-            waits = False
+            undecided = False
             for kind, first, read in self._candidates:
                 if text.startswith(first, at):
                     length = attempt(read, text[at:])
                     if length:
                         return at, length, kind
-                    waits |= length is None
-            if waits:
+                    undecided |= length is None
+            if undecided:
                 return at, 0, ""
             at += 1
         return len(text), 0, ""
 
 
 def _one_of(characters: set[str]) -> str:
-    """An expression for any of them; for every character where one of them is empty."""
+    """Return a regular expression for any of the characters; an empty one matches everywhere."""
     return "|".join(map(re.escape, sorted(characters))) if characters else "(?!)"
 
 
@@ -93,7 +96,8 @@ class MarkedAnswer:
 
     Args:
         opened: the prompt ends with the marker that opens reasoning.
-        bind: see `Bind`; without it no grammar enforces calls, and one is told when it is whole.
+        bind: see `Bind`; without it no grammar enforces calls, and a call is reported only when it
+            is complete.
     """
 
     def __init__(
@@ -111,23 +115,23 @@ class MarkedAnswer:
         self._tools = tools
         self._markers = Markers(control, reasoning, tool_format, tools)
         self._bind = bind
-        self._reasons = opened
+        self._in_reasoning = opened
         self._section: CallSection | None = None
         self._calls = 0
         self._warnings: set[str] = set()
         self._before = ""  # the last character before _held
-        self._held = ""  # what may begin a marker
-        self._space = ""  # white space that is dropped where a marker follows
-        self._thinks_first = reasoning is not None  # a line break may stand before its marker
-        self._trims = opened  # newlines after a marker belong to it
-        self._said = False  # anything of content
+        self._held = ""  # text that may be the beginning of a marker
+        self._space = ""  # white space that is dropped if a marker follows
+        self._may_reason = reasoning is not None  # white space may precede its opening marker
+        self._trims = opened  # newlines after a marker belong to the marker
+        self._has_content = False
         self._framed = False  # content has begun with a marker, and not ended
 
     @property
     def channel(self) -> Channel:
         if self._section is not None:
             return "tool_calls"
-        return "reasoning" if self._reasons else "content"
+        return "reasoning" if self._in_reasoning else "content"
 
     @property
     def has_calls(self) -> bool:
@@ -138,7 +142,7 @@ class MarkedAnswer:
         while text:
             if self._section is not None:
                 text = self._read_section(self._section, text, delta)
-            elif self._reasons:
+            elif self._in_reasoning:
                 text = self._read_reasoning(text, delta)
             else:
                 text = self._read_content(text, delta)
@@ -150,26 +154,26 @@ class MarkedAnswer:
             try:
                 deltas = section.finish()
             except BrokenCall as error:
-                rest = self._give_up(section, error, delta)
+                rest = self._abandon_section(section, error, delta)
             else:
                 rest = self._end_section(section, deltas, delta)
             delta += self.push(rest)
         held, self._held = self._held, ""
-        if self._reasons:
-            self._reason(held, delta)
+        if self._in_reasoning:
+            self._emit_reasoning(held, delta)
         else:
-            self._say(held, delta)
+            self._emit_content(held, delta)
             if not self.has_calls:
                 delta.text += self._space
         self._space = ""
         return delta
 
-    # Each reads what it can and returns what another has to read.
+    # Each method reads what it can, and returns the text that is left for another one.
 
     def _read_content(self, text: str, delta: Delta) -> str:
         text, at = self._before + self._held + text, len(self._before)
         certain, length, kind = self._markers.search(text, at)
-        self._say(text[at:certain], delta)
+        self._emit_content(text[at:certain], delta)
         self._before, self._held = text[:certain][-1:], text[certain:]
         if not kind:
             return ""
@@ -185,11 +189,11 @@ class MarkedAnswer:
     def _read_reasoning(self, text: str, delta: Delta) -> str:
         text = self._held + text
         certain, marker = search(text, 0, self._markers.closing)
-        self._reason(text[:certain], delta)
+        self._emit_reasoning(text[:certain], delta)
         self._held = text[certain:]
         if not marker:
             return ""
-        self._reasons, self._trims = False, True
+        self._in_reasoning, self._trims = False, True
         self._before = self._held = self._space = ""
         return text[certain + len(marker) :]
 
@@ -197,7 +201,7 @@ class MarkedAnswer:
         try:
             deltas = section.push(text)
         except BrokenCall as error:
-            return self._give_up(section, error, delta)
+            return self._abandon_section(section, error, delta)
         if not section.done:
             delta.calls += deltas
             return ""
@@ -206,19 +210,19 @@ class MarkedAnswer:
     # Markers.
 
     def _begin_reasoning(self) -> None:
-        self._reasons = self._trims = True
+        self._in_reasoning = self._trims = True
         self._before = self._held = self._space = ""
 
     def _read_frame(self, marker: str, kind: str, delta: Delta) -> None:
-        """A spelled marker around content. It is text where content has begun without it."""
-        if kind == "begin" and not self._said:
+        """Read a spelled-out marker around content; it is text if content began without one."""
+        if kind == "begin" and not self._has_content:
             self._framed = self._trims = True
             self._before = "\n"
             return
         if kind == "end" and self._framed:
             self._framed = False
         else:
-            self._say(marker, delta)
+            self._emit_content(marker, delta)
         self._before = marker[-1:]
 
     def _begin_section(self, opening: str, text: str, delta: Delta) -> str:
@@ -240,11 +244,11 @@ class MarkedAnswer:
         self._before = self._space = ""
         return section.rest
 
-    def _give_up(self, section: CallSection, error: BrokenCall, delta: Delta) -> str:
-        """Turn a section that is no valid call into text. Deltas of an enforced section were sent
-        already and stay."""
+    def _abandon_section(self, section: CallSection, error: BrokenCall, delta: Delta) -> str:
+        """Turn a section that is not a valid call into text. The deltas of an enforced section
+        were sent already and stay."""
         warning = f"a tool call could not be read: {error}"
-        if warning not in self._warnings:  # what is tried again without its first marker
+        if warning not in self._warnings:  # its text is parsed again without the first marker
             self._warnings.add(warning)
             delta.warnings.append(warning)
         self._section = None
@@ -254,26 +258,26 @@ class MarkedAnswer:
         return self._read_as_text(section.opening, section.text, delta)
 
     def _read_as_text(self, opening: str, text: str, delta: Delta) -> str:
-        """Let what looked like the opening of a call be text; returns what follows it."""
-        self._say(self._control.spelled(opening), delta)
+        """Treat the opening of a section as text; returns what follows the opening."""
+        self._emit_content(self._control.spell_out(opening), delta)
         self._before = opening[-1:]
         return text[len(opening) :]
 
     # Channels.
 
-    def _reason(self, text: str, delta: Delta) -> None:
-        text = self._space + self._trimmed(self._control.shown(text))
-        said = text.rstrip("\n")
-        self._space = text[len(said) :]
-        delta.reasoning += said
+    def _emit_reasoning(self, text: str, delta: Delta) -> None:
+        text = self._space + self._trimmed(self._control.visible(text))
+        certain = text.rstrip("\n")
+        self._space = text[len(certain) :]
+        delta.reasoning += certain
 
-    def _say(self, text: str, delta: Delta) -> None:
-        text = self._space + self._trimmed(self._control.shown(text))
-        said = text.rstrip() if self._tools or self._thinks_first else text
-        self._thinks_first &= not said
-        self._space = text[len(said) :]
-        self._said |= bool(said.strip())
-        delta.text += said
+    def _emit_content(self, text: str, delta: Delta) -> None:
+        text = self._space + self._trimmed(self._control.visible(text))
+        certain = text.rstrip() if self._tools or self._may_reason else text
+        self._may_reason &= not certain
+        self._space = text[len(certain) :]
+        self._has_content |= bool(certain.strip())
+        delta.text += certain
 
     def _trimmed(self, text: str) -> str:
         if self._trims:

@@ -1,4 +1,4 @@
-"""Answers in which every part is a message with a header, which says whom it is for."""
+"""Answers that are a series of messages, each with a header that names its recipient."""
 
 import re
 from abc import ABC, abstractmethod
@@ -14,10 +14,10 @@ from worker.grammar.lark import Rules
 
 
 class MessagesAnswer(ABC):
-    """An `AnswerParser`; each family has its own.
+    """An `AnswerParser`; each model family has a subclass.
 
     Attributes:
-        name: as in `models.<name>.tool_format`.
+        name: the value of `models.<name>.tool_format`.
         markers: added tokens, all of which a model must have.
     """
 
@@ -33,35 +33,35 @@ class MessagesAnswer(ABC):
         self._bind = bind
         self._calls = 0
         self._messages = 0
-        self._said: dict[Channel, int] = {}  # the last message of each channel
+        self._last_message: dict[Channel, int] = {}  # number of each channel's last message
         self._delta = Delta()
         self._reader = TextReader()
         self._reading = self._read()
         self.channel: Channel = "content"
-        either = "|".join(re.escape(control.by_token(each)) for each in self.markers)
+        either = "|".join(re.escape(control.encode(each)) for each in self.markers)
         self._marker = re.compile(either)
 
     @staticmethod
     @abstractmethod
     def closing_of_reasoning(*, into_content: bool) -> str:
-        """What ends a message of reasoning, and begins the next."""
+        """Return the markers that end a message of reasoning and begin the next message."""
 
     @staticmethod
     @abstractmethod
     def add_answer(
         rules: Rules, control: ControlTokens, content: str, tools: Sequence[Tool], *, parallel: bool
     ) -> None:
-        """Add the grammar of an answer, `start`, that may think first, and then says `content` or
-        calls tools."""
+        """Add the grammar of an answer as `start`: optional reasoning, then `content` or tool
+        calls."""
 
     @staticmethod
     @abstractmethod
     def add_call(rules: Rules, control: ControlTokens, tool: Tool) -> None:
-        """Add the grammar, `start`, of what follows the header of a call."""
+        """Add the grammar of what follows the header of a call as `start`."""
 
     @abstractmethod
     def _read(self) -> Reading[None]:
-        """Until the end of the answer."""
+        """Read until the end of the answer."""
 
     @property
     def has_calls(self) -> bool:
@@ -70,19 +70,19 @@ class MessagesAnswer(ABC):
     def push(self, text: str) -> Delta:
         self._reader.feed(text)
         run_reading(self._reading)
-        return self._take()
+        return self._take_delta()
 
     def finish(self) -> Delta:
         self._reader.ended = True
         run_reading(self._reading)
-        return self._take()
+        return self._take_delta()
 
-    def _take(self) -> Delta:
+    def _take_delta(self) -> Delta:
         delta, self._delta = self._delta, Delta()
         return delta
 
     def _read_body(self, emit: Callable[[str], object]) -> Reading[str]:
-        """Pass on text until a marker; returns it, or nothing at the end of the answer."""
+        """Emit text until a marker; returns the marker, or `""` at the end of the answer."""
         while True:
             found = self._marker.search(self._reader.rest)
             if found is not None:
@@ -90,7 +90,7 @@ class MessagesAnswer(ABC):
                 if text:
                     emit(text)
                 self._reader.skip(found.end())
-                return self._control.spelled(found.group())
+                return self._control.spell_out(found.group())
             if rest := self._reader.rest:
                 emit(rest)
                 self._reader.skip(len(rest))
@@ -98,14 +98,14 @@ class MessagesAnswer(ABC):
                 return ""
             yield
 
-    def _say(self, text: str) -> None:
-        self._delta.text += self._between("content") + self._control.shown(text)
+    def _emit_content(self, text: str) -> None:
+        self._delta.text += self._separator("content") + self._control.visible(text)
 
-    def _reason(self, text: str) -> None:
-        self._delta.reasoning += self._between("reasoning") + self._control.shown(text)
+    def _emit_reasoning(self, text: str) -> None:
+        self._delta.reasoning += self._separator("reasoning") + self._control.visible(text)
 
-    def _between(self, channel: Channel) -> str:
-        """What parts a message from the one before on the same channel."""
-        before = self._said.get(channel, self._messages)
-        self._said[channel] = self._messages
+    def _separator(self, channel: Channel) -> str:
+        """Return what separates a message from the one before it on the same channel."""
+        before = self._last_message.get(channel, self._messages)
+        self._last_message[channel] = self._messages
         return "\n\n" if before != self._messages else ""

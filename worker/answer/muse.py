@@ -1,4 +1,4 @@
-"""Muse: every part of an answer is a message with a header, which names whom it is to.
+"""Muse: an answer is a series of messages, each with a header that names its recipient.
 
      to=self<|message|>...<|eom|><|start|>assistant to=get_weather<|message|><atem:function_calls>
     <atem:invoke name="get_weather">
@@ -6,7 +6,7 @@
     </atem:invoke>
     </atem:function_calls><|eot|>
 
-The prompt has begun the first header. The format is that of mlx-lm's
+The prompt contains the beginning of the first header. The format is that of mlx-lm's
 `chat_templates/muse_spark.py` and of Muse Glimmer's chat template.
 """
 
@@ -32,12 +32,12 @@ _NEXT = f"{_END}{_START}assistant"
 _OPEN, _CLOSE = "<atem:function_calls>", "</atem:function_calls>"
 _RECIPIENT = re.compile(r"\bto=(?P<name>[^\s\ufdd0-\ufdef]+)")
 _SELF, _USER = "self", "user"
-_READERS = frozenset({_USER, "commentary", ""})
-"""Whom messages are to that are content."""
+_CONTENT_RECIPIENTS = frozenset({_USER, "commentary", ""})
+"""Recipients of messages that are content."""
 
 
 class _AtemFormat(TaggedFormat):
-    """What a message to a function holds."""
+    """The body of a message to a function."""
 
     tags: ClassVar[Tags] = Tags(
         sections=((_OPEN, _CLOSE),),
@@ -47,7 +47,7 @@ class _AtemFormat(TaggedFormat):
         key='<atem:parameter name="',
         keyed='">',
         value_end="</atem:parameter>",
-        several=True,
+        multiple=True,
     )
 
 
@@ -55,7 +55,7 @@ _ATEM = _AtemFormat()
 
 
 class MuseAnswer(MessagesAnswer):
-    """Messages to itself are reasoning, those to functions calls, others content."""
+    """Messages to `self` are reasoning, messages to functions are calls, others are content."""
 
     name: ClassVar[str] = "muse"
     markers: ClassVar[tuple[str, ...]] = (_START, _MESSAGE, _END, _END_OF_TURN)
@@ -88,11 +88,11 @@ class MuseAnswer(MessagesAnswer):
         rules.add("start", _add_section(rules, control, 0, tool))
 
     def _read(self) -> Reading[None]:
-        """What has no header goes on with a message of the prompt."""
+        """Text before the first header continues a message of the prompt."""
         if (yield from self._reader.is_next("to=")):
             found = yield from self._read_message()
         else:
-            found = yield from self._read_body(self._say)
+            found = yield from self._read_body(self._emit_content)
         while found:
             if found == _START:
                 found = yield from self._read_message()
@@ -101,7 +101,7 @@ class MuseAnswer(MessagesAnswer):
                 found = yield from self._read_body(len)
 
     def _read_message(self) -> Reading[str]:
-        """A message from its header on; returns the marker that ended it."""
+        """Read a message from its header on; returns the marker that ended it."""
         self._messages += 1
         header: list[str] = []
         if (found := (yield from self._read_body(header.append))) != _MESSAGE:
@@ -110,10 +110,10 @@ class MuseAnswer(MessagesAnswer):
         name = recipient.group("name") if recipient is not None else ""
         if name == _SELF:
             self.channel = "reasoning"
-            return (yield from self._read_body(self._reason))
-        if name in _READERS:
+            return (yield from self._read_body(self._emit_reasoning))
+        if name in _CONTENT_RECIPIENTS:
             self.channel = "content"
-            return (yield from self._read_body(self._say))
+            return (yield from self._read_body(self._emit_content))
         self.channel = "tool_calls"
         enforced = self._bind is not None and name in self._names and self._bind(name)
         call = _Call(self._control, self._tools, self._calls, enforced=enforced)
@@ -128,14 +128,14 @@ class MuseAnswer(MessagesAnswer):
         if call.problem is not None and before is None:
             self._delta.warnings.append(f"a tool call could not be read: {call.problem}")
         if rest := call.take_text():
-            self._say(rest)
+            self._emit_content(rest)
 
 
 class _Call:
-    """The body of a message to a function, while it comes.
+    """The body of a message to a function while it is read.
 
     Attributes:
-        problem: why it is none.
+        problem: why the body is not a call; None while it may be one.
     """
 
     def __init__(
@@ -146,43 +146,43 @@ class _Call:
         self._writer = CallWriter({tool.name for tool in tools}, control, count)
         reading = _ATEM.read_section(reader, self._writer, control, tools)
         self._section = CallSection("", reading, reader, self._writer, enforced=enforced)
-        self._text = ""  # what is content after all
+        self._text = ""  # text of the body that turned out to be content
         self.problem: str | None = None
 
     @property
     def count(self) -> int:
-        """How many calls there are with its own."""
-        told = self.problem is None or self._section.enforced
-        return self._section.calls if told else self._before
+        """Number of calls of the answer, those of this message included."""
+        reported = self.problem is None or self._section.enforced
+        return self._section.calls if reported else self._before
 
     def push(self, text: str) -> list[CallDelta]:
-        """What is to be told now."""
+        """Return the deltas that can be sent now."""
         if self.problem is not None or self._section.done:
             self._text += text
             return []
         try:
             deltas = self._section.push(text)
         except BrokenCall as error:
-            return self._give_up(error)
+            return self._abandon(error)
         if self._section.done:
             self._text += self._section.rest.lstrip()
         return deltas
 
     def finish(self) -> list[CallDelta]:
-        """As `push`, at the end of the message."""
+        """Return the rest of the deltas at the end of the message."""
         if self.problem is not None or self._section.done:
             return []
         try:
             return self._section.finish()
         except BrokenCall as error:
-            return self._give_up(error)
+            return self._abandon(error)
 
     def take_text(self) -> str:
-        """What came since this was asked last and belongs to no call."""
+        """Remove and return the text that belongs to no call."""
         text, self._text = self._text, ""
         return text
 
-    def _give_up(self, error: BrokenCall) -> list[CallDelta]:
+    def _abandon(self, error: BrokenCall) -> list[CallDelta]:
         self.problem = str(error)
         if not self._section.enforced:
             self._text += self._section.text
@@ -190,5 +190,5 @@ class _Call:
 
 
 def _add_section(rules: Rules, control: ControlTokens, number: int, tool: Tool) -> str:
-    call = TaggedRules(rules, control, _AtemFormat.tags, _ATEM.written).call(number, tool)
+    call = TaggedRules(rules, control, _AtemFormat.tags, _ATEM.encode_name).call(number, tool)
     return f"{marker(control, _OPEN)} {SPACE} {call} {SPACE} {marker(control, _CLOSE)}"

@@ -1,4 +1,4 @@
-"""What splits an answer into its channels, whatever the format."""
+"""Interface of the parsers that split an answer into its channels."""
 
 from collections.abc import Callable
 from typing import Literal, Protocol
@@ -8,27 +8,27 @@ from worker.answer.delta import Delta
 Channel = Literal["reasoning", "content", "tool_calls"]
 
 Bind = Callable[[str], bool]
-"""Asked where a tool call may begin, with its text so far: whether a grammar took it, so that
-the call can only be valid from here on. If not, it is text."""
+"""Called where a tool call may begin, with its text so far. Returns whether a grammar enforces the
+call from here on, so that it can only be valid; otherwise the text is content."""
 
 
 class AnswerParser(Protocol):
-    """Takes the text of one answer, in which control tokens are single characters."""
+    """Splits the text of one answer, in which control tokens are placeholder characters."""
 
     @property
     def channel(self) -> Channel:
-        """Where the next text will belong, as far as is known."""
+        """The channel of the next text, as far as is known."""
         ...
 
     @property
     def has_calls(self) -> bool:
-        """Whether any tool call was told."""
+        """Whether a delta of a tool call was returned."""
         ...
 
     def push(self, text: str) -> Delta:
-        """What became certain with this text."""
+        """Return what this text made certain."""
         ...
 
     def finish(self) -> Delta:
-        """The rest, at the end of the answer."""
+        """Return the rest at the end of the answer."""
         ...

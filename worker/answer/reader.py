@@ -1,7 +1,4 @@
-"""For parsers that are written as generators: a text that comes in pieces.
-
-A parser is a generator that yields whenever it needs more text than has come.
-"""
+"""Incremental parsing: parsers are generators that yield whenever they need more text."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -18,11 +15,11 @@ _MAX_DEPTH = 256
 
 
 class BrokenCall(Exception):
-    """What the model wrote is no tool call."""
+    """The model's text is not a valid tool call."""
 
 
 class TextReader:
-    """A text and how far it was read; `ended` when no more will come."""
+    """A text that arrives in pieces, and the read position; `ended` if no more will arrive."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -35,14 +32,14 @@ class TextReader:
 
     @property
     def rest(self) -> str:
-        """What came and was not read."""
+        """The text that arrived and was not read."""
         return self._text[self._at :]
 
     def skip(self, characters: int) -> None:
         self._at += characters
 
     def peek(self) -> Reading[str]:
-        """The next character; empty at the end."""
+        """Return the next character; `""` at the end."""
         while self._at >= len(self._text):
             if self.ended:
                 return ""
@@ -54,25 +51,25 @@ class TextReader:
             self._at += 1
 
     def expect(self, *literals: str) -> Reading[str]:
-        """Take one of these: the longest that is there.
+        """Read the longest of the literals that follows, and return it.
 
         Raises:
             BrokenCall: something else follows.
         """
         while True:
             rest = self.rest
-            may_be = [each for each in literals if each.startswith(rest) and each != rest]
-            if not may_be or self.ended:
-                there = [each for each in literals if rest.startswith(each)]
-                if not there:
+            undecided = [each for each in literals if each.startswith(rest) and each != rest]
+            if not undecided or self.ended:
+                matching = [each for each in literals if rest.startswith(each)]
+                if not matching:
                     raise BrokenCall(f"{literals[0]!r} is missing")
-                longest = max(there, key=len)
+                longest = max(matching, key=len)
                 self._at += len(longest)
                 return longest
             yield
 
     def is_next(self, *literals: str) -> Reading[bool]:
-        """Whether one of these follows, behind white space perhaps; nothing is taken."""
+        """Whether one of the literals follows, after optional white space; reads nothing."""
         while True:
             rest = self.rest.lstrip(_JSON_SPACE)
             if rest.startswith(literals):
@@ -81,28 +78,28 @@ class TextReader:
                 return False
             yield
 
-    def take(self, characters: "re.Pattern[str]", what: str) -> Reading[str]:
-        """As much as matches, which must be something; the pattern is of single characters.
+    def match(self, characters: "re.Pattern[str]", expected: str) -> Reading[str]:
+        """Read as many characters as match, at least one; the pattern is a repeated class.
 
         Raises:
-            BrokenCall: nothing does; `what` was expected.
+            BrokenCall: no character matches; the message names what was `expected`.
         """
-        taken = ""
+        matched = ""
         while (yield from self.peek()):
             found = characters.match(self._text, self._at)
             if found is None:
                 break
-            taken += found.group()
+            matched += found.group()
             self._at = found.end()
-        if not taken:
-            raise BrokenCall(f"{what} is missing")
-        return taken
+        if not matched:
+            raise BrokenCall(f"{expected} is missing")
+        return matched
 
     def read_until(self, emit: Callable[[str], object], *literals: str) -> Reading[str]:
-        """Pass on the text before the first of these as it comes, take that and return it.
+        """Emit the text before the first of the literals as it arrives; read and return that one.
 
         Raises:
-            BrokenCall: the end came first.
+            BrokenCall: the text ended first.
         """
         while True:
             rest = self.rest
@@ -117,17 +114,17 @@ class TextReader:
             yield
 
     def json_value(self, emit: Callable[[str], object]) -> Reading[None]:
-        """Pass on the characters of one JSON value as they come. Only its extent is looked at:
-        whether it is JSON must be asked of the whole.
+        """Emit the characters of one JSON value as they arrive. Finds the end of the value only:
+        the caller checks the whole for being JSON.
 
         Raises:
-            BrokenCall: no value begins here, or it does not end.
+            BrokenCall: no value begins here, or the value does not end.
         """
         first = yield from self.peek()
         if first and first in '"{[':
             yield from self._nested(emit)
             return
-        emit((yield from self.take(_SCALAR, "a JSON value")))
+        emit((yield from self.match(_SCALAR, "a JSON value")))
 
     def _nested(self, emit: Callable[[str], object]) -> Reading[None]:
         depth, in_string = 0, False
@@ -160,7 +157,7 @@ class TextReader:
 
 
 def run_reading(reading: Reading[Any]) -> bool:
-    """Go on with a parser as far as its text allows; whether it is done."""
+    """Run a parser as far as its text allows; returns whether the parser is done."""
     try:
         next(reading)
     except StopIteration:
@@ -169,8 +166,8 @@ def run_reading(reading: Reading[Any]) -> bool:
 
 
 def attempt(parser: Callable[[TextReader], Reading[Any]], text: str) -> int | None:
-    """How many characters a parser takes from the start of a text; None while that depends on
-    what follows, and 0 where it is not what the parser reads."""
+    """Return how many characters a parser reads from the start of a text: None while that depends
+    on what follows, 0 if the parser does not accept the text."""
     reader = TextReader()
     reader.feed(text)
     try:
@@ -181,13 +178,13 @@ def attempt(parser: Callable[[TextReader], Reading[Any]], text: str) -> int | No
 
 
 def search(text: str, at: int, literals: Sequence[str]) -> tuple[int, str]:
-    """Where the first of some literals begins, and which; an empty one where none does, and the
-    place behind which one may yet turn out to begin."""
-    found = [(place, literal) for literal in literals if (place := text.find(literal, at)) >= 0]
+    """Return the index of the first of some literals, and that literal. Without one the literal is
+    empty, and the index is where one may still begin."""
+    found = [(index, literal) for literal in literals if (index := text.find(literal, at)) >= 0]
     if found:
         return min(found, key=lambda each: each[0])
     longest = max(map(len, literals), default=1) - 1
-    for place in range(max(at, len(text) - longest), len(text)):
-        if any(literal.startswith(text[place:]) for literal in literals):
-            return place, ""
+    for index in range(max(at, len(text) - longest), len(text)):
+        if any(literal.startswith(text[index:]) for literal in literals):
+            return index, ""
     return len(text), ""

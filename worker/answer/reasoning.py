@@ -1,4 +1,4 @@
-"""How families of models mark what they think before they answer."""
+"""How model families mark their reasoning."""
 
 from collections.abc import Container
 from dataclasses import dataclass, replace
@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """Reasoning stands between `open` and `close`; `name` as in `reasoning_format` of a model.
+    """Reasoning is the text between `open` and `close`.
 
     Attributes:
-        content: pairs of markers; between one of them may stand what is said after it.
-        end: what may end an answer.
-        tokens: added tokens that show it, where its markers are more than one token.
+        name: the value of a model's `reasoning_format`.
+        content: pairs of markers, one of which may enclose the content after the reasoning.
+        end: marker that may end an answer.
+        tokens: added tokens that identify the format, if its markers are more than one token.
     """
 
     name: str
@@ -31,13 +32,14 @@ class ReasoningFormat:
         return self.open, self.close, *self.content_markers
 
     def is_shown(self, template: str, added_tokens: Container[str]) -> bool:
-        """Whether a template or a vocabulary knows its markers."""
+        """Whether a template or a vocabulary has the format's markers."""
         if not self._knows(self.open, self.close, template, added_tokens):
             return False
         return not self.content or bool(self.narrowed(template, added_tokens).content)
 
     def narrowed(self, template: str, added_tokens: Container[str]) -> "ReasoningFormat":
-        """Without the markers of content that neither template nor vocabulary knows."""
+        """Return the format without the content markers that neither template nor vocabulary
+        has."""
         known = [pair for pair in self.content if self._knows(*pair, template, added_tokens)]
         return replace(self, content=tuple(known))
 
@@ -74,7 +76,7 @@ REASONING_FORMATS = (
 
 
 def find_reasoning_format(template: str, added_tokens: Container[str]) -> ReasoningFormat | None:
-    """The first whose closing marker the template or the vocabulary knows; before it one whose
-    markers of content are known, too."""
+    """Return the first format whose markers the template or the vocabulary has; one whose content
+    markers are found, too, comes first."""
     shown = [each for each in REASONING_FORMATS if each.is_shown(template, added_tokens)]
     return max(shown, key=lambda each: bool(each.content), default=None)

@@ -1,4 +1,4 @@
-"""Which JSON types a schema allows, and a value of them that a model wrote without quotes."""
+"""Which JSON types a schema allows, and conversion of unquoted values to JSON of these types."""
 
 import json
 from collections.abc import Mapping
@@ -7,12 +7,12 @@ from typing import Any
 from shared.strict_json import strict_json
 
 ALL_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
-_WORDS = {"True": "true", "False": "false", "None": "null"}
+_JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _MAX_REFERENCES = 64
 
 
 def resolve(schema: Any, root: Mapping[str, Any]) -> Any:
-    """The schema that a chain of local references leads to; an empty one where it leads nowhere."""
+    """Follow a chain of local references; returns an empty schema if a reference has no target."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, dict) or not isinstance(reference := schema.get("$ref"), str):
             return schema
@@ -36,7 +36,7 @@ def _find(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def json_types(schema: Any, root: Mapping[str, Any], depth: int = 16) -> frozenset[str]:
-    """The types that a value may have: all of them where the schema does not say."""
+    """Return the types that a value may have: all of them if the schema has no restriction."""
     schema = resolve(schema, root)
     if not isinstance(schema, dict) or depth == 0:
         return ALL_TYPES
@@ -61,12 +61,11 @@ def json_types(schema: Any, root: Mapping[str, Any], depth: int = 16) -> frozens
 
 
 def as_json(text: str, types: frozenset[str]) -> str:
-    """What a model wrote for a value of these types, as JSON: its own characters where they are
-    JSON of such a type, else a string. So `null` is null only where null is allowed, and every
-    digit of a number stays."""
+    """Return a model's unquoted value as JSON: unchanged if the text is JSON of one of the types,
+    else as a string. So `null` is null only if null is allowed, and numbers keep every digit."""
     if types - {"string"}:
         bare = text.strip()
-        bare = _WORDS.get(bare, bare) if types & {"null", "boolean"} else bare
+        bare = _JSON_WORDS.get(bare, bare) if types & {"null", "boolean"} else bare
         try:
             kind = type_of(strict_json(bare))
         except (ValueError, RecursionError):
@@ -81,7 +80,7 @@ def as_json(text: str, types: frozenset[str]) -> str:
 
 
 def typed_as_json(text: str, types: frozenset[str]) -> str:
-    """As `as_json`, of what the model itself calls JSON: a string may have its quotes."""
+    """Convert like `as_json` a value that the model declared as JSON: strings may be quoted."""
     bare = text.strip()
     if bare[:1] == '"' and "string" in types:
         try:
@@ -111,5 +110,5 @@ def type_of(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """A piece of a string as it stands between the quotes of JSON."""
+    """Return a piece of a string with JSON's escapes, without quotes."""
     return json.dumps(text, ensure_ascii=False)[1:-1]

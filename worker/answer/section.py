@@ -1,4 +1,4 @@
-"""One section of tool calls while it is read, told at once or only when it is whole."""
+"""One section of tool calls while it is read; deltas are sent at once, or when it is complete."""
 
 from worker.answer.calls import CallWriter
 from worker.answer.delta import CallDelta
@@ -6,14 +6,14 @@ from worker.answer.reader import BrokenCall, Reading, TextReader, run_reading
 
 
 class CallSection:
-    """From the opening of tool calls to their end.
+    """The text from the opening of tool calls to their end.
 
     Args:
-        enforced: a grammar lets nothing else come, so that what is read is told at once.
+        enforced: a grammar enforces the section, so that deltas can be sent at once.
 
     Attributes:
-        opening: what began it.
-        text: all that came, its opening included.
+        opening: the marker that began the section.
+        text: the text of the section so far, its opening included.
         done: the section is complete.
     """
 
@@ -36,31 +36,36 @@ class CallSection:
 
     @property
     def calls(self) -> int:
-        """How many calls there are with its own."""
+        """Number of calls of the answer, those of this section included."""
         return self._calls.count
 
     @property
     def rest(self) -> str:
-        """What came after the end of the section."""
+        """The text after the end of the section."""
         return self._reader.rest
 
     def push(self, text: str) -> list[CallDelta]:
-        """What is to be told now.
+        """Return the deltas that can be sent now.
 
         Raises:
-            BrokenCall: it is no section of calls.
+            BrokenCall: the text is not a section of calls.
         """
         self.text += text
         self._reader.feed(text)
         self.done = run_reading(self._reading)
-        return self._calls.take() if self.done or self.enforced else []
+        return self._calls.take_deltas() if self.done or self.enforced else []
 
     def finish(self) -> list[CallDelta]:
-        """As `push`, at the end of the answer. A call that was told in part stays as it is."""
+        """Return the rest of the deltas at the end of the answer; a call that was sent in part
+        stays as it is.
+
+        Raises:
+            BrokenCall: the text is not a section of calls, and no grammar enforced it.
+        """
         self._reader.ended = True
         try:
             self.done = run_reading(self._reading)
         except BrokenCall:
             if not self.enforced:
                 raise
-        return self._calls.take()
+        return self._calls.take_deltas()

@@ -1,4 +1,4 @@
-"""How much of an answer its client has."""
+"""How much of an answer the client has received."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from worker.answer.delta import CallDelta, Delta
 
 @dataclass(frozen=True, slots=True)
 class DeliveredText:
-    """Characters of each channel; `tool_calls` has those of each call's arguments."""
+    """Number of characters per channel; `tool_calls` has one count per call, of its arguments."""
 
     text: int = 0
     reasoning: int = 0
@@ -16,7 +16,7 @@ class DeliveredText:
 
 
 class DeliveredFilter:
-    """Leaves out what a client has already; what is new passes."""
+    """Removes from deltas what the client has already."""
 
     def __init__(self, sent: DeliveredText) -> None:
         self._text = sent.text
@@ -25,19 +25,20 @@ class DeliveredFilter:
         self._begun = len(self._calls)
 
     def unsent(self, delta: Delta) -> Delta:
-        text, self._text = _behind(delta.text, self._text)
-        reasoning, self._reasoning = _behind(delta.reasoning, self._reasoning)
+        text, self._text = _without_first(delta.text, self._text)
+        reasoning, self._reasoning = _without_first(delta.reasoning, self._reasoning)
         calls = [unsent for call in delta.calls if (unsent := self._unsent_call(call))]
         return Delta(text, reasoning, calls, delta.warnings)
 
     def _unsent_call(self, call: CallDelta) -> CallDelta | None:
         if call.index >= self._begun:
             return call
-        arguments, self._calls[call.index] = _behind(call.arguments, self._calls[call.index])
+        skip = self._calls[call.index]
+        arguments, self._calls[call.index] = _without_first(call.arguments, skip)
         return replace(call, arguments=arguments, name=None) if arguments else None
 
 
-def _behind(text: str, skip: int) -> tuple[str, int]:
-    """A text without its first characters, and how many more are to be left out."""
+def _without_first(text: str, skip: int) -> tuple[str, int]:
+    """Return the text without its first characters, and how many characters are left to skip."""
     skipped = min(skip, len(text))
     return text[skipped:], skip - skipped

@@ -1,4 +1,4 @@
-"""Tokens to text, as they come: no broken character, no part of a stop string ever leaves.
+"""Incremental detokenization: never emits a broken character or a part of a stop string.
 
 The decoding follows vLLM's `detokenize_incrementally` and TGI's `decode_token`: the text of
 a token depends on its neighbours, so a small window of tokens is decoded again each time.
@@ -14,12 +14,12 @@ _MAX_MISSING_BYTES = 3
 
 
 class Detokenizer:
-    """Turns one sequence's tokens into text, a piece at a time."""
+    """Decodes the tokens of one sequence incrementally."""
 
     def __init__(self, decode: Decode, prompt_ids: Sequence[int]) -> None:
         """
         Args:
-            decode: all-at-once decoding of token ids.
+            decode: decodes a whole list of token ids.
             prompt_ids: the last of them are context: some tokenizers drop a leading space.
         """
         self._decode = decode
@@ -31,28 +31,28 @@ class Detokenizer:
         self._emitted = len(decode(self._ids))
 
     def decode_with(self, decode: Decode) -> None:
-        """Another thread goes on with it, which has a tokenizer of its own."""
+        """Use the tokenizer of the thread that continues with the sequence."""
         self._decode = decode
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that became certain with these tokens."""
+        """Return the text that these tokens made certain."""
         self._ids.extend(token_ids)
         text = self._decode(self._ids[self._window :])
         certain = self._certain(text)
         new = certain[self._emitted :]
         self._emitted = max(self._emitted, len(certain))
         if len(certain) == len(text) and new:
-            # All is decided: what was new becomes the context of what follows.
+            # No text is undecided: the new tokens become the context of the next ones.
             self._window, self._decided = self._decided, len(self._ids)
             self._emitted = len(self._decode(self._ids[self._window :]))
         return new
 
     def _certain(self, text: str) -> str:
-        """The part of the window's text that no further token can change.
+        """Return the part of the window's text that no further token can change.
 
-        An unfinished character decodes to replacement characters: one, or, where a tokenizer
-        spells it in byte tokens, one for each byte of the whole run. It lacks at most three
-        bytes; what is broken for longer is broken for good.
+        An unfinished character decodes to one replacement character, or, if the tokenizer has byte
+        tokens, to one for each byte of the run. At most three bytes are missing; a longer run of
+        broken bytes stays broken.
         """
         whole = text.rstrip(REPLACEMENT)
         if len(self._ids) - self._decided <= _MAX_MISSING_BYTES:
@@ -60,13 +60,13 @@ class Detokenizer:
         return text[: max(len(whole), len(text) - _MAX_MISSING_BYTES)]
 
     def finish(self) -> str:
-        """What was still undecided at the end; broken bytes as replacement characters."""
+        """Return the undecided rest at the end, with replacement characters for broken bytes."""
         text = self._decode(self._ids[self._window :])
         return text[self._emitted :]
 
 
 class StopScanner:
-    """Finds the first stop string in a text that comes in pieces."""
+    """Finds the first stop string in a text that arrives in pieces."""
 
     def __init__(self, stop_strings: Sequence[str]) -> None:
         self._stops = tuple(stop_strings)
@@ -78,13 +78,14 @@ class StopScanner:
         return self.found is not None
 
     def push(self, piece: str) -> str:
-        """The text that certainly stands before any stop string. Sets `found` at the first."""
+        """Return the text that is certain to precede any stop string. Sets `found` at the first
+        one."""
         if not self._stops:
             return piece
         text = self._held + piece
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            # The one that is complete first, as if the text came character by character.
+            # Of several, the one that is complete first, as if text arrived by characters.
             _, at, self.found = min(found)
             self._held = ""
             return text[:at]
@@ -93,13 +94,13 @@ class StopScanner:
         return text[: len(text) - hold]
 
     def finish(self) -> str:
-        """What was held back and turned out to be no stop string."""
+        """Return the text that was held back as a possible stop string."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that could begin `stop`."""
+    """Return the length of the longest end of `text` with which `stop` begins."""
     for length in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:length]):
             return length

@@ -1,4 +1,4 @@
-"""What an answer may be: JSON schemas and tool calls as grammars, enforced token by token. No MLX.
+"""JSON schemas and grammars of answers, enforced token by token. No MLX.
 
-The work is llguidance's (https://github.com/guidance-ai/llguidance).
+Built on llguidance (https://github.com/guidance-ai/llguidance).
 """

@@ -1,8 +1,8 @@
-"""What of a JSON schema llguidance must not see: it would take too long, or too much memory or
-stack, or not be enforced exactly.
+"""Limits of JSON schemas: llguidance would take too much time, memory or stack for a schema beyond
+them, or would not enforce it exactly.
 
-The bounds were measured with a vocabulary of 49,152 tokens: what keeps them compiles within tens
-of milliseconds, and holds up no step for more than 5 ms. `benchmarks/schemas.py` measures both.
+The limits were measured with a vocabulary of 49,152 tokens: a schema within them compiles within
+tens of milliseconds, and delays no step by more than 5 ms. `benchmarks/schemas.py` measures both.
 """
 
 import math
@@ -11,22 +11,22 @@ from decimal import Decimal
 from typing import Any, TypeGuard
 
 from worker.grammar import regex
-from worker.grammar.references import NOWHERE, endless, target
+from worker.grammar.references import UNRESOLVED, find_circular, target
 from worker.grammar.schemas import subschemas
 
 MAX_LITERAL_CHARACTERS = 4096
 MAX_OPTIONAL_PROPERTIES = 350
 MAX_PATTERN_PROPERTIES = 64
 MAX_PATTERNS_AT_ONCE = 10
-"""Expressions that one string has to match: the work grows with 2 to their number."""
+"""Regular expressions that one string must match: the cost is exponential in their number."""
 MAX_REFERENCE_DEPTH = 256
-"""Schemas within schemas and references one after the other: they are compiled by recursion, and
-1,000 objects fill a stack of 8 MB."""
+"""Depth of nested schemas and references: llguidance compiles them by recursion, and 1,000 objects
+fill a stack of 8 MB."""
 MAX_UNUSUAL_REFERENCES = 64
-"""By anchors and identifiers, which are not followed here."""
+"""References to anchors and identifiers, which this module does not follow."""
 
 _LEAST_INTEGER, _MOST_INTEGER = -(2**63), 2**63 - 1
-"""llguidance's integers; on their way to them numbers are floating-point ones."""
+"""The range of llguidance's integers, to which it converts numbers from floating point."""
 _MAX_LENGTH = 2**32 - 1
 _MAX_DIVISOR = 10_000
 _LITERAL = ("const", "enum")
@@ -34,45 +34,45 @@ _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"
 _LENGTHS = ("minLength", "maxLength")
 
 Excess = tuple[list[str], str]
-"""The path to a place, and what is wrong with it."""
+"""The path to a schema, and what is wrong with the schema."""
 
 
-def excess(root: Any, *, lenient: bool = False) -> Excess | None:
-    """The first thing in a clean schema that is beyond the bounds; if `lenient`, not what would
-    only be enforced inexactly."""
+def find_excess(root: Any, *, lenient: bool = False) -> Excess | None:
+    """Return the first problem of a cleaned schema; `lenient` accepts what would be enforced
+    inexactly."""
     unusual = 0
     seen: set[int] = set()
     waiting: list[tuple[list[str], Any]] = [([], root)]
-    referred: list[tuple[list[str], Any]] = []  # looked at last: most stand elsewhere, too
+    referred: list[tuple[list[str], Any]] = []  # last, as most of these are subschemas, too
     while waiting or referred:
         is_referred = not waiting
         path, schema = waiting.pop() if waiting else referred.pop()
         if not isinstance(schema, Mapping) or id(schema) in seen:
             continue
         seen.add(id(schema))
-        problem = _danger(schema) or (None if lenient else _inexactness(schema))
+        problem = _excessive_cost(schema) or (None if lenient else _inexactness(schema))
         if problem is not None:
             return path, problem
         if "$ref" in schema:
             found = target(schema["$ref"], root)
-            unusual += found is NOWHERE
+            unusual += found is UNRESOLVED
             if unusual > MAX_UNUSUAL_REFERENCES:
                 return path, f"more than {MAX_UNUSUAL_REFERENCES} references that are no pointers"
             referred.append((path, found))
-        if is_referred:  # the place of the reference is all that can be named
+        if is_referred:  # only the path of the reference is known
             referred += [(path, inner) for _, inner in subschemas(schema)]
         else:
             waiting += reversed([([*path, step], inner) for step, inner in subschemas(schema)])
-    return _too_deep(root) or _too_many_at_once(root) or _endless(root)
+    return _too_deep(root) or _too_many_patterns(root) or _circular(root)
 
 
-def _danger(schema: Mapping[str, Any]) -> str | None:
-    """What in a schema itself would take too much."""
-    for text in _texts(schema):
+def _excessive_cost(schema: Mapping[str, Any]) -> str | None:
+    """Return why one schema, without its subschemas, would cost too much."""
+    for text in _literal_strings(schema):
         if len(text) > MAX_LITERAL_CHARACTERS:
-            return f"a string of {len(text)} characters; at most {MAX_LITERAL_CHARACTERS} are taken"
+            return f"a string of {len(text)} characters; the maximum is {MAX_LITERAL_CHARACTERS}"
     for pattern in _patterns(schema):
-        if (problem := regex.problem(pattern)) is not None:
+        if (problem := regex.find_problem(pattern)) is not None:
             return problem
     for key in _LENGTHS:
         if _number(length := schema.get(key)) and length > _MAX_LENGTH:
@@ -91,12 +91,12 @@ def _danger(schema: Mapping[str, Any]) -> str | None:
 
 
 def _inexactness(schema: Mapping[str, Any]) -> str | None:
-    """What in a schema itself would not be enforced exactly."""
-    for text in _texts(schema):
-        if (found := regex.UNWRITTEN.search(text)) is not None:
+    """Return why one schema, without its subschemas, would not be enforced exactly."""
+    for text in _literal_strings(schema):
+        if (found := regex.NEVER_WRITTEN.search(text)) is not None:
             return f"the character U+{ord(found.group()):04X} is never written"
     for pattern in _patterns(schema):
-        if (character := regex.unwritten(pattern)) is not None:
+        if (character := regex.find_never_written(pattern)) is not None:
             return f"pattern: the character U+{ord(character):04X} is never written"
     patterned = schema.get("patternProperties")
     if isinstance(patterned, Mapping):
@@ -106,14 +106,14 @@ def _inexactness(schema: Mapping[str, Any]) -> str | None:
     if _number(least) and least > 1 + len(_required(schema)):
         return "minProperties: not enforced beyond one more than `required`, as names may repeat"
     for key in _LOWER:
-        if _number(bound := schema.get(key)) and _understood(bound) < bound:
-            return f"{key}: {bound} is beyond what is told apart"
+        if _number(bound := schema.get(key)) and _as_llguidance(bound) < bound:
+            return f"{key}: {bound} is beyond the range of exact numbers"
     for key in _UPPER:
-        if _number(bound := schema.get(key)) and _understood(bound) > bound:
-            return f"{key}: {bound} is beyond what is told apart"
+        if _number(bound := schema.get(key)) and _as_llguidance(bound) > bound:
+            return f"{key}: {bound} is beyond the range of exact numbers"
     for value in _values(schema):
-        if isinstance(value, int) and _understood(value) != value:
-            return f"the number {value} is beyond what is told apart"
+        if isinstance(value, int) and _as_llguidance(value) != value:
+            return f"the number {value} is beyond the range of exact numbers"
     return _interval_problem(schema)
 
 
@@ -123,8 +123,8 @@ def _required(schema: Mapping[str, Any]) -> set[str]:
 
 
 def _interval_problem(schema: Mapping[str, Any]) -> str | None:
-    """llguidance takes the integer at the open end of an interval within two integers for a part
-    of it, where a number may have a fraction."""
+    """Return why an interval would not be enforced exactly: for an interval between two adjacent
+    integers, llguidance allows the integer at an excluded end if numbers may have fractions."""
     if schema.get("type") == "integer":
         return None
     low, high = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
@@ -138,7 +138,7 @@ def _interval_problem(schema: Mapping[str, Any]) -> str | None:
 
 
 def _too_deep(root: Any) -> Excess | None:
-    """Follows references as llguidance compiles them: each once, where it meets it first."""
+    """Follow references in llguidance's order: each schema once, where it is reached first."""
     seen: set[int] = set()
     steps: list[tuple[list[str], Iterator[tuple[str, Any]]]] = [([], iter([("", root)]))]
     while steps:
@@ -162,37 +162,39 @@ def _followed(schema: Mapping[str, Any], root: Any) -> Iterator[tuple[str, Any]]
     yield from subschemas(schema)
 
 
-def _too_many_at_once(root: Any) -> Excess | None:
+def _too_many_patterns(root: Any) -> Excess | None:
     counts: dict[int, int] = {}
     for path, schema in _all(root):
-        if _combines(schema) and _at_once(schema, root, counts) > MAX_PATTERNS_AT_ONCE:
-            return path, f"more than {MAX_PATTERNS_AT_ONCE} patterns may meet in one string"
+        if _combines(schema) and _max_patterns_at_once(schema, root, counts) > MAX_PATTERNS_AT_ONCE:
+            return path, f"more than {MAX_PATTERNS_AT_ONCE} patterns may apply to one string"
     return None
 
 
-def _endless(root: Any) -> Excess | None:
-    path = endless(_all(root), root)
-    return None if path is None else (path, "nothing but references in a circle")
+def _circular(root: Any) -> Excess | None:
+    path = find_circular(_all(root), root)
+    return None if path is None else (path, "only circular references")
 
 
-def _at_once(schema: Any, root: Any, counts: dict[int, int]) -> int:
-    """At most so many expressions meet at one place of a schema; its depth is bounded."""
+def _max_patterns_at_once(schema: Any, root: Any, counts: dict[int, int]) -> int:
+    """Return an upper bound of the patterns that apply to one string of a schema. Recursive; the
+    depth of the schema is checked before."""
     if not isinstance(schema, Mapping):
         return 0
     if id(schema) not in counts:
-        counts[id(schema)] = 0  # where it is met again within itself
+        counts[id(schema)] = 0  # for references from within the schema
         own = ("pattern" in schema) + ("format" in schema)
         all_of = schema.get("allOf")
         parts = [target(schema["$ref"], root)] if "$ref" in schema else []
         parts += all_of if _list(all_of) else []
         inner = [each for step, each in subschemas(schema) if not step.startswith("allOf.")]
-        most = max((_at_once(each, root, counts) for each in inner), default=0)
-        counts[id(schema)] = max(own, most) + sum(_at_once(each, root, counts) for each in parts)
+        most = max((_max_patterns_at_once(each, root, counts) for each in inner), default=0)
+        combined = sum(_max_patterns_at_once(each, root, counts) for each in parts)
+        counts[id(schema)] = max(own, most) + combined
     return counts[id(schema)]
 
 
 def _combines(schema: Any) -> bool:
-    """Whether schemas meet in it."""
+    """Whether several schemas may apply to one value."""
     return isinstance(schema, Mapping) and ("allOf" in schema or "$ref" in schema)
 
 
@@ -204,8 +206,8 @@ def _all(root: Any) -> Iterator[tuple[list[str], Any]]:
         waiting += [([*path, step], inner) for step, inner in subschemas(schema)]
 
 
-def _texts(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Strings that an answer holds as they are."""
+def _literal_strings(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Strings of a schema that an answer repeats literally, and patterns of property names."""
     for key in ("properties", "patternProperties"):
         if isinstance(found := schema.get(key), Mapping):
             yield from found
@@ -213,7 +215,7 @@ def _texts(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _values(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Each string and number of `const` and `enum`, wherever it stands in them; keys too."""
+    """Strings and numbers of `const` and `enum` at any depth, keys included."""
     waiting = [schema[key] for key in _LITERAL if key in schema]
     while waiting:
         value = waiting.pop()
@@ -234,12 +236,12 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _digits(number: float) -> int:
-    """A number without its decimal point and the zeros at its ends."""
+    """Return a number's digits as an integer, without decimal point and trailing zeros."""
     return int("".join(map(str, Decimal(repr(number)).normalize().as_tuple().digits)))
 
 
-def _understood(number: float) -> float:
-    """What llguidance takes a number for."""
+def _as_llguidance(number: float) -> float:
+    """Return the value that a number has in llguidance."""
     try:
         return max(_LEAST_INTEGER, min(_MOST_INTEGER, float(number)))
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Pieces of grammars in llguidance's variant of Lark's notation."""
+"""Builders for grammars in llguidance's variant of Lark's notation."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,36 +9,36 @@ _SPECIAL = frozenset("\\.+*?()|[]{}^$/&~")
 
 @dataclass(slots=True)
 class Rules:
-    """Rules of a grammar, and other grammars that they refer to as `@name`."""
+    """Rules of a grammar, and nested grammars to which they refer as `@name`."""
 
     lines: list[str] = field(default_factory=list)
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, name: str, body: str) -> str:
-        """A rule; returns its name."""
+        """Add a rule and return its name."""
         self.lines.append(f"{name}: {body}")
         return name
 
-    def refer(self, name: str, other: dict[str, Any]) -> str:
-        """Another grammar; returns what refers to it."""
+    def add_grammar(self, name: str, other: dict[str, Any]) -> str:
+        """Add a nested grammar and return the reference to it."""
         self.others[name] = other
         return f"@{name}"
 
     @property
     def grammar(self) -> str:
-        """All of it, as llguidance takes it; one of the rules is `start`."""
+        """The whole grammar in llguidance's format; one of the rules must be `start`."""
         parts: list[dict[str, Any]] = [{"lark_grammar": "\n".join(self.lines)}]
         parts += [{"name": name, **other} for name, other in self.others.items()]
         return json.dumps({"grammars": parts})
 
 
 def literal(text: str) -> str:
-    """A text as it is; nothing where it is empty."""
+    """Return a rule body for a literal text; empty for an empty text."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") if text else ""
 
 
 def pattern(text: str) -> str:
-    """A text as a part of a regular expression between slashes."""
+    """Return a text escaped for a regular expression between slashes."""
     return "".join(f"\\{each}" if each in _SPECIAL else each for each in text).replace("\n", r"\n")
 
 

@@ -1,8 +1,8 @@
-"""Where answers are in grammars.
+"""Matchers, which follow answers through grammars, and a pool of compiled grammars.
 
-Copies of llguidance's matchers share a lexer: the states that it has seen, how many it may have,
-and the error where one of them has reached a limit. So answers that go on at the same time are each
-in a grammar that was compiled for them; what one leaves behind, the next one goes on with.
+Copies of an llguidance matcher share a lexer: its states, the limit of their number, and the error
+once a copy has reached a limit. So each of several answers at a time uses a separately compiled
+grammar; a later answer reuses the lexer of a finished one.
 """
 
 import time
@@ -15,23 +15,24 @@ from weakref import ReferenceType, ref
 from llguidance import LLMatcher
 from llguidance.numpy import fill_next_token_bitmask
 
-_KEPT = 256
-"""So many grammars."""
-_MOST_COMPILED = 32
-"""Of one of them."""
-_MOST_USES = 16
-"""After so many answers a lexer begins anew: the states of one answer are some hundreds."""
+_MAX_GRAMMARS = 256
+"""Maximum number of grammars in the pool."""
+_MAX_COMPILED_PER_GRAMMAR = 32
+"""Maximum number of compiled copies of one grammar."""
+_MAX_USES = 16
+"""Number of answers per lexer, as each answer adds some hundreds of states to it."""
 _SLOW_S = 0.05
-"""What takes longer to compile is shared where all that there are of it are in use."""
+"""A grammar that takes longer to compile is shared if all of its compiled copies are in use."""
 
 
 @dataclass(slots=True, weakref_slot=True)
 class _Compiled:
-    """A grammar as it was compiled once. Nobody goes on with `beginning`, only copies do.
+    """One compilation of a grammar. `beginning` is never advanced, only its copies are.
 
     Attributes:
-        spoiled: one of them has ended badly.
-        use: by whom it is in use now.
+        uses: number of matchers that were created from it.
+        spoiled: a copy has failed.
+        use: the answer that uses it now.
     """
 
     beginning: LLMatcher
@@ -41,7 +42,7 @@ class _Compiled:
 
     @property
     def used_up(self) -> bool:
-        return self.spoiled or self.uses >= _MOST_USES
+        return self.spoiled or self.uses >= _MAX_USES
 
     @property
     def is_free(self) -> bool:
@@ -50,13 +51,13 @@ class _Compiled:
 
 @dataclass(slots=True, weakref_slot=True)
 class _Use:
-    """Held by all copies of one answer."""
+    """Referenced by all matchers of one answer; garbage collection frees the compilation."""
 
     compiled: _Compiled
 
 
 class Matcher:
-    """Where one answer is in a grammar. Belongs to one thread at a time."""
+    """The position of one answer in a grammar. Used by one thread at a time."""
 
     __slots__ = ("_inner", "_use")
 
@@ -65,22 +66,22 @@ class Matcher:
         self._use = use
 
     def copy(self) -> "Matcher":
-        """For the same answer, to go on from here."""
+        """Return a matcher for the same answer at the same position."""
         return Matcher(self._inner.deep_copy(), self._use)
 
     def consume(self, token_id: int) -> bool:
-        """Go on with a token; False where it is not allowed: that is a bad end."""
-        taken: bool = self._inner.consume_token(token_id)
-        self._use.compiled.spoiled |= not taken
-        return taken
+        """Advance by a token; returns False if it is not allowed, and the matcher has failed."""
+        accepted: bool = self._inner.consume_token(token_id)
+        self._use.compiled.spoiled |= not accepted
+        return accepted
 
     def consume_allowed(self, token_ids: Sequence[int]) -> int:
-        """Go on with the first of these tokens, as far as they are allowed; returns how many."""
+        """Advance by the longest allowed prefix of the tokens; returns its length."""
         return int(self._inner.try_consume_tokens(list(token_ids)))
 
     def fill(self, bitmask: Any, row: int) -> bool:
-        """Set the bits of what may be next in a row of a mask; False where a limit is reached: that
-        is a bad end."""
+        """Write the allowed tokens into one row of a bitmask; returns False if a limit is reached,
+        and the matcher has failed."""
         fill_next_token_bitmask(self._inner, bitmask, row)
         failed: bool = self._inner.is_error()
         self._use.compiled.spoiled |= failed
@@ -88,32 +89,32 @@ class Matcher:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing may follow."""
+        """Whether no token may follow."""
         return bool(self._inner.is_stopped())
 
     @property
     def error(self) -> str | None:
-        """What was bad about its end; None where nothing was."""
+        """Why the matcher has failed; None if it has not."""
         return " ".join(self._inner.get_error().split())[:200] if self._inner.is_error() else None
 
 
 class MatcherPool:
-    """Matchers of many grammars, compiled as they are needed. Belongs to one thread.
+    """Matchers of many grammars, which are compiled on demand. Used by one thread.
 
     Args:
-        compile: a grammar, given as text; it may raise ValueError.
+        compile: compiles the text of a grammar; may raise ValueError.
     """
 
     def __init__(self, compile: Callable[[str], LLMatcher]) -> None:
         self._compile = compile
-        self._compiled: OrderedDict[str, list[_Compiled]] = OrderedDict()  # the last used one last
+        self._compiled: OrderedDict[str, list[_Compiled]] = OrderedDict()  # in order of last use
         self._slow: set[str] = set()
 
     def matcher(self, grammar: str) -> Matcher:
-        """At the beginning of a grammar.
+        """Return a matcher at the beginning of a grammar.
 
         Raises:
-            ValueError: it cannot be compiled.
+            ValueError: the grammar cannot be compiled.
         """
         known = [each for each in self._compiled.get(grammar, ()) if not each.used_up]
         found = next((each for each in known if each.is_free), None)
@@ -124,8 +125,8 @@ class MatcherPool:
             found = _Compiled(self._compile(grammar))
             if time.perf_counter() - began_at > _SLOW_S:
                 self._slow.add(grammar)
-            known = [*known, found][-_MOST_COMPILED:]
-        self._keep(grammar, known)
+            known = [*known, found][-_MAX_COMPILED_PER_GRAMMAR:]
+        self._store(grammar, known)
         found.uses += 1
         use = found.use() if found.use is not None else None
         if use is None:
@@ -133,9 +134,9 @@ class MatcherPool:
             found.use = ref(use)
         return Matcher(found.beginning.deep_copy(), use)
 
-    def _keep(self, grammar: str, compiled: list[_Compiled]) -> None:
+    def _store(self, grammar: str, compiled: list[_Compiled]) -> None:
         self._compiled[grammar] = compiled
         self._compiled.move_to_end(grammar)
-        if len(self._compiled) > _KEPT:
-            forgotten, _ = self._compiled.popitem(last=False)
-            self._slow.discard(forgotten)
+        if len(self._compiled) > _MAX_GRAMMARS:
+            evicted, _ = self._compiled.popitem(last=False)
+            self._slow.discard(evicted)

@@ -1,4 +1,4 @@
-"""A client's grammar in Lark's notation, read roughly before llguidance reads it."""
+"""Limits of a client's grammar in Lark's notation, checked before llguidance parses it."""
 
 import re
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from worker.grammar import regex
 
 MAX_LITERAL_CHARACTERS = 4096
 MAX_RULES_AND_GROUPS = 1000
-"""They are compiled by recursion: 2,000 rules fill a stack of 8 MB."""
+"""llguidance compiles them by recursion: 2,000 rules fill a stack of 8 MB."""
 MAX_CONJUNCTIONS = 8
-"""The work grows with 2 to the number of expressions that one text must match."""
+"""The cost is exponential in the number of expressions that one text must match."""
 MAX_SIZE = 65_536
 _MAX_TERMINAL_DEPTH = 100
 
@@ -30,16 +30,16 @@ class _Definition:
     """A rule or a terminal.
 
     Attributes:
-        size: what stands in it, repetitions written out.
-        names: what it refers to, and how often.
+        size: number of its characters and parts, with repetitions expanded.
+        names: how often each name occurs in it.
     """
 
     size: int = 0
     names: dict[str, int] = field(default_factory=dict)
 
 
-def problem(grammar: str) -> str | None:
-    """Why a grammar is not to be compiled."""
+def find_problem(grammar: str) -> str | None:
+    """Return why a grammar must not be compiled; None if it may be."""
     definitions: dict[str, _Definition] = {}
     groups = conjunctions = 0
     stack = [_Definition()]
@@ -53,12 +53,12 @@ def problem(grammar: str) -> str | None:
                 last = _Definition(len(text) - 2)
                 _add(stack[-1], last)
             case "regex":
-                if (found := regex.problem(text[1 : text.rindex("/")])) is not None:
+                if (found := regex.find_problem(text[1 : text.rindex("/")])) is not None:
                     return found
                 last = _Definition(regex.size(text[1 : text.rindex("/")]))
                 _add(stack[-1], last)
             case "directive" if text not in _DIRECTIVES:
-                return f"{text}: only {', '.join(sorted(_DIRECTIVES))} are taken"
+                return f"{text}: only {', '.join(sorted(_DIRECTIVES))} are allowed"
             case "defined":
                 stack = [_Definition()]
                 definitions[text.strip(" \t?!")] = stack[0]
@@ -83,14 +83,14 @@ def problem(grammar: str) -> str | None:
     return _size_problem(definitions)
 
 
-def _add(to: _Definition, what: _Definition, times: int = 1) -> None:
-    to.size += what.size * times
-    for name, count in what.names.items():
+def _add(to: _Definition, part: _Definition, times: int = 1) -> None:
+    to.size += part.size * times
+    for name, count in part.names.items():
         to.names[name] = to.names.get(name, 0) + count * times
 
 
 def _size_problem(definitions: dict[str, _Definition]) -> str | None:
-    """Terminals are written out where they are used."""
+    """Return which definition is too large, with terminals expanded where they are used."""
     sizes: dict[str, int] = {}
 
     def size(name: str, depth: int = 0) -> int:
@@ -99,7 +99,7 @@ def _size_problem(definitions: dict[str, _Definition]) -> str | None:
         if depth > _MAX_TERMINAL_DEPTH:
             return MAX_SIZE + 1
         if name not in sizes:
-            sizes[name] = 0  # a terminal that leads to itself is refused by llguidance
+            sizes[name] = 0  # llguidance rejects recursive terminals
             found = definitions[name]
             inner = [count * size(other, depth + 1) for other, count in found.names.items()]
             sizes[name] = found.size + sum(inner)
@@ -107,5 +107,5 @@ def _size_problem(definitions: dict[str, _Definition]) -> str | None:
 
     for name in definitions:
         if size(name) > MAX_SIZE:
-            return f"{name}: more than {MAX_SIZE} characters, or terminals one in another too deep"
+            return f"{name}: more than {MAX_SIZE} characters, or terminals nested too deep"
     return None

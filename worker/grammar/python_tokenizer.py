@@ -1,4 +1,4 @@
-"""A tokenizer that is a program, as llguidance gets it: what is not in Hugging Face's form."""
+"""Adapter for tokenizers that are written in Python, not in Hugging Face's JSON form."""
 
 import re
 import uuid
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 _SPACE = "\u2581"
-"""What stands for a space in SentencePiece's tokens."""
+"""SentencePiece's symbol for a space."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_TRIED = 256
-"""So many tokens are decoded to see whether their bytes are known rightly."""
+_CHECKED_TOKENS = 256
+"""Number of tokens that are decoded to verify their bytes."""
 
 
 class PythonTokenizer:
-    """What llguidance's `TokenizerWrapper` is to have. Every text is only text to it, as to
-    `vocabulary.without_markers`.
+    """The interface of llguidance's `TokenizerWrapper`. Text never becomes a special token, as in
+    `vocabulary.without_special_text`.
 
     Args:
-        tokenizer: one of transformers' that are written in Python.
+        tokenizer: a Python tokenizer of transformers.
 
     Raises:
-        ValueError: the bytes of its tokens cannot be known.
+        ValueError: the bytes of its tokens cannot be determined.
     """
 
     is_tokenizer_wrapper = True
@@ -46,11 +46,11 @@ class PythonTokenizer:
         self.eos_token_id = self.special_token_ids[0] if special else 0
         self._ids = {token: number for number, token in enumerate(self.tokens) if token}
         self._longest = max(map(len, self._ids), default=0)
-        self._try({*added, *special})
+        self._verify({*added, *special})
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Tokens of a text: the tokenizer's own where they are the text and no more, else the
-        longest that there are."""
+        """Tokenize a text: with the tokenizer if its tokens are exactly the text, else greedily
+        with the longest tokens."""
         wanted = text.encode() if isinstance(text, str) else text
         token_ids = list(
             self._tokenizer.encode(wanted.decode(errors="replace"), add_special_tokens=False)
@@ -65,18 +65,18 @@ class PythonTokenizer:
             at = end
         return token_ids
 
-    def _try(self, added: set[int]) -> None:
-        """Raises ValueError where the tokenizer decodes ordinary tokens to something else."""
+    def _verify(self, added: set[int]) -> None:
+        """Raise ValueError if the tokenizer decodes ordinary tokens to something else."""
         plain = [number for number, token in enumerate(self.tokens) if token]
-        for token_id in [each for each in plain if each not in added][:_TRIED]:
-            meant = self.tokens[token_id].decode(errors="replace")
+        for token_id in [each for each in plain if each not in added][:_CHECKED_TOKENS]:
+            expected = self.tokens[token_id].decode(errors="replace")
             decoded = self._tokenizer.decode([token_id])
-            if "\ufffd" not in meant and decoded.strip() != meant.strip():
-                raise ValueError(f"its token {token_id} is {decoded!r}, not {meant!r}")
+            if "\ufffd" not in expected and decoded.strip() != expected.strip():
+                raise ValueError(f"its token {token_id} is {decoded!r}, not {expected!r}")
 
 
 def _bytes_of(tokenizer: Any, token_id: int) -> bytes:
-    """Of an ordinary token: nothing where there is none with that id."""
+    """Return the bytes of an ordinary token; empty if no token has the id."""
     token = tokenizer.convert_ids_to_tokens(token_id)
     if token is None or isinstance(token, bytes):
         return token or b""

@@ -1,18 +1,18 @@
-"""Where the references of a JSON schema lead."""
+"""Resolution of references within a JSON schema."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-NOWHERE: Any = object()
-"""A reference that leads to no place of its own schema, or to one that only llguidance finds."""
+UNRESOLVED: Any = object()
+"""Stands for the target of a reference that this module cannot resolve."""
 
 
 def target(reference: Any, root: Any) -> Any:
-    """What a local reference leads to, or `NOWHERE`."""
+    """Return the target of a local reference, or `UNRESOLVED`."""
     if not isinstance(reference, str) or not reference.startswith("#"):
-        return root if reference == "" else NOWHERE
+        return root if reference == "" else UNRESOLVED
     found = root
     for part in unquote(reference[1:]).split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
@@ -21,40 +21,40 @@ def target(reference: Any, root: Any) -> Any:
         elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
             found = found[int(key)]
         else:
-            return NOWHERE
-    return NOWHERE if not reference[1:].startswith("/") and reference != "#" else found
+            return UNRESOLVED
+    return UNRESOLVED if not reference[1:].startswith("/") and reference != "#" else found
 
 
-def endless(schemas: Iterable[tuple[list[str], Any]], root: Any) -> list[str] | None:
-    """The path to the last of some schemas of which no value can be told, as it says nothing but
-    that its values are its values; None where there is none.
+def find_circular(schemas: Iterable[tuple[list[str], Any]], root: Any) -> list[str] | None:
+    """Return the path of the last of some schemas that consist of circular references only, and so
+    describe no value; None if there is none.
 
-    llguidance compiles these, and stops where such a value would begin.
+    llguidance compiles such a schema, and stops where its value would begin.
     """
     found = [(path, schema) for path, schema in schemas if isinstance(schema, Mapping)]
     known = {id(schema) for _, schema in found}
-    for path, schema in found:  # it grows
+    for path, schema in found:  # grows during the loop
         if (leads_to := _referred(schema, root)) is not None and id(leads_to) not in known:
             known.add(id(leads_to))
             found.append((path, leads_to))
-    waits: dict[int, int] = {}  # by schema, for so many of its slots
+    unmet: dict[int, int] = {}  # number of unmet dependencies, by id of the schema
     dependents: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for _, schema in found:
-        slots = list(_slots(schema, root))
-        waits[id(schema)] = len(slots)
-        for number, slot in enumerate(slots):
-            for each in slot:
+        dependencies = list(_dependencies(schema, root))
+        unmet[id(schema)] = len(dependencies)
+        for number, alternatives in enumerate(dependencies):
+            for each in alternatives:
                 dependents[id(each)].append((id(schema), number))
-    told = [one for one, count in waits.items() if count == 0]
-    filled: set[tuple[int, int]] = set()
-    while told:
-        for slot_of in dependents[told.pop()]:
-            if slot_of not in filled:
-                filled.add(slot_of)
-                waits[slot_of[0]] -= 1
-                if waits[slot_of[0]] == 0:
-                    told.append(slot_of[0])
-    return next((path for path, schema in reversed(found) if waits[id(schema)] > 0), None)
+    resolved = [schema_id for schema_id, count in unmet.items() if count == 0]
+    met: set[tuple[int, int]] = set()
+    while resolved:
+        for dependency in dependents[resolved.pop()]:
+            if dependency not in met:
+                met.add(dependency)
+                unmet[dependency[0]] -= 1
+                if unmet[dependency[0]] == 0:
+                    resolved.append(dependency[0])
+    return next((path for path, schema in reversed(found) if unmet[id(schema)] > 0), None)
 
 
 def _referred(schema: Mapping[str, Any], root: Any) -> Mapping[str, Any] | None:
@@ -62,8 +62,8 @@ def _referred(schema: Mapping[str, Any], root: Any) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _slots(schema: Mapping[str, Any], root: Any) -> Iterator[list[Any]]:
-    """The schemas of the very value that a schema is of: of each list one has to be told."""
+def _dependencies(schema: Mapping[str, Any], root: Any) -> Iterator[list[Any]]:
+    """Yield lists of schemas for the same value; one schema of each list must describe a value."""
     if (found := _referred(schema, root)) is not None:
         yield [found]
     for key in ("allOf", "anyOf", "oneOf"):
@@ -77,6 +77,6 @@ def _slots(schema: Mapping[str, Any], root: Any) -> Iterator[list[Any]]:
 
 
 def pointer(path: list[str]) -> str:
-    """The keys and indices on the way to a place, as a reference to it."""
+    """Return a path of keys and indices as a reference."""
     parts = (part.replace("~", "~0").replace("/", "~1") for part in path)
     return "".join(["#", *(f"/{quote(part, safe='$~')}" for part in parts)])

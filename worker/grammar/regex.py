@@ -1,17 +1,17 @@
-"""Regular expressions before they are compiled: how large they are, and what they allow."""
+"""Limits and rewriting of regular expressions before llguidance compiles them."""
 
 import re
 
 MAX_SIZE = 8192
-UNWRITTEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f\ufdd0-\ufdef]")
-"""Control characters that JSON has no letter for, or that llguidance leaves out of strings;
-noncharacters, which stand for control tokens."""
+NEVER_WRITTEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f\ufdd0-\ufdef]")
+"""Characters that no answer contains: control characters without a short escape in JSON, or that
+llguidance excludes from strings, and the placeholders of control tokens."""
 _WITHOUT_NUL = r"&&[^\x00]]"
 
 _CODE = re.compile(r"\\[xuU]\{?([0-9a-fA-F]+)\}?")
 _NAMED = {r"\0": "\0", r"\a": "\a", r"\v": "\v"}
-_WRITTEN = "\b\t\n\f\r" + "".join(map(chr, (*range(0x20, 0x7F), *range(0x80, 0x3000))))
-"""Of what is written, enough to know a class by."""
+_SAMPLE = "\b\t\n\f\r" + "".join(map(chr, (*range(0x20, 0x7F), *range(0x80, 0x3000))))
+"""Characters that answers contain, enough to classify a character class."""
 
 _PART = re.compile(
     r"""\\[pPxu]\{[^}]*\} | \\x[0-9a-fA-F]{2} | \\u[0-9a-fA-F]{4} | \\U[0-9a-fA-F]{8} | \\.
@@ -22,7 +22,7 @@ _PART = re.compile(
 
 
 def size(expression: str) -> int:
-    """Its characters, classes and escapes, each as often as it must be repeated."""
+    """Return the number of characters, classes and escapes, with minimum repetitions expanded."""
     sizes, last = [0], 0
     for match in _PART.finditer(expression):
         part = match.group()
@@ -42,50 +42,50 @@ def size(expression: str) -> int:
     return sum(sizes)
 
 
-def problem(expression: str) -> str | None:
-    """Why it is not to be compiled."""
+def find_problem(expression: str) -> str | None:
+    """Return why an expression must not be compiled; None if it may be."""
     if len(expression) > 8 * MAX_SIZE or size(expression) > MAX_SIZE:
-        return f"a regular expression of more than {MAX_SIZE} characters, repetitions written out"
+        return f"a regular expression of more than {MAX_SIZE} characters with repetitions expanded"
     if (len(expression) - len(expression.rstrip("\\"))) % 2:
         return "the regular expression ends within an escape"
     return None
 
 
-def unwritten(expression: str) -> str | None:
-    """A character that is never written, where only that one would do: llguidance takes nothing
-    for it, and goes on behind it."""
+def find_never_written(expression: str) -> str | None:
+    """Return a character that the expression requires but no answer contains; None without one.
+    llguidance would match nothing in its place."""
     for match in _PART.finditer(expression):
         part = match.group()
-        if match["repeat"] is None and (found := _only(part)) is not None:
+        if match["repeat"] is None and (found := _never_written(part)) is not None:
             return found
     return None
 
 
-def _only(part: str) -> str | None:
-    """What is never written, if a part of an expression is just that."""
-    if UNWRITTEN.fullmatch(part):
+def _never_written(part: str) -> str | None:
+    """Return a character of `NEVER_WRITTEN` if a part of an expression matches only such."""
+    if NEVER_WRITTEN.fullmatch(part):
         return part
     if (code := _CODE.fullmatch(part)) is not None:
         character = chr(min(int(code[1], 16), 0x10FFFF))
-        return character if UNWRITTEN.fullmatch(character) else None
+        return character if NEVER_WRITTEN.fullmatch(character) else None
     if part in _NAMED:
         return _NAMED[part]
     if not part.startswith("[") or len(part) == 1 or _is_compound(part):
         return None
     try:
         found = re.compile(part)
-    except re.error:  # what Python does not know
+    except re.error:  # syntax that Python does not support
         return None
-    if found.search(_WRITTEN):
+    if found.search(_SAMPLE):
         return None
     return next((chr(code) for code in range(0x80) if found.match(chr(code))), None)
 
 
 def within_json(expression: str) -> str:
-    """The same expression for a string of JSON, without U+0000, which is never written.
+    """Return the expression for a JSON string, with U+0000 removed from classes.
 
-    Where a class has all control characters, but not `"` or `\\`, llguidance has these written all
-    the same, with a `\\` before them. Without U+0000 it does not.
+    If a class contains all control characters but not `"` or `\\`, llguidance allows these two
+    nevertheless, after a `\\`. Without U+0000 in the class it does not.
     """
     if _WITHOUT_NUL in expression:
         return expression
@@ -99,7 +99,7 @@ def _without_nul(match: re.Match[str]) -> str:
 
 
 def _is_compound(character_class: str) -> bool:
-    """Whether it has what Python's classes have not."""
+    """Whether a class has syntax that Python's classes lack."""
     return any(sign in character_class[1:] for sign in ("[", "&&", "--", "~~", "\\p", "\\P"))
 
 
@@ -108,6 +108,6 @@ def _is_misread(character_class: str) -> bool:
         return True
     try:
         found = re.compile(character_class)
-    except re.error:  # what Python does not know
+    except re.error:  # syntax that Python does not support
         return True
     return bool(found.match("\0")) and not (found.match('"') and found.match("\\"))

@@ -1,4 +1,4 @@
-"""JSON schemas of clients, made ready for llguidance."""
+"""Preparation of clients' JSON schemas for llguidance."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from worker.grammar import regex
 
 GUIDANCE = "x-guidance"
-"""With this key a schema gives llguidance options: only we do."""
+"""Key of llguidance's options in a schema; removed from clients' schemas."""
 
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,40}"
-"""Between JSON's tokens: without an end some models would write nothing else."""
+"""Allowed between JSON's tokens; bounded, as some models would write white space for ever."""
 
 _ESCAPES = 'nrbtf\\"'
-"""Of strings. With `\\u` a name that stands in `properties` could be written as another one, and
-half a surrogate pair come."""
+"""Escapes in strings. `\\u` is not allowed: it could spell a name of `properties` in another way,
+or write half a surrogate pair."""
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords with schemas by name."""
+"""Keywords whose value is a map of schemas by name."""
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = (
     "additionalProperties", "items", "additionalItems", "contains", "propertyNames", "not", "if",
@@ -25,7 +25,7 @@ _SINGLE = (
 
 
 def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Each schema within a schema, and the path to it."""
+    """Yield each direct subschema of a schema with its step: a keyword, and a name or an index."""
     if not isinstance(schema, dict):
         return
     for key in _MAPS:
@@ -42,14 +42,14 @@ def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 def steps(schema: Any, step: str) -> list[str]:
-    """The keys of a step to a subschema: of a keyword, and of a name or a place in it."""
+    """Return the keys of a step to a subschema: the keyword, and the name or index, if any."""
     keyword, _, rest = step.partition(".")
     return [keyword, rest] if isinstance(schema[keyword], list) or keyword in _MAPS else [keyword]
 
 
 def cleaned(schema: Any) -> Any:
-    """A schema without options for llguidance, wherever they stand, and with patterns as it
-    understands them."""
+    """Return a schema without options for llguidance at any depth, and with patterns rewritten by
+    `regex.within_json`."""
     if not isinstance(schema, dict):
         return schema
     clean: dict[str, Any] = {}
@@ -70,7 +70,8 @@ def cleaned(schema: Any) -> Any:
 
 
 def with_options(schema: Any, *, lenient: bool = False) -> dict[str, Any]:
-    """A clean schema with our own options; a `lenient` one need not be enforced whole."""
+    """Return a cleaned schema with our options. `lenient` ignores keywords that llguidance cannot
+    enforce."""
     whole = schema if isinstance(schema, dict) else {"allOf": [schema]}
     options = {
         "whitespace_pattern": _WHITE_SPACE,
@@ -81,7 +82,8 @@ def with_options(schema: Any, *, lenient: bool = False) -> dict[str, Any]:
 
 
 def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a tool's arguments: an object, of the properties that are named if any are."""
+    """Return the schema of a tool's arguments: an object; without other properties if the schema
+    names any."""
     schema = dict(cleaned(dict(parameters)))
     schema.setdefault("type", "object")
     names = {"properties", "additionalProperties", "patternProperties", "unevaluatedProperties"}
@@ -91,7 +93,8 @@ def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def moved(schema: Any, to: str) -> Any:
-    """A schema that is to stand at a place of another one, with its references led there."""
+    """Return a schema with its local references adjusted for its new position `to` in another
+    schema."""
     match schema:
         case dict():
             led = {key: moved(value, to) for key, value in schema.items()}

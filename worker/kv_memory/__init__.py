@@ -1,1 +1,1 @@
-"""What is kept of texts that were computed: which blocks, where, for how long. No MLX here."""
+"""KV memory: the blocks of computed sequences, cached in memory and on disk. No MLX."""

@@ -1,7 +1,8 @@
-"""A piece of a text whose keys and values, or whose state, are kept; and its name.
+"""Blocks of KV memory and their keys.
 
-The name of a block is a hash of its tokens and of the name of the block before it, so it stands
-for the whole text up to its end (as in vLLM's prefix caching, docs/design/prefix_caching.md).
+The key of a block is a hash of its tokens and of the key of the block before it, so it identifies
+the whole prefix up to the end of the block (as in vLLM's prefix caching,
+docs/design/prefix_caching.md).
 """
 
 import hashlib
@@ -14,8 +15,8 @@ BlockKey = NewType("BlockKey", bytes)
 KEY_BYTES = 16
 
 Kind = Literal["kv", "state"]
-"""Of a block are kept the keys and values of its own tokens, and the state at its end of the
-layers whose cache cannot be cut."""
+"""The parts of a block: `kv`, keys and values of its tokens; `state`, at its end, of the layers
+whose cache cannot be trimmed."""
 
 if TYPE_CHECKING:
     TokenIds = array[int]  # of the type code "I"
@@ -24,7 +25,7 @@ else:
 
 
 class BlockPayload(Protocol):
-    """What is kept in memory; only the engine knows what is in it."""
+    """A part of a block in memory; its content is opaque here, known to the engine only."""
 
     @property
     def nbytes(self) -> int: ...
@@ -35,31 +36,31 @@ def token_array(ids: Iterable[int]) -> TokenIds:
 
 
 def root_key(fingerprint: str) -> BlockKey:
-    """Where the texts of a model begin."""
+    """Return the key of the root of a model's sequences."""
     return BlockKey(hashlib.blake2b(fingerprint.encode(), digest_size=KEY_BYTES).digest())
 
 
 def block_key(parent: BlockKey, tokens: TokenIds) -> BlockKey:
-    """The name of the block with these tokens after `parent`."""
+    """Return the key of the block with these tokens after `parent`."""
     return BlockKey(hashlib.blake2b(parent + tokens.tobytes(), digest_size=KEY_BYTES).digest())
 
 
 def block_key_of(text: str) -> BlockKey:
-    """The name that was written as hexadecimal digits.
+    """Parse a key from hexadecimal digits.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text has other characters.
     """
     return BlockKey(bytes.fromhex(text))
 
 
 @dataclass(slots=True)
 class BlockPart:
-    """One kind of what is kept of a block.
+    """One part of a block, in memory, on disk, or both.
 
     Attributes:
-        payload: in memory, or None.
-        file_bytes: what its file takes on disk; 0 where there is none.
+        payload: the part in memory, or None.
+        file_bytes: size of its file on disk; 0 without a file.
     """
 
     payload: BlockPayload | None = None
@@ -67,11 +68,11 @@ class BlockPart:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, or will take."""
+        """Its size in memory; if it is only on disk, the size of its file."""
         return self.memory_bytes or self.file_bytes
 
     @property
-    def there(self) -> bool:
+    def exists(self) -> bool:
         return self.payload is not None or self.file_bytes > 0
 
     @property
@@ -81,16 +82,16 @@ class BlockPart:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A node of the tree of texts; all below it begin with its text.
+    """A node of the prefix tree; the sequences of its descendants begin with its prefix.
 
     Attributes:
-        start: tokens before it.
-        count: of its own; only the last of a text has fewer than the others.
-        tokens: its own; None where only the file is known.
-        holders: who needs it to stay in the tree.
-        users: who needs its parts to stay where they are.
-        pins: texts that go on with it and are to be kept before others.
-        wishes: prompts that will come and begin with it: of what nobody uses it leaves memory late.
+        start: number of tokens before it.
+        count: number of its tokens; only the last block of a sequence may have fewer than others.
+        tokens: its tokens; None if only its file is known.
+        holders: reference count; while positive, the block stays in the tree.
+        users: reference count; while positive, its parts stay in memory and on disk.
+        pins: number of pinned sequences with this block; they are evicted last.
+        wishes: number of queued prompts with this block; it is evicted from memory late.
     """
 
     key: BlockKey
@@ -111,7 +112,7 @@ class Block:
 
     @property
     def path(self) -> "list[Block]":
-        """From the first block of the text to this one."""
+        """The blocks from the first one of the sequence to this one."""
         path = []
         block = self
         while block.parent is not None:
@@ -124,7 +125,7 @@ class Block:
 
     def has(self, kind: Kind) -> bool:
         part = self.parts.get(kind)
-        return part is not None and part.there
+        return part is not None and part.exists
 
     def in_memory(self, kind: Kind) -> bool:
         part = self.parts.get(kind)

@@ -1,7 +1,7 @@
-"""The file of a block: safetensors, with a checksum over all of it, so that whatever happened to
-a file is seen, and the block is computed anew.
+"""The file of a block: safetensors with a checksum over the whole file, so that damage is detected
+and the block computed again.
 
-The name of a file says all that the tree needs to know of it; see `FileName`.
+The name of a file contains all that the block tree needs; see `FileName`.
 """
 
 import json
@@ -25,12 +25,12 @@ _NAME = re.compile(rf"{_HEX}-{_HEX}-(\d{{1,9}})\.(kv|state){re.escape(SUFFIX)}")
 
 
 class BrokenBlockError(Exception):
-    """A file is not what was written."""
+    """The content of a file is not what was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """Which block a file is of: `parent` is the block before it, or the root."""
+    """The name of a block's file; `parent` is the block before it, or the root."""
 
     key: BlockKey
     parent: BlockKey
@@ -42,7 +42,7 @@ class FileName:
 
     @classmethod
     def parse(cls, name: str) -> "FileName | None":
-        """None for a name of another kind."""
+        """Parse a file name; returns None if the file is not one of a block."""
         if (found := _NAME.fullmatch(name)) is None:
             return None
         key, parent, count, kind = found.groups()
@@ -56,7 +56,7 @@ class FileName:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`dtype` as safetensors names it; `data` has the numbers in C order."""
+    """`dtype` is safetensors' name; `data` has the numbers in C order."""
 
     name: str
     dtype: str
@@ -66,19 +66,19 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class BlockContent:
-    """What is in the file of a block; `notes` are for whoever wrote them."""
+    """The content of a block's file; `notes` are opaque text of the writer."""
 
     tensors: Sequence[Tensor]
     notes: str = ""
 
 
 def size_of(content: BlockContent) -> int:
-    """The length of the file, to within a little."""
+    """Return the approximate length of the file in bytes."""
     return sum(tensor.data.nbytes for tensor in content.tensors) + 128 * len(content.tensors) + 1024
 
 
 def encode(name: FileName, content: BlockContent) -> list[bytes | memoryview]:
-    """The buffers that make the file."""
+    """Return the buffers that form the file."""
     entries: dict[str, Any] = {}
     at = 0
     for tensor in content.tensors:
@@ -93,10 +93,10 @@ def encode(name: FileName, content: BlockContent) -> list[bytes | memoryview]:
 
 
 def decode(name: FileName, raw: memoryview) -> BlockContent:
-    """What was written under that name.
+    """Decode the content of a file.
 
     Raises:
-        BrokenBlockError: it is something else, or only a part of it.
+        BrokenBlockError: the file is damaged, incomplete, or has another name.
     """
     if len(raw) < _LENGTH_BYTES:
         raise BrokenBlockError("it is cut short")
@@ -108,13 +108,13 @@ def decode(name: FileName, raw: memoryview) -> BlockContent:
         entries = json.loads(bytes(raw[_LENGTH_BYTES:begin]))
         metadata = entries.pop("__metadata__")
         checksum, notes = metadata["checksum"].encode(), metadata["notes"]
-        known = (metadata["format"], metadata["block"]) == (FORMAT, str(name))
+        matches = (metadata["format"], metadata["block"]) == (FORMAT, str(name))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenBlockError("its header is broken") from error
     header = bytes(raw[:begin]).replace(checksum, _NO_SUM.encode())
     if checksum.decode() != _checksum([header, raw[begin:]]):
         raise BrokenBlockError("its checksum is wrong")
-    if not known:
+    if not matches:
         raise BrokenBlockError("it is of another block or format")
     return BlockContent([_tensor(key, entry, raw[begin:]) for key, entry in entries.items()], notes)
 

@@ -1,4 +1,4 @@
-"""All blocks that are kept, as a tree of texts; and how much of a new text is among them."""
+"""The prefix tree of all cached blocks, which finds the longest cached prefix of a sequence."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from worker.kv_memory.block import Block, BlockKey, Kind, TokenIds, block_key
 
 @dataclass(frozen=True, slots=True)
 class LayerLayout:
-    """Which layers a model has.
+    """The kinds of layers of a model.
 
     Attributes:
-        grows: some keep keys and values of every token.
-        has_state: some keep a state that cannot be cut, so that a text can only be taken up at the
-            end of a block whose state is kept.
+        grows: some layers cache keys and values of every token.
+        has_state: some layers have a recurrent state, so that a sequence can continue only at the
+            end of a block whose state is cached.
     """
 
     grows: bool
@@ -22,11 +22,11 @@ class LayerLayout:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The beginning of a text that is kept.
+    """A cached prefix of a sequence.
 
     Attributes:
-        blocks: of it, in order; of the last maybe only a part is used.
-        tokens: how many it has.
+        blocks: its blocks in order; of the last one perhaps only a part is used.
+        tokens: length of the prefix.
     """
 
     blocks: Sequence[Block] = ()
@@ -34,15 +34,15 @@ class PrefixMatch:
 
 
 NOTHING = PrefixMatch()
-There = Callable[[Block, Kind], bool]
-"""Whether a part of a block can be had."""
+IsAvailable = Callable[[Block, Kind], bool]
+"""Whether a part of a block is available."""
 
 
 class BlockTree:
-    """Blocks by their names. Belongs to one thread.
+    """Blocks by key. Used by one thread.
 
     Args:
-        block_tokens: of every block but the last of a text.
+        block_tokens: number of tokens of each block but the last one of a sequence.
     """
 
     def __init__(self, block_tokens: int) -> None:
@@ -57,13 +57,13 @@ class BlockTree:
         return iter(self._blocks.values())
 
     def root(self, key: BlockKey) -> Block:
-        """Where the texts of a model begin; it stays."""
-        root = self._orphans_of(key)
+        """Return the root of a model's sequences, which is never pruned."""
+        root = self._placeholder(key)
         root.holders += 1
         return root
 
-    def _orphans_of(self, key: BlockKey) -> Block:
-        """What stands for a block of which only those after it are known."""
+    def _placeholder(self, key: BlockKey) -> Block:
+        """Return a root that stands for an unknown block whose children are known."""
         if key not in self._roots:
             self._roots[key] = Block(key, None, 0, 0)
         return self._roots[key]
@@ -72,7 +72,7 @@ class BlockTree:
         return self._blocks.get(key)
 
     def get(self, parent: Block, tokens: TokenIds) -> Block:
-        """The block with these tokens after `parent`; a new one where there is none."""
+        """Return the block with these tokens after `parent`; adds it if it is missing."""
         key = block_key(parent.key, tokens)
         block = self._blocks.get(key)
         if block is None:
@@ -82,9 +82,9 @@ class BlockTree:
         return block
 
     def add(self, key: BlockKey, parent: Block | BlockKey, count: int) -> Block:
-        """A block of which only the name is known; there must be none of that name."""
+        """Add a block without tokens. The key must be new."""
         if not isinstance(parent, Block):
-            parent = self._blocks.get(parent) or self._orphans_of(parent)
+            parent = self._blocks.get(parent) or self._placeholder(parent)
         block = Block(key, parent, parent.end, count)
         parent.children[key] = block
         self._blocks[key] = block
@@ -92,15 +92,15 @@ class BlockTree:
             block.children = orphans.children
             for child in block.children.values():
                 child.parent = block
-            _move(block)
+            _renumber(block)
         return block
 
     def prune(self, block: Block) -> None:
-        """Forget a block of which nothing is left, and those before it that were there for it."""
+        """Remove a block without parts, and its ancestors that are not needed any more."""
         while (
             not block.children
             and not (block.holders or block.users)
-            and not any(part.there for part in block.parts.values())
+            and not any(part.exists for part in block.parts.values())
         ):
             parent = block.parent
             if parent is None:
@@ -110,50 +110,52 @@ class BlockTree:
                 del parent.children[block.key]
             block = parent
 
-    def match(self, root: Block, ids: TokenIds, layout: LayerLayout, there: There) -> PrefixMatch:
-        """The longest beginning of a text that can be had."""
+    def match(
+        self, root: Block, ids: TokenIds, layout: LayerLayout, is_available: IsAvailable
+    ) -> PrefixMatch:
+        """Return the longest available prefix of a sequence."""
         if layout.has_state:
-            return self._match_state(root, ids, layout, there)
+            return self._match_state(root, ids, layout, is_available)
         blocks: list[Block] = []
         at, done = root, 0
-        while (block := self._next(at, ids, done)) is not None and there(block, "kv"):
+        while (block := self._next(at, ids, done)) is not None and is_available(block, "kv"):
             blocks.append(block)
             at, done = block, block.end
-        part, common = _most_common(at, ids[done : done + self.block_tokens], there)
+        part, common = _longest_common(at, ids[done : done + self.block_tokens], is_available)
         if part is not None:
             blocks.append(part)
         return PrefixMatch(blocks, done + common) if blocks else NOTHING
 
     def _match_state(
-        self, root: Block, ids: TokenIds, layout: LayerLayout, there: There
+        self, root: Block, ids: TokenIds, layout: LayerLayout, is_available: IsAvailable
     ) -> PrefixMatch:
-        """Texts are taken up at the end of a block whose state can be had."""
+        """Return the longest prefix that ends with a block whose state is available."""
         if not layout.grows:
-            self._link(root, ids)
+            self._connect(root, ids)
         best = NOTHING
         blocks: list[Block] = []
         at: Block | None = root
         while at is not None:
             done = at.end
-            for block in [*self._short(at), self._next(at, ids, done)]:
+            for block in [*self._partial_children(at), self._next(at, ids, done)]:
                 if (
                     block is not None
                     and best.tokens < block.end <= len(ids)
                     and _is_next(block, ids[done : block.end])
-                    and (there(block, "kv") or not layout.grows)
-                    and there(block, "state")
+                    and (is_available(block, "kv") or not layout.grows)
+                    and is_available(block, "state")
                 ):
                     best = PrefixMatch([*blocks, block], block.end)
             at = self._next(at, ids, done)
-            if at is not None and layout.grows and not there(at, "kv"):
+            if at is not None and layout.grows and not is_available(at, "kv"):
                 break
             if at is not None:
                 blocks.append(at)
         return best
 
-    def _link(self, root: Block, ids: TokenIds) -> None:
-        """Put blocks in their place of which only later ones are known: where no layer grows,
-        nothing is kept of most."""
+    def _connect(self, root: Block, ids: TokenIds) -> None:
+        """Add the missing blocks before known ones of this sequence: if no layer grows, most
+        blocks have no parts, and so are not in the tree."""
         at, known, key = root, 0, root.key
         size = self.block_tokens
         for done in range(0, len(ids) - size + 1, size):
@@ -163,18 +165,18 @@ class BlockTree:
         for done in range(0, known, size):
             at = self.get(at, ids[done : done + size])
 
-    def _short(self, at: Block) -> list[Block]:
+    def _partial_children(self, at: Block) -> list[Block]:
         return [block for block in at.children.values() if block.count < self.block_tokens]
 
     def _next(self, at: Block, ids: TokenIds, done: int) -> Block | None:
-        """The whole block with which a text goes on."""
+        """Return the full block with which a sequence continues after `done` tokens."""
         if len(ids) - done < self.block_tokens:
             return None
         return at.children.get(block_key(at.key, ids[done : done + self.block_tokens]))
 
 
-def _move(block: Block) -> None:
-    """Have all after a block start where it ends."""
+def _renumber(block: Block) -> None:
+    """Update the start of all descendants of a block."""
     moved = [block]
     while moved:
         before = moved.pop()
@@ -190,9 +192,11 @@ def _is_next(block: Block, tokens: TokenIds) -> bool:
     return block_key(block.parent.key, tokens) == block.key
 
 
-def _most_common(at: Block, rest: TokenIds, there: There) -> tuple[Block | None, int]:
-    """Of the blocks that follow, the one that begins most like the rest of a text; and how many
-    tokens they have in common."""
+def _longest_common(
+    at: Block, rest: TokenIds, is_available: IsAvailable
+) -> tuple[Block | None, int]:
+    """Return the child with the longest common prefix with the rest of a sequence, and the length
+    of that prefix."""
     best, most = None, 0
     for block in at.children.values():
         if block.tokens is None:
@@ -200,19 +204,19 @@ def _most_common(at: Block, rest: TokenIds, there: There) -> tuple[Block | None,
             common = block.count if whole else 0
         else:
             common = common_length(block.tokens, rest)
-        if common > most and there(block, "kv"):
+        if common > most and is_available(block, "kv"):
             best, most = block, common
     return best, most
 
 
 def common_length(one: TokenIds, other: TokenIds) -> int:
-    """How many tokens two texts have in common at their beginnings."""
+    """Return the length of the common prefix of two sequences."""
     limit = min(len(one), len(other))
     if limit == 0 or one[0] != other[0]:
         return 0
     if one[:limit] == other[:limit]:
         return limit
-    low, high = 0, limit - 1  # the first `low` are equal, and not the first `high + 1`
+    low, high = 0, limit - 1  # the first `low` are equal, the first `high + 1` are not
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:

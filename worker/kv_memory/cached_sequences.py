@@ -1,22 +1,23 @@
-"""Whole texts that somebody wants to hear of: how much of each is kept, and where."""
+"""Tracked sequences: how much of each one is cached in memory and on disk."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from worker.kv_memory.block import Block, BlockKey
-from worker.kv_memory.block_tree import BlockTree, There
+from worker.kv_memory.block_tree import BlockTree, IsAvailable
 
-_MOST = 1024
+_MAX_TRACKED = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceStatistics:
-    """
+    """How much of a sequence is cached.
+
     Attributes:
-        tokens: how many first ones can be had, from memory or disk.
-        memory_tokens: how many first ones are in memory.
-        memory_bytes, disk_bytes: of all its blocks.
-        own_bytes: of those, in memory and on disk, that no other text has.
+        tokens: length of its prefix that is cached in memory or on disk.
+        memory_tokens: length of its prefix that is cached in memory.
+        memory_bytes, disk_bytes: size of all its blocks.
+        own_bytes: size of the blocks that no other sequence has, in memory and on disk.
     """
 
     tokens: int = 0
@@ -30,57 +31,58 @@ NOTHING = SequenceStatistics()
 
 
 class TrackedSequences:
-    """Texts by the name of the block with which they end. Belongs to the engine thread.
+    """Sequences whose statistics are reported, by the key of their last block. Used by the engine
+    thread.
 
-    The longest unused are followed no more when there are too many; pinned ones always are.
+    If there are too many, the least recently used ones are forgotten, except pinned ones.
     """
 
     def __init__(self, tree: BlockTree) -> None:
         self._tree = tree
-        self._told: OrderedDict[BlockKey, SequenceStatistics | None] = OrderedDict()
+        self._reported: OrderedDict[BlockKey, SequenceStatistics | None] = OrderedDict()
         self._pinned: dict[BlockKey, list[Block]] = {}
         self._due: list[BlockKey] = []
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._reported)
 
     def follow(self, end: BlockKey, *, pinned: bool = False) -> None:
-        """Tell of a text from now on, and keep it before others where it is pinned."""
-        self._told.setdefault(end, None)
-        self._told.move_to_end(end)
+        """Track a sequence; a pinned one is evicted last."""
+        self._reported.setdefault(end, None)
+        self._reported.move_to_end(end)
         self._unpin(end)
         if pinned:
             self._pin(end)
-        for other in list(self._told)[: max(0, len(self._told) - _MOST)]:
+        for other in list(self._reported)[: max(0, len(self._reported) - _MAX_TRACKED)]:
             if other not in self._pinned:
-                del self._told[other]
+                del self._reported[other]
 
     def forget(self, end: BlockKey) -> None:
-        """Tell of a text no more; it is pinned no more."""
-        self._told.pop(end, None)
+        """Stop tracking a sequence, and unpin it."""
+        self._reported.pop(end, None)
         self._unpin(end)
 
     def pins(self, end: BlockKey) -> bool:
-        """Whether a text is pinned."""
+        """Whether a sequence is pinned."""
         return end in self._pinned
 
-    def changed(self, most: int) -> list[tuple[BlockKey, SequenceStatistics]]:
-        """Look at some of the texts, all in turn: those of which something else is to be told
-        than was told before."""
+    def changed(self, count: int) -> list[tuple[BlockKey, SequenceStatistics]]:
+        """Check the next `count` sequences, in rotation; returns those whose statistics changed
+        since they were last returned."""
         if not self._due:
-            self._due = list(self._told)
-        looked_at, self._due = self._due[-most:], self._due[:-most]
+            self._due = list(self._reported)
+        checked, self._due = self._due[-count:], self._due[:-count]
         changed = []
-        for end in looked_at:
-            if end not in self._told:
+        for end in checked:
+            if end not in self._reported:
                 continue
             if end in self._pinned and not self._pinned[end]:
-                self._pin(end)  # its blocks were not known before
+                self._pin(end)  # its blocks were unknown when it was pinned
             block = self._tree.find(end)
-            figures = sequence_statistics(block) if block is not None else NOTHING
-            if figures != self._told[end]:
-                self._told[end] = figures
-                changed.append((end, figures))
+            statistics = sequence_statistics(block) if block is not None else NOTHING
+            if statistics != self._reported[end]:
+                self._reported[end] = statistics
+                changed.append((end, statistics))
         return changed
 
     def _pin(self, end: BlockKey) -> None:
@@ -96,7 +98,7 @@ class TrackedSequences:
 
 
 def exclusive_blocks(end: Block) -> list[Block]:
-    """The blocks that only this text has, the last one first."""
+    """Return the blocks of a sequence that no other one has, last block first."""
     own = []
     block, after = end, 0
     while block.parent is not None and len(block.children) == after:
@@ -106,7 +108,7 @@ def exclusive_blocks(end: Block) -> list[Block]:
 
 
 def sequence_statistics(end: Block) -> SequenceStatistics:
-    """Of the text that ends with a block."""
+    """Return the statistics of the sequence that ends with a block."""
     path = end.path
     own = len(exclusive_blocks(end))
     memory_bytes = disk_bytes = own_bytes = 0
@@ -126,15 +128,15 @@ def sequence_statistics(end: Block) -> SequenceStatistics:
     )
 
 
-def _usable(path: list[Block], there: There) -> int:
-    """How many first tokens of a text can be had: of layers that grow all blocks are needed, of
-    others the state at the end."""
+def _usable(path: list[Block], is_available: IsAvailable) -> int:
+    """Return the length of the available prefix of a path. It needs `kv` of all its blocks, if any
+    block has `kv`, and `state` of its last block, if any block has `state`."""
     grows = any("kv" in block.parts for block in path)
     has_state = any("state" in block.parts for block in path)
     tokens = 0
     for block in path:
-        if grows and not there(block, "kv"):
+        if grows and not is_available(block, "kv"):
             break
-        if not has_state or there(block, "state"):
+        if not has_state or is_available(block, "state"):
             tokens = block.end
     return tokens

@@ -1,4 +1,4 @@
-"""The threads that read and write the files of blocks; none of them ever touches MLX."""
+"""The threads that read and write the files of blocks. They never touch MLX."""
 
 import queue
 import threading
@@ -10,8 +10,8 @@ from pathlib import Path
 from worker.kv_memory.block_file import BlockContent, BrokenBlockError, FileName
 from worker.kv_memory.folder import BlockFolder, FolderError, FolderInUseError, FoundFile
 
-_LOCK_WAIT_S = 10.0
-_LOCK_TRIES_S = 0.2
+_LOCK_TIMEOUT_S = 10.0
+_LOCK_RETRY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +28,22 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class FolderScanned:
-    """What was in the folder at the start."""
+    """The files that were in the folder at the start."""
 
     found: list[FoundFile]
     written_today: int
 
 
 @dataclass(frozen=True, slots=True)
-class BlockUnusable:
-    """The folder cannot be used, until another process starts."""
+class FolderUnusable:
+    """The folder cannot be used by this process."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class BlockWritten:
-    """Has the content, so that whoever gave it sees it go on a thread of its own."""
+    """References the content, so that the receiving thread frees the content, not a file thread."""
 
     write: Write
     file_bytes: int
@@ -71,7 +71,7 @@ class BlockRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """`broken`: the file is there, and is not what was written."""
+    """`broken`: the file exists, but its content is not what was written."""
 
     name: FileName
     reason: str
@@ -80,7 +80,7 @@ class ReadFailed:
 
 Result = (
     FolderScanned
-    | BlockUnusable
+    | FolderUnusable
     | BlockWritten
     | WriteFailed
     | DeleteFailed
@@ -90,10 +90,10 @@ Result = (
 
 
 class FileThreads:
-    """Files are written and deleted in the order of the orders, and read besides.
+    """Writes and deletes files in the order of submission, and reads files in parallel.
 
     Args:
-        put: takes what became of each order, on one of the threads.
+        put: called with the result of each order, on one of the threads.
     """
 
     def __init__(self, path: Path, put: Callable[[Result], None]) -> None:
@@ -110,14 +110,14 @@ class FileThreads:
         for thread in self._threads:
             thread.start()
 
-    def change(self, order: Write | Delete) -> None:
+    def submit(self, order: Write | Delete) -> None:
         self._changes.put(order)
 
     def read(self, name: FileName) -> None:
         self._reads.put(name)
 
     def close(self, timeout_s: float) -> None:
-        """Finish what was ordered, if that takes no longer, and leave the folder to others."""
+        """Finish the submitted orders, within the timeout, and unlock the folder."""
         self._changes.put(None)
         self._reads.put(None)
         until = time.monotonic() + timeout_s
@@ -130,7 +130,7 @@ class FileThreads:
             found = list(self._folder.scan())
             self._put(FolderScanned(found, self._folder.written_today()))
         except (FolderError, OSError) as error:
-            self._put(BlockUnusable(str(error)))
+            self._put(FolderUnusable(str(error)))
             return
         while (order := self._changes.get()) is not None:
             match order:
@@ -144,15 +144,15 @@ class FileThreads:
         self._folder.close()
 
     def _open(self) -> None:
-        """An engine that was ended may still be on its way out."""
-        until = time.monotonic() + _LOCK_WAIT_S
+        """Open the folder; retries while an engine that is ending still has the lock."""
+        until = time.monotonic() + _LOCK_TIMEOUT_S
         while True:
             try:
                 return self._folder.open()
             except FolderInUseError:
                 if time.monotonic() >= until:
                     raise
-                time.sleep(_LOCK_TRIES_S)
+                time.sleep(_LOCK_RETRY_S)
 
     def _write(self, order: Write) -> Result:
         try:

@@ -1,4 +1,4 @@
-"""What of the blocks is on disk: never more bytes than are allowed, nor more written a day."""
+"""The disk tier of blocks, with limits for its size and for the bytes written per day."""
 
 import logging
 import time
@@ -12,12 +12,12 @@ from worker.kv_memory.block_file import BlockContent, FileName, size_of
 from worker.kv_memory.block_tree import BlockTree
 from worker.kv_memory.file_threads import (
     BlockRead,
-    BlockUnusable,
     BlockWritten,
     Delete,
     DeleteFailed,
     FileThreads,
     FolderScanned,
+    FolderUnusable,
     ReadFailed,
     Result,
     Write,
@@ -26,17 +26,18 @@ from worker.kv_memory.file_threads import (
 
 logger = logging.getLogger(__name__)
 
-_ROUNDED_TO_BYTES = 2**16
-"""A file may take so much more than its content."""
-_KEPT_BACK_BYTES = 2**20
-"""Of what is allowed, for the folder itself."""
+_ROUNDING_BYTES = 2**16
+"""A file may take this much more disk space than its content."""
+_RESERVED_BYTES = 2**20
+"""The part of the size limit for the folder itself."""
 _BACKLOG_BYTES = 2**26
 _PAUSE_S = 30.0
 
 
 @dataclass(slots=True)
 class FileStatistics:
-    """Since the start; `broken` files were found damaged, `failed` could not be written or read."""
+    """Counts since the start; `broken`: files that were damaged, `failed`: failed reads, writes and
+    deletions."""
 
     written: int = 0
     written_bytes: int = 0
@@ -49,17 +50,17 @@ class FileStatistics:
 
 
 class FileTier:
-    """Decides what is written and deleted; belongs to the engine thread, like the tree.
+    """Decides what is written and deleted. Used by the engine thread, like the tree.
 
     Args:
-        cap_bytes: what all files may take on the disk.
-        daily_bytes: what may be written a day; None for as much as comes.
-        put: wakes the engine thread with a result, which it gives to `take`.
+        cap_bytes: maximum disk space of all files.
+        daily_bytes: maximum bytes written per day; None for no limit.
+        put: sends a result to the engine thread, which calls `take` with it.
 
     Attributes:
-        held_bytes: what the files take, and those that are being written.
+        held_bytes: disk space of the files, those being written included.
         problem: why nothing is written now, or None.
-        ready: whether the folder was looked through; never, where it cannot be used.
+        ready: whether the folder was scanned; stays False if the folder cannot be used.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class FileTier:
         put: Callable[[Result], None],
     ) -> None:
         self._tree = tree
-        self._cap_bytes = cap_bytes - _KEPT_BACK_BYTES
+        self._cap_bytes = cap_bytes - _RESERVED_BYTES
         self._daily_bytes = daily_bytes
         self._threads = FileThreads(path, put)
         self._files: OrderedDict[tuple[BlockKey, Kind], Block] = OrderedDict()
@@ -97,7 +98,7 @@ class FileTier:
 
     @property
     def takes(self) -> bool:
-        """Whether a block may be given to be written now."""
+        """Whether `write` may be called now."""
         if not self.ready or self._backlog_bytes >= _BACKLOG_BYTES:
             return False
         if self.problem is not None and time.monotonic() >= self._paused_until:
@@ -105,59 +106,59 @@ class FileTier:
         return self.problem is None
 
     def write(self, block: Block, kind: Kind, content: BlockContent) -> bool:
-        """Have a part written, if it may be and is not on its way; others have to go for it. The
-        block stays in use until then."""
+        """Start writing a part, unless a limit forbids it; evicts other files if necessary. The
+        block stays in use until the write ends. Returns whether the part is being written."""
         if (block.key, kind) in self._writing:
             return True
-        needed = size_of(content) + _ROUNDED_TO_BYTES
-        if self._daily_bytes is not None and self.written_today + needed > self._daily_bytes:
-            self._pause(
-                "as much was written today as worker.kv_cache.disk_writes_mb_per_day allows"
-            )
+        required_bytes = size_of(content) + _ROUNDING_BYTES
+        if self._daily_bytes is not None:
+            if self.written_today + required_bytes > self._daily_bytes:
+                self._pause("the limit worker.kv_cache.disk_writes_mb_per_day is reached")
+                return False
+        if not self._evict_for(required_bytes):
             return False
-        if not self._make_room(needed):
-            return False
-        self.held_bytes += needed
-        self._backlog_bytes += needed
-        self._writing[block.key, kind] = block, needed
+        self.held_bytes += required_bytes
+        self._backlog_bytes += required_bytes
+        self._writing[block.key, kind] = block, required_bytes
         block.users += 1
-        self._threads.change(Write(_name(block, kind), content))
+        self._threads.submit(Write(_name(block, kind), content))
         return True
 
     @property
     def busy(self) -> bool:
-        """Whether something is being written or read."""
+        """Whether a file is being written or read."""
         return bool(self._writing or self._reading)
 
     def drop(self, block: Block, kind: Kind) -> None:
-        """Delete a file, if there is one."""
+        """Delete the file of a part, if there is one."""
         if self._files.pop((block.key, kind), None) is None:
             return
         part = block.parts[kind]
         self.held_bytes -= part.file_bytes
-        self._threads.change(Delete(_name(block, kind), part.file_bytes))
+        self._threads.submit(Delete(_name(block, kind), part.file_bytes))
         part.file_bytes = 0
 
     def touch(self, block: Block) -> None:
-        """It was used just now."""
+        """Mark a block as most recently used."""
         for kind in block.parts:
             if (block.key, kind) in self._files:
                 self._files.move_to_end((block.key, kind))
 
-    def _make_room(self, needed: int) -> bool:
+    def _evict_for(self, required_bytes: int) -> bool:
+        """Evict files until this many bytes fit; returns whether they fit."""
         for (_, kind), block in list(self._files.items()):
-            if self.held_bytes + needed <= self._cap_bytes:
+            if self.held_bytes + required_bytes <= self._cap_bytes:
                 break
             if not block.users and not block.pins:
                 self.drop(block, kind)
                 self.figures.evictions += 1
                 self._tree.prune(block)
-        return self.held_bytes + needed <= self._cap_bytes
+        return self.held_bytes + required_bytes <= self._cap_bytes
 
     # Reading.
 
     def read(self, block: Block, kind: Kind) -> None:
-        """Have a file read; the block stays in use until that is done."""
+        """Start reading a file; the block stays in use until the read ends."""
         if (block.key, kind) in self._reading:
             return
         self._reading[block.key, kind] = block
@@ -167,47 +168,48 @@ class FileTier:
     # Results.
 
     def take(self, result: Result) -> tuple[Block, Kind, BlockContent | None] | None:
-        """Take in what became of an order.
+        """Apply the result of an order.
 
         Returns:
-            Of a file that was to be read its block, and its content; None where that is lost.
+            For a read: the block, the kind, and the content, or None if the file is lost. None for
+            other results.
         """
         match result:
             case FolderScanned():
-                self._take_found(result)
-            case BlockUnusable():
+                self._add_found(result)
+            case FolderUnusable():
                 self.problem = result.reason
-                logger.warning("the KV cache is kept in memory only: %s", result.reason)
+                logger.warning("the KV cache is in memory only: %s", result.reason)
             case BlockWritten():
-                self._finish(result.write, result.file_bytes)
+                self._finish_write(result.write, result.file_bytes)
                 self.written_today = result.written_today
                 self.figures.written += 1
                 self.figures.written_bytes += result.file_bytes
             case WriteFailed():
-                self._finish(result.write, 0)
+                self._finish_write(result.write, 0)
                 self.figures.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
             case DeleteFailed():
-                self.held_bytes += result.delete.file_bytes  # it takes its room as before
+                self.held_bytes += result.delete.file_bytes  # the file still takes disk space
                 self.figures.failed += 1
                 self._pause(f"{self.path}: {result.reason}")
             case BlockRead():
                 self.figures.read += 1
                 self.figures.read_bytes += sum(t.data.nbytes for t in result.content.tensors)
                 self.figures.read_s += result.seconds
-                return self._was_read(result.name, result.content)
+                return self._finish_read(result.name, result.content)
             case ReadFailed():
                 logger.warning(
-                    "a block of the KV cache is computed anew: %s: %s", result.name, result.reason
+                    "a block of the KV cache is computed again: %s: %s", result.name, result.reason
                 )
                 self.figures.broken += result.broken
                 self.figures.failed += not result.broken
-                return self._was_read(result.name, None)
+                return self._finish_read(result.name, None)
         return None
 
-    def _take_found(self, scanned: FolderScanned) -> None:
-        """The tree grows by what the files are of; what has lost its beginning stays unreachable
-        until that is computed again, or it is evicted as the longest unused."""
+    def _add_found(self, scanned: FolderScanned) -> None:
+        """Add the blocks of the files to the tree. A block without its predecessors stays
+        unreachable until they are computed again, or it is evicted as least recently used."""
         self.ready = True
         self.written_today = scanned.written_today
         for found in sorted(scanned.found, key=lambda found: found.used_at):
@@ -218,9 +220,9 @@ class FileTier:
                 part.file_bytes = found.file_bytes
                 self.held_bytes += found.file_bytes
                 self._files[name.key, name.kind] = block
-        self._make_room(0)
+        self._evict_for(0)
 
-    def _finish(self, write: Write, file_bytes: int) -> None:
+    def _finish_write(self, write: Write, file_bytes: int) -> None:
         name = write.name
         block, reserved = self._writing.pop((name.key, name.kind))
         block.users -= 1
@@ -231,7 +233,7 @@ class FileTier:
             self._files[name.key, name.kind] = block
         self._tree.prune(block)
 
-    def _was_read(
+    def _finish_read(
         self, name: FileName, content: BlockContent | None
     ) -> tuple[Block, Kind, BlockContent | None]:
         block = self._reading.pop((name.key, name.kind))
@@ -242,11 +244,11 @@ class FileTier:
 
     def _pause(self, problem: str) -> None:
         if self.problem is None:
-            logger.warning("nothing is written to the KV cache on disk: %s", problem)
+            logger.warning("writing the KV cache to disk is paused: %s", problem)
         self.problem = problem
         self._paused_until = time.monotonic() + _PAUSE_S
 
 
 def _name(block: Block, kind: Kind) -> FileName:
-    assert block.parent is not None  # nothing is kept of a root
+    assert block.parent is not None  # a root has no parts
     return FileName(block.key, block.parent.key, block.count, kind)

@@ -1,8 +1,8 @@
-"""The folder with the files of blocks: one process at a time writes into it.
+"""The folder of the files of blocks, which one process at a time writes to.
 
-A file is written under another name and renamed when it is whole, so that a death in between
-leaves nothing under a name that counts. Nothing is synced to the disk by force: a checksum finds
-whatever a crash of the machine has left half written.
+A file is written under a temporary name and renamed when complete, so that a crash of the process
+leaves no incomplete file under a block's name. Files are not synced with fsync: their checksums
+detect what a crash of the machine left half written.
 """
 
 import errno
@@ -21,21 +21,21 @@ _WRITES = "writes-today"
 _UNFINISHED = ".part"
 _STAT_BLOCK = 512
 _PRIVATE = 0o700
-_LEAST_FREE_BYTES = 2**30
+_MIN_FREE_BYTES = 2**30
 _DAY_S = 86_400
 
 
 class FolderError(Exception):
-    """The folder cannot be used, or not now; the text says why and what to do."""
+    """The folder cannot be used; the message says why and what to do."""
 
 
 class FolderInUseError(FolderError):
-    """Another process has it."""
+    """Another process has locked the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file of an earlier run; `used_at` in seconds since 1970."""
+    """A file of an earlier run; `used_at` is in seconds since 1970."""
 
     name: FileName
     file_bytes: int
@@ -43,11 +43,11 @@ class FoundFile:
 
 
 class BlockFolder:
-    """Every method but `open` belongs to the threads that read and write files.
+    """Reads, writes and deletes the files of blocks. Used by the threads of `FileThreads`.
 
     Raises:
-        FolderError: from `open`, when another process has the folder, or nothing can be written
-            there.
+        FolderError: from `open`, if another process has locked the folder, or the folder is not
+            writable.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,12 +63,12 @@ class BlockFolder:
             self._writes = os.open(
                 self.path / _WRITES, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
-            self._clear()
+            self._delete_unfinished()
         except BlockingIOError:
             self.close()
             raise FolderInUseError(
-                f"{self.path} is used by another process: give each worker a "
-                "worker.kv_cache.disk_path of its own"
+                f"{self.path} is used by another process: set a different "
+                "worker.kv_cache.disk_path for each worker"
             ) from None
         except OSError as error:
             self.close()
@@ -81,7 +81,7 @@ class BlockFolder:
         self._lock = self._writes = None
 
     def scan(self) -> Iterator[FoundFile]:
-        """All files of blocks, of which only the names are looked at."""
+        """Yield all files of blocks; their content is not read."""
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if (name := FileName.parse(entry.name)) is not None:
@@ -90,10 +90,10 @@ class BlockFolder:
                         yield FoundFile(name, status.st_blocks * _STAT_BLOCK, status.st_mtime)
 
     def write(self, name: FileName, content: BlockContent) -> int:
-        """Returns the bytes that the file takes on the disk.
+        """Write a file; returns its size on disk.
 
         Raises:
-            OSError: it could not be written; nothing is left of it.
+            OSError: the file could not be written; nothing is left of it.
         """
         buffers = encode(name, content)
         length = sum(memoryview(buffer).nbytes for buffer in buffers)
@@ -106,7 +106,7 @@ class BlockFolder:
             )
             try:
                 _write_all(descriptor, buffers)
-                taken = os.fstat(descriptor).st_blocks * _STAT_BLOCK
+                allocated = os.fstat(descriptor).st_blocks * _STAT_BLOCK
             finally:
                 os.close(descriptor)
             os.rename(unfinished, path)
@@ -114,13 +114,14 @@ class BlockFolder:
             with suppress(OSError):
                 os.unlink(unfinished)
             raise
-        return max(taken, length)
+        return max(allocated, length)
 
     def read(self, name: FileName) -> BlockContent:
-        """
+        """Read the content of a file.
+
         Raises:
-            OSError: there is no such file, or it cannot be read.
-            BrokenBlockError: it is not what was written.
+            OSError: the file does not exist, or cannot be read.
+            BrokenBlockError: the content is not what was written.
         """
         path = self.path / str(name)
         with open(path, "rb", buffering=0) as file:
@@ -136,17 +137,18 @@ class BlockFolder:
         return decode(name, view)
 
     def delete(self, name: FileName) -> None:
-        """
+        """Delete a file, if it exists.
+
         Raises:
-            OSError: it is still there.
+            OSError: the file could not be deleted.
         """
         with suppress(FileNotFoundError):
             os.unlink(self.path / str(name))
 
-    # What is written a day.
+    # Bytes written per day.
 
     def written_today(self) -> int:
-        """Bytes since midnight, UTC, by whatever process had the folder."""
+        """Return the bytes written since midnight, UTC, by all processes that used the folder."""
         assert self._writes is not None
         day, _, count = os.pread(self._writes, 64, 0).partition(b" ")
         try:
@@ -155,22 +157,22 @@ class BlockFolder:
             return 0
 
     def count_written(self, count: int) -> int:
-        """Count bytes as written; returns those of today."""
+        """Add to the bytes written today; returns their total."""
         assert self._writes is not None
         total = self.written_today() + count
         os.pwrite(self._writes, b"%-12d %-24d\n" % (_today(), total), 0)
         return total
 
-    def _clear(self) -> None:
-        """Delete what a process that died has left unfinished."""
+    def _delete_unfinished(self) -> None:
+        """Delete the incomplete files of a process that died."""
         for path in self.path.glob(f"*{_UNFINISHED}"):
             path.unlink(missing_ok=True)
 
-    def _check_free(self, needed: int) -> None:
+    def _check_free(self, length: int) -> None:
         status = os.statvfs(self.path)
-        if status.f_bavail * status.f_frsize < needed + _LEAST_FREE_BYTES:
+        if status.f_bavail * status.f_frsize < length + _MIN_FREE_BYTES:
             raise OSError(
-                errno.ENOSPC, f"less than {_LEAST_FREE_BYTES // 2**20} MiB would be left free"
+                errno.ENOSPC, f"less than {_MIN_FREE_BYTES // 2**20} MiB would be left free"
             )
 
 

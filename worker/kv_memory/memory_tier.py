@@ -1,4 +1,4 @@
-"""What of the blocks is in memory: least recently used goes first, when its bytes are needed."""
+"""The memory tier of blocks, with eviction of the least recently used."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from worker.kv_memory.block import Block, BlockKey, BlockPayload, Kind
 
 
 class MemoryTier:
-    """Belongs to one thread.
+    """The parts of blocks that are in memory. Used by one thread.
 
     Args:
-        on_evicted: told of a part that has left memory, whatever is left of its block.
+        on_evicted: called with each part that was evicted from memory.
 
     Attributes:
-        held_bytes: of all payloads.
-        evictions: parts that went although nobody asked for that.
+        held_bytes: size of all payloads.
+        evictions: number of evicted parts; dropped parts do not count.
     """
 
     def __init__(self, on_evicted: Callable[[Block, Kind], None]) -> None:
@@ -24,19 +24,19 @@ class MemoryTier:
         self.evictions = 0
 
     def put(self, block: Block, kind: Kind, payload: BlockPayload) -> None:
-        """Keep a part that is not in memory."""
+        """Store a part, which must not be in memory."""
         block.part(kind).payload = payload
         self._parts[block.key, kind] = block
         self.held_bytes += payload.nbytes
 
     def touch(self, block: Block) -> None:
-        """It was used just now."""
+        """Mark a block as most recently used."""
         for kind in block.parts:
             if (block.key, kind) in self._parts:
                 self._parts.move_to_end((block.key, kind))
 
     def drop(self, block: Block, kind: Kind) -> None:
-        """Let a part go, if it is in memory."""
+        """Remove a part, if it is in memory."""
         if self._parts.pop((block.key, kind), None) is not None:
             part = block.parts[kind]
             assert part.payload is not None
@@ -44,8 +44,8 @@ class MemoryTier:
             part.payload = None
 
     def shrink(self, limit_bytes: int) -> None:
-        """Have parts go until no more than that is held: who is in use stays, what is wished for
-        goes late, and what is pinned and on no disk goes last."""
+        """Evict parts until no more than this is held. Blocks in use stay; blocks of queued prompts
+        are evicted after others, and pinned blocks without a file last."""
         if self.held_bytes <= limit_bytes:
             return
         wished: list[tuple[Block, Kind]] = []

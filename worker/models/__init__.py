@@ -1,1 +1,1 @@
-"""Which models a worker has, where their files are, and how they come and go."""
+"""The models of a worker: their files, and when they are loaded and unloaded."""

@@ -1,5 +1,5 @@
-"""Adapters (LoRA, DoRA, or whole fine-tuned layers): folders with what was trained on top of a
-base model, judged without MLX and without reading weights.
+"""Adapters (LoRA, DoRA, or whole fine-tuned layers of a base model): their folders are checked
+without MLX and without reading weights.
 
 Two formats: mlx-lm's (`adapter_config.json` with `lora_parameters`, `adapters.safetensors`) and
 PEFT's (`adapter_config.json` with `peft_type`, `adapter_model.safetensors`).
@@ -22,27 +22,29 @@ _PEFT_PICKLE = "adapter_model.bin"
 WEIGHTS = (_MLX_WEIGHTS, _PEFT_WEIGHTS)
 _MAX_CONFIG_BYTES = 1_000_000
 _MLX_TYPES = ("lora", "dora", "full")
-_MOST_ENTRIES = 1000
-"""Of a folder in which adapters are looked for."""
-_REFUSED_IN_PEFT = {
+_MAX_ENTRIES = 1000
+"""Maximum number of entries that are read of a folder, in a search for adapters."""
+_UNSUPPORTED_IN_PEFT = {
     "use_dora": "DoRA in PEFT's format",
     "modules_to_save": "whole layers beside LoRA (modules_to_save)",
-    "alpha_pattern": "a scale of their own for some layers (alpha_pattern)",
+    "alpha_pattern": "separate scales for some layers (alpha_pattern)",
     "fan_in_fan_out": "transposed weights (fan_in_fan_out)",
     "trainable_token_indices": "trained tokens (trainable_token_indices)",
     "lora_bias": "trained biases (lora_bias)",
     "target_parameters": "parameters without a layer (target_parameters)",
 }
-"""What mlx-lm's LoRA layers cannot express, by PEFT's name."""
+"""Features that mlx-lm's LoRA layers lack, by PEFT's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter that is whole.
+    """An adapter whose files are complete.
 
     Attributes:
-        weights: its file of weights, of `weight_bytes` in all tensors.
-        base: the model it was trained on, a path or a Hugging Face id, where its config says so.
+        weights: the file of weights.
+        weight_bytes: bytes of all its tensors.
+        base: the model that it was trained on, a path or a Hugging Face id; None if the config
+            does not name it.
     """
 
     folder: Path
@@ -58,40 +60,40 @@ def is_weights(name: str) -> bool:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no model."""
+    """Whether a folder contains an adapter and no model."""
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
 def base_of(folder: Path) -> str:
-    """The model that the adapter in a folder was trained on, a path or a Hugging Face id.
+    """Return the model that the adapter in a folder was trained on, a path or a Hugging Face id.
 
     Raises:
-        ModelError: its config does not say it; says what to set instead.
+        ModelError: the config does not name it; the message says what to set instead.
     """
     config = read_object(folder / CONFIG, max_bytes=_MAX_CONFIG_BYTES)
     if (base := _named_base(config)) is not None:
         return base
     raise ModelError(
-        f"{folder} holds an adapter alone, and its {CONFIG} names no base model; set `path` to "
+        f"{folder} contains only an adapter, and its {CONFIG} names no base model; set `path` to "
         "the base model and `adapter` to this folder"
     )
 
 
 def inspect_adapter(folder: Path) -> Adapter:
-    """Look into the folder of an adapter. Blocks, for less than a ms.
+    """Check the folder of an adapter. Blocks for less than 1 ms.
 
     Raises:
-        ModelError: a file is missing or broken, or it is of a kind that cannot be loaded.
+        ModelError: a file is missing or broken, or adapters of this kind cannot be loaded.
     """
     if not folder.is_dir():
-        raise ModelError(f"adapter: {folder} is no folder")
+        raise ModelError(f"adapter: {folder} is not a folder")
     config = read_object(folder / CONFIG, max_bytes=_MAX_CONFIG_BYTES)
     is_peft = "peft_type" in config
     weights = folder / (_PEFT_WEIGHTS if is_peft else _MLX_WEIGHTS)
     if not weights.exists() and (folder / _PEFT_PICKLE).exists():
         raise ModelError(
-            f"{folder / _PEFT_PICKLE} is a pickle, which can run code when it is loaded, so it is "
-            f"not; save the adapter as {_PEFT_WEIGHTS}"
+            f"{folder / _PEFT_PICKLE} is a pickle, which is not loaded, as it can run code; save "
+            f"the adapter as {_PEFT_WEIGHTS}"
         )
     (_check_peft if is_peft else _check_mlx)(folder, config)
     size_bytes = tensor_bytes(weights)
@@ -101,8 +103,8 @@ def inspect_adapter(folder: Path) -> Adapter:
 
 
 def find_unnamed(model: Path, named: Path | None) -> list[Path]:
-    """Adapters that lie in a model's folder, or beside it with this model as their base, and are
-    not the one that is loaded: whoever put them there may think that they are."""
+    """Return the adapters in a model's folder, or beside it with this model as their base, other
+    than the loaded one. A user may expect that they are loaded."""
     beside = [folder for folder in _folders(model.parent) if _has_base(folder, model)]
     candidates = dict.fromkeys([model, *_folders(model), *beside])
     loaded = named.resolve() if named is not None else None
@@ -114,11 +116,11 @@ def find_unnamed(model: Path, named: Path | None) -> list[Path]:
 
 
 def _check_mlx(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raises ModelError where mlx-lm's `load_adapters` could not use the config."""
+    """Raise ModelError if mlx-lm's `load_adapters` could not use the config."""
     kind = config.get("fine_tune_type", "lora")
     if kind not in _MLX_TYPES:
         raise ModelError(
-            f"{folder / CONFIG}: fine_tune_type is {kind!r:.80}; known are {', '.join(_MLX_TYPES)}"
+            f"{folder / CONFIG}: fine_tune_type is {kind!r:.80}, not one of {', '.join(_MLX_TYPES)}"
         )
     if kind == "full":
         return
@@ -134,17 +136,17 @@ def _check_mlx(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def _check_peft(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raises ModelError for what cannot be converted to mlx-lm's LoRA layers."""
+    """Raise ModelError if the adapter cannot be converted to mlx-lm's LoRA layers."""
     if config["peft_type"] != "LORA":
         raise ModelError(
             f"{folder / CONFIG}: peft_type is {config['peft_type']!r:.80}; only LORA is loaded"
         )
-    refused = [said for name, said in _REFUSED_IN_PEFT.items() if config.get(name)]
+    unsupported = [text for name, text in _UNSUPPORTED_IN_PEFT.items() if config.get(name)]
     if config.get("bias", "none") != "none":
-        refused.append("trained biases (bias)")
-    if refused:
+        unsupported.append("trained biases (bias)")
+    if unsupported:
         raise ModelError(
-            f"{folder} has {', '.join(refused)}, which cannot be converted; merge it into its "
+            f"{folder} has {', '.join(unsupported)}, which cannot be converted; merge it into its "
             "base model with PEFT (merge_and_unload) and serve that"
         )
     rank, alpha = config.get("r"), config.get("lora_alpha")
@@ -163,7 +165,7 @@ def _has_base(folder: Path, model: Path) -> bool:
         base = _named_base(config)
         if base is None:
             return False
-        # mlx-lm writes the path as it was typed: maybe relative to a folder that nobody knows.
+        # mlx-lm writes the path as the user typed it, perhaps relative to an unknown folder.
         return Path(base).name == model.name
     except ModelError:
         return False
@@ -176,7 +178,7 @@ def _folders(folder: Path) -> list[Path]:
 def _subfolders(folder: Path) -> Iterator[Path]:
     try:
         with os.scandir(folder) as entries:
-            for _, entry in zip(range(_MOST_ENTRIES), entries, strict=False):
+            for _, entry in zip(range(_MAX_ENTRIES), entries, strict=False):
                 if entry.is_dir():
                     yield Path(entry.path)
     except OSError:

@@ -1,8 +1,8 @@
-"""One file's content on its way into the cache: from the hub, or from workers that have it.
+"""Download of one file's content into the hub's cache, from the hub or from other workers.
 
-huggingface_hub 2.x cannot go on with a download that ended: it writes to a file with a random
-name and deletes it, with hf_xet as well (`file_download._download_to_tmp_and_move`). So contents
-are fetched here, over plain HTTP, into `blobs/ID.incomplete`, a name that `hf cache prune` knows.
+huggingface_hub 2.x cannot resume an interrupted download: it writes to a file with a random name
+and deletes it, with hf_xet as well (`file_download._download_to_tmp_and_move`). So this module
+downloads contents over plain HTTP to `blobs/ID.incomplete`, a name that `hf cache prune` knows.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _READ_BYTES = 1024 * 1024
-_MAX_ANSWER_BYTES = 20_000_000_000  # the hub does not send more than 50 GB in one answer
+_MAX_RESPONSE_BYTES = 20_000_000_000  # the hub sends at most 50 GB in one response
 _WAIT_S = 0.2
 _RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 _PARTIAL_CONTENT = 206
@@ -39,11 +39,12 @@ _NO_SUCH_RANGE = 416
 
 
 class Blob:
-    """A content, identified by its hash.
+    """One content, identified by its hash.
 
-    `done_bytes` may be read by another thread than the one that runs `fetch`. It begins at 0
-    also when a part is there already: that is read first, for the checksum. `came_from` has the
-    bytes by who sent them.
+    Attributes:
+        done_bytes: progress; any thread may read it while another one runs `fetch`. Begins at 0
+            even if a part was downloaded before, which is read first, for the checksum.
+        came_from: received bytes by sender.
     """
 
     def __init__(self, file: HubFile, listing: Listing, contents: Path, lock: Path) -> None:
@@ -60,41 +61,41 @@ class Blob:
 
     @property
     def path(self) -> Path:
-        """Where the content is, or will be."""
+        """The file of the content, which may not exist yet."""
         return self._path
 
     @property
     def missing_bytes(self) -> int:
-        """What must still be sent."""
+        """Bytes that must still be downloaded."""
         if self._is_whole():
             return 0
         return max(0, self.file.size_bytes - _size_bytes(self._partial))
 
     def use(self, peers: Sequence[Peer], note: Callable[[str], None]) -> None:
-        """Fetch from workers that have this content, and from the hub only what none sends.
+        """Fetch from other workers that have this content, and the rest from the hub.
 
         Args:
-            note: told of peers that fail.
+            note: called with a message about each peer that fails.
         """
         content, size_bytes = self.file.content_id, self.file.size_bytes
-        having = [peer for peer in peers if peer.offers(content, size_bytes)]
-        self._peers = random.sample(having, len(having))  # not all workers ask the same one
+        offering = [peer for peer in peers if peer.offers(content, size_bytes)]
+        self._peers = random.sample(offering, len(offering))  # spreads the load over the peers
         self._note = note
 
     def fetch(self) -> None:
-        """Fetch what is missing. Processes that want the same content wait for each other.
+        """Download what is missing. A lock serializes processes that need the same content.
 
         Raises:
-            ModelError: what was sent is not what the hub named.
-            Exception: others, for `hub_errors.describe`.
+            ModelError: the size or checksum differs from the hub's listing.
+            Exception: any other error; see `hub_errors.describe`.
         """
         if not self._is_whole():
             self._fetch_missing()
         self.done_bytes = self.file.size_bytes
 
     def _fetch_missing(self) -> None:
-        for needed in (self._path.parent, self._lock.parent):
-            needed.mkdir(parents=True, exist_ok=True)
+        for folder in (self._path.parent, self._lock.parent):
+            folder.mkdir(parents=True, exist_ok=True)
         with self._locked():
             if not self._is_whole():
                 with self._partial.open("a+b") as file:
@@ -104,7 +105,8 @@ class Blob:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Holds huggingface_hub's lock of this content; progress while waiting is the holder's."""
+        """Hold huggingface_hub's lock of this content; while waiting, report the holder's
+        progress."""
         with ExitStack() as stack:
             while True:
                 try:
@@ -115,7 +117,7 @@ class Blob:
             yield
 
     def _read_partial(self, file: BinaryIO) -> None:
-        """Take what an earlier download left into the checksum."""
+        """Add what an earlier download left to the checksum."""
         self._digest, self.done_bytes = self._new_digest(), 0
         if _size_bytes(self._partial) > self.file.size_bytes:
             file.truncate(0)
@@ -125,7 +127,8 @@ class Blob:
             self.done_bytes += len(part)
 
     def _receive_whole(self, file: BinaryIO) -> None:
-        """Until the checksum is right. Where it is not, who sent a part is not asked again."""
+        """Receive until the checksum matches. After a mismatch, peers that sent a part are not
+        asked again."""
         while True:
             senders = self._receive_from_peers(file)
             if self.done_bytes < self.file.size_bytes:
@@ -133,17 +136,17 @@ class Blob:
             if self._digest.hexdigest() == self.file.content_id:
                 return
             if not senders:
-                raise self._wrong("the checksum differs")
+                raise self._mismatch("the checksum differs")
             named = " and ".join(sorted(senders))
             self._note(
-                f"{self.file.name} came from {named} with another checksum than "
-                f"{self.file.content_id[:12]}...; it is fetched again, from others"
+                f"{self.file.name} from {named} does not have the checksum "
+                f"{self.file.content_id[:12]}...; it is downloaded again from other sources"
             )
             self._peers = [peer for peer in self._peers if peer.name not in senders]
-            self._begin_anew(file)
+            self._restart(file)
 
     def _receive_from_peers(self, file: BinaryIO) -> set[str]:
-        """As much as they send; returns who did."""
+        """Receive as much as the peers send; returns the names of those that sent a part."""
         senders: set[str] = set()
         for peer in self._peers:
             if self.done_bytes == self.file.size_bytes:
@@ -152,27 +155,27 @@ class Blob:
             try:
                 for part in peer.read(self.file.content_id, before_bytes, self.file.size_bytes):
                     if self.done_bytes + len(part) > self.file.size_bytes:
-                        raise PeerFailed("more bytes come")
-                    self._take(part, file, peer.name)
+                        raise PeerFailed("it sends too many bytes")
+                    self._append(part, file, peer.name)
             except PeerFailed as failure:
-                self._note(f"{self.file.name}: worker {peer.name} does not send it: {failure}")
+                self._note(f"{self.file.name}: download from worker {peer.name} failed: {failure}")
             if self.done_bytes > before_bytes:
                 senders.add(peer.name)
         return senders
 
-    def _take(self, part: bytes, file: BinaryIO, sender: str) -> None:
+    def _append(self, part: bytes, file: BinaryIO, sender: str) -> None:
         file.write(part)
         file.flush()
         self._digest.update(part)
         self.done_bytes += len(part)
         self.came_from[sender] += len(part)
 
-    def _begin_anew(self, file: BinaryIO) -> None:
+    def _restart(self, file: BinaryIO) -> None:
         file.truncate(0)
         self._digest, self.done_bytes = self._new_digest(), 0
 
     def _receive_all(self, file: BinaryIO) -> None:
-        """Receive until the end, through faults of the network that pass."""
+        """Receive until the end; retries after network errors."""
         failures = 0
         while self.done_bytes < self.file.size_bytes:
             before_bytes = self.done_bytes
@@ -184,40 +187,40 @@ class Blob:
                     raise
                 time.sleep(_RETRY_DELAYS_S[failures])
             else:
-                # A proxy may end an answer as if it were whole, so the rest is asked for.
+                # A proxy may end a response early without an error, so the rest is requested.
                 if self.done_bytes == before_bytes:
-                    raise self._wrong(f"it ends after {self.done_bytes} bytes")
+                    raise self._mismatch(f"it ends after {self.done_bytes} bytes")
 
     def _receive(self, file: BinaryIO) -> None:
-        """One answer, which may end early."""
-        # A compressed answer could not be resumed.
+        """Receive one response, which may end early."""
+        # A compressed response could not be resumed.
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}
-        if self.done_bytes or self.file.size_bytes > _MAX_ANSWER_BYTES:
-            end = min(self.file.size_bytes, self.done_bytes + _MAX_ANSWER_BYTES)
+        if self.done_bytes or self.file.size_bytes > _MAX_RESPONSE_BYTES:
+            end = min(self.file.size_bytes, self.done_bytes + _MAX_RESPONSE_BYTES)
             headers["Range"] = f"bytes={self.done_bytes}-{end - 1}"
         timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
-        with get_session().stream("GET", self._url, headers=headers, timeout=timeout_s) as answer:
-            if answer.status_code == _NO_SUCH_RANGE:
-                raise self._wrong(f"it ends after {self.done_bytes} bytes")
-            hf_raise_for_status(answer)
-            if self.done_bytes and answer.status_code != _PARTIAL_CONTENT:
-                self._begin_anew(file)
-            for part in answer.iter_bytes():
+        with get_session().stream("GET", self._url, headers=headers, timeout=timeout_s) as response:
+            if response.status_code == _NO_SUCH_RANGE:
+                raise self._mismatch(f"it ends after {self.done_bytes} bytes")
+            hf_raise_for_status(response)
+            if self.done_bytes and response.status_code != _PARTIAL_CONTENT:
+                self._restart(file)
+            for part in response.iter_bytes():
                 if self.done_bytes + len(part) > self.file.size_bytes:
-                    raise self._wrong("more bytes come")
-                self._take(part, file, "the hub")
+                    raise self._mismatch("it has too many bytes")
+                self._append(part, file, "the hub")
 
-    def _wrong(self, what: str) -> ModelError:
-        """Deletes what was fetched, for it is of no use."""
+    def _mismatch(self, reason: str) -> ModelError:
+        """Delete the partial download, which cannot be used, and return the error."""
         self._partial.unlink(missing_ok=True)
         return ModelError(
-            f"{endpoint()} does not send {self.file.name} as it was announced, with "
-            f"{self.file.size_bytes} bytes and checksum {self.file.content_id[:12]}...: {what}; "
-            "what was fetched of it is deleted. Try again, and check proxies and HF_ENDPOINT"
+            f"{endpoint()} does not send {self.file.name} as listed, with "
+            f"{self.file.size_bytes} bytes and checksum {self.file.content_id[:12]}...: {reason}; "
+            "the partial download was deleted. Try again, and check proxies and HF_ENDPOINT"
         )
 
     def _new_digest(self) -> "_Hash":
-        """SHA-256, or what git names a blob by (git-scm.com/book, Git Objects)."""
+        """Return a SHA-256 digest, or that of git's blob ids (git-scm.com/book, Git Objects)."""
         if len(self.file.content_id) == hashlib.sha256().digest_size * 2:
             return hashlib.sha256()
         return hashlib.sha1(b"blob %d\0" % self.file.size_bytes, usedforsecurity=False)

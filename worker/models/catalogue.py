@@ -1,4 +1,4 @@
-"""Which models this worker knows, and what state they are in."""
+"""The models that this worker can serve, and their states."""
 
 import math
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ from shared.settings.tree import ClusterSettings
 from worker.link.messages import LoadModel
 
 _PART_OF_LOADING = 0.1
-"""Of the way from a hub to being warm: reading from disk is much faster than fetching."""
+"""Share of the progress from a hub to being warm: reading from disk is much faster than a download.
+"""
 
 
 @dataclass(slots=True)
@@ -28,20 +29,21 @@ class Model:
     """One model of the catalogue.
 
     Attributes:
-        progress: of `phase`, 0 to 1.
-        error: why it failed, or was not loaded the last time.
-        size_bytes: of its weights; 0 while nobody knows.
+        progress: progress of `phase`, 0 to 1.
+        error: why the model failed, or was not loaded the last time.
+        size_bytes: size of its weights; 0 while unknown.
         abilities, warnings, batching, batching_reason, probe_ms: as far as is known; see
             `ModelStatus`.
-        folder: where its files are, once that is known.
-        adapter: likewise of what is loaded on top of it.
-        fetched: whether its files are being, or were, downloaded for the present load.
-        placed: the engines that were told to load it, by index.
-        engines: those of them that hold it.
-        load_ms: what an engine took from the order to load it to its first token, the last time.
-        warm_at: when it last became warm, on the monotonic clock.
-        used_at: when it last had a request, on the same.
-        failed_at: when it failed, on the same; `transient` where trying again may help.
+        folder: the folder of its files, once known.
+        adapter: the folder of its adapter, once known.
+        fetched: whether its files were or are being downloaded for the current load.
+        placed: indices of the engines that were ordered to load the model.
+        engines: indices of the engines that have loaded it and generated its first token.
+        load_ms: time of the last load, from the order to an engine to the first token.
+        warm_at: when the model last became warm, by the monotonic clock.
+        used_at: when the model last had a request, by the monotonic clock.
+        failed_at: when the model failed, by the monotonic clock.
+        transient: whether a retry after the failure may help.
     """
 
     id: ModelId
@@ -70,12 +72,12 @@ class Model:
 
     @property
     def held_bytes(self) -> int:
-        """What its weights take in all engines that hold it, or are to."""
+        """Bytes of its weights in all engines that hold or load the model."""
         return self.size_bytes * max(1, len(self.placed))
 
     @property
     def overall_progress(self) -> float | None:
-        """How far it is on its way to its first token, from 0 to 1: what waiting clients see."""
+        """Progress to the first token, 0 to 1, as shown to waiting clients."""
         if self.progress is None:
             return None
         if self.phase == "warming":
@@ -110,7 +112,7 @@ class Model:
         )
 
     def load_order(self) -> LoadModel:
-        """The order that makes an engine load this model, whose files are there."""
+        """Return the order for an engine to load this model, whose `folder` must be known."""
         assert self.folder is not None
         return LoadModel(
             model=self.id,
@@ -126,14 +128,14 @@ class Model:
 
 
 class ModelCatalogue:
-    """The models that settings name, by id."""
+    """The models of the settings, by id."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._models: dict[ModelId, Model] = {}
         self.add(settings)
 
     def add(self, settings: ClusterSettings) -> None:
-        """Also know the models that these settings name; those that are known stay as they are."""
+        """Add the models of these settings; models that are in the catalogue stay unchanged."""
         for model in [*settings.pre_warmed_models, *settings.served_models]:
             if model not in self._models:
                 source = settings.models.get(model) or ModelSource(path=model)

@@ -1,4 +1,4 @@
-"""Whom to blame when engines end: a model, or one request to it. Values in, values out."""
+"""Decides whether a model or one of its requests is to blame for engine crashes. No I/O."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -8,45 +8,45 @@ from shared.ids import ModelId
 from worker.requests.active_request import RequestKey
 
 _WINDOW_S = 600.0
-_MOST_DEATHS = 2
-_MOST_CONVICTIONS = 2
-"""After so many requests that each ended two engines, the model is to blame for the next death: a
-model that ends engines over whatever it is asked must not do so for ever."""
-_MOST_KILLS = 3
-"""A kill says nothing of a model, unless so many in a row hit it while it was loaded: where memory
-is short, the system ends whoever takes it."""
+_MAX_CRASHES = 2
+_MAX_BLAMED_REQUESTS = 2
+"""Maximum number of requests of a model that are blamed; then the model is blamed for the next
+crash. Otherwise a model that crashes with any request would crash engines for ever."""
+_MAX_KILLS = 3
+"""Number of successive kills during the load of a model for which the model is blamed. One kill is
+no evidence: if memory is short, the system kills the process that allocates."""
 
 
-class _Death(NamedTuple):
+class _Crash(NamedTuple):
     at: float
     requests: frozenset[RequestKey]
 
 
 @dataclass(slots=True)
 class _History:
-    """What one model did lately.
+    """Recent events of one model.
 
     Attributes:
-        deaths: of engines, that nobody is convicted of.
-        convictions: when requests were found to be to blame.
-        kills: when engines were killed while they loaded it.
+        crashes: engine crashes for which no request is blamed.
+        blamed: times at which a request was blamed.
+        kills: times at which an engine was killed while it loaded the model.
     """
 
-    deaths: list[_Death] = field(default_factory=list)
-    convictions: list[float] = field(default_factory=list)
+    crashes: list[_Crash] = field(default_factory=list)
+    blamed: list[float] = field(default_factory=list)
     kills: list[float] = field(default_factory=list)
 
-    def forget_before(self, time: float) -> None:
-        self.deaths = [death for death in self.deaths if death.at >= time]
-        self.convictions = [at for at in self.convictions if at >= time]
+    def drop_before(self, time: float) -> None:
+        self.crashes = [crash for crash in self.crashes if crash.at >= time]
+        self.blamed = [at for at in self.blamed if at >= time]
         self.kills = [at for at in self.kills if at >= time]
 
 
 class CrashVerdict(NamedTuple):
-    """What one more death says.
+    """The conclusion from one more crash.
 
     Attributes:
-        fails: the model is to blame, and not to be tried again.
+        fails: the model is to blame, and must not be loaded again.
         suspects: the requests that may be to blame instead.
     """
 
@@ -55,10 +55,10 @@ class CrashVerdict(NamedTuple):
 
 
 class CrashHistory:
-    """Counts how often engines ended while they were busy with a model.
+    """Records engine crashes by the model that the engine was busy with.
 
-    Two deaths within ten minutes blame the model, unless one request was there each time: then that
-    one is to blame, and they count no more. Times are of the monotonic clock.
+    After two crashes within ten minutes the model is blamed. If one request was involved in both,
+    that request is blamed instead, and the crashes are dropped. Times are of the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -71,54 +71,53 @@ class CrashHistory:
         newcomers: Collection[RequestKey],
         now: float,
     ) -> CrashVerdict:
-        """An engine ended over a model.
+        """Record the crash of an engine that was busy with a model.
 
         Args:
-            requests: that it was busy with; none while the model was loaded, or generated its first
-                token.
-            newcomers: those that had generated nothing in that engine: what has generated for a
-                while is hardly why it ends.
+            requests: the requests of the model in the engine; none during its load or smoke test.
+            newcomers: those of them that had generated nothing in that engine. They are the more
+                likely causes.
         """
         history = self._of(model, now)
-        history.deaths.append(_Death(now, frozenset(requests)))
-        always_there = frozenset.intersection(*(death.requests for death in history.deaths))
-        suspects = always_there & frozenset(newcomers) or always_there
-        if len(history.convictions) >= _MOST_CONVICTIONS:
+        history.crashes.append(_Crash(now, frozenset(requests)))
+        always_present = frozenset.intersection(*(crash.requests for crash in history.crashes))
+        suspects = always_present & frozenset(newcomers) or always_present
+        if len(history.blamed) >= _MAX_BLAMED_REQUESTS:
             return CrashVerdict(fails=True)
-        if len(history.deaths) < _MOST_DEATHS:
+        if len(history.crashes) < _MAX_CRASHES:
             return CrashVerdict(False, suspects)
-        if not always_there:
+        if not always_present:
             return CrashVerdict(fails=True)
-        history.deaths.clear()
-        history.convictions.append(now)
+        history.crashes.clear()
+        history.blamed.append(now)
         return CrashVerdict(False, suspects)
 
     def suspects(self, model: ModelId, request: RequestKey) -> bool:
-        """Whether an engine ended while it was busy with a request, and nobody is convicted yet."""
+        """Whether a request was involved in a crash for which no request is blamed."""
         history = self._histories.get(model)
-        return history is not None and any(request in each.requests for each in history.deaths)
+        return history is not None and any(request in each.requests for each in history.crashes)
 
     def killed(self, model: ModelId, now: float) -> CrashVerdict:
-        """An engine was killed from outside while it loaded a model."""
+        """Record that an engine was killed from outside while it loaded a model."""
         history = self._of(model, now)
         history.kills.append(now)
-        return CrashVerdict(fails=len(history.kills) >= _MOST_KILLS)
+        return CrashVerdict(fails=len(history.kills) >= _MAX_KILLS)
 
     def loaded(self, model: ModelId) -> None:
-        """A model generated its first token: kills that hit it before were chance."""
+        """Drop the kills of a model that generated its first token."""
         if (history := self._histories.get(model)) is not None:
             history.kills.clear()
 
-    def forgive(self, model: ModelId) -> None:
-        """Count anew."""
+    def reset(self, model: ModelId) -> None:
+        """Drop the history of a model."""
         self._histories.pop(model, None)
 
     def count(self, model: ModelId) -> int:
-        """Deaths that a model may be to blame for, and kills that hit it."""
+        """Return the number of recent crashes and kills that count against a model."""
         history = self._histories.get(model, _History())
-        return len(history.deaths) + len(history.kills)
+        return len(history.crashes) + len(history.kills)
 
     def _of(self, model: ModelId, now: float) -> _History:
         history = self._histories.setdefault(model, _History())
-        history.forget_before(now - _WINDOW_S)
+        history.drop_before(now - _WINDOW_S)
         return history

@@ -1,4 +1,4 @@
-"""The order in which a restarted engine loads its models again."""
+"""The order in which a restarted engine reloads its models."""
 
 from collections.abc import Collection, Sequence
 
@@ -7,27 +7,27 @@ from worker.models.catalogue import Model
 
 
 class DeferredLoads:
-    """Models that may have ended an engine: it loads them again only once it holds all its others,
-    so that the streams of these go on until then."""
+    """Models that may have crashed an engine: the engine reloads them after all its other models,
+    so that the streams of those continue until then."""
 
     def __init__(self) -> None:
         self._models: dict[int, set[ModelId]] = {}  # by engine
 
     def begin(
-        self, engine: int, here: Sequence[Model], suspects: Collection[ModelId]
+        self, engine: int, placed: Sequence[Model], suspects: Collection[ModelId]
     ) -> list[Model]:
-        """An engine began anew; returns which of the models that are to be there it loads first."""
-        held_back = self._models[engine] = {model.id for model in here if model.id in suspects}
-        return [model for model in here if model.id not in held_back]
+        """Record a restarted engine; returns which of its `placed` models to load first."""
+        deferred = self._models[engine] = {model.id for model in placed if model.id in suspects}
+        return [model for model in placed if model.id not in deferred]
 
-    def release(self, engine: int, here: Sequence[Model]) -> list[Model]:
-        """Those that it loads now, at last."""
-        held_back = self._models.get(engine, set())
-        if not all(model.id in held_back or engine in model.engines for model in here):
+    def release(self, engine: int, placed: Sequence[Model]) -> list[Model]:
+        """Return the deferred models once all others are warm; empty before."""
+        deferred = self._models.get(engine, set())
+        if not all(model.id in deferred or engine in model.engines for model in placed):
             return []
         self._models.pop(engine, None)
-        return [model for model in here if model.id in held_back]
+        return [model for model in placed if model.id in deferred]
 
     def lost(self, engine: int) -> None:
-        """It ended."""
+        """Forget the deferred models of an engine that ended."""
         self._models.pop(engine, None)

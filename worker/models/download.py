@@ -1,4 +1,4 @@
-"""Having a child process fetch a model from the hub, and following how that goes."""
+"""Runs a child process that downloads a model from the hub, and follows its progress."""
 
 import asyncio
 import contextlib
@@ -32,28 +32,29 @@ async def download(
     report: Callable[[float], None],
     ask_peers: AskPeers | None = None,
 ) -> Path:
-    """Fetch what mlx-lm needs of a repository; what is in the hub's cache is not fetched again.
+    """Download the files of a repository that mlx-lm needs and that the hub's cache lacks.
 
-    When this is cancelled, the child is dead before it returns, and what was fetched is kept.
+    On cancellation the child is killed before this function returns; partial downloads stay on
+    disk.
 
     Args:
         revision: a branch, tag or commit; by default `main`.
-        trust_remote_code: fetch Python files too; without, a model that needs them is refused.
-        on_size: called once, at the begin, with the bytes of all files and those still missing.
-            A ModelError that it raises ends the download.
-        report: told how far it is, 0 to 1, a few times a second while it moves.
-        ask_peers: finds out which workers have what of a repository and revision. What they have
-            comes from there.
+        trust_remote_code: download Python files too; otherwise a model that needs them is rejected.
+        on_size: called once, at the start, with the bytes of all files and of the missing ones. A
+            ModelError that it raises ends the download.
+        report: called with the progress, 0 to 1, a few times a second while it changes.
+        ask_peers: returns what other workers have of a repository and revision. Contents that
+            they have are downloaded from them.
 
     Returns:
-        The folder with the files, in the hub's cache.
+        The folder of the files, in the hub's cache.
 
     Raises:
-        ModelError: it could not be fetched, or nothing was heard of it for `stall_limit_s`;
-            says what to do.
+        ModelError: the download failed, or made no progress for `stall_limit_s`; the message says
+            what to do.
     """
     if not is_hub_id(repo):
-        raise ModelError(f"{repo} is no id of the hub (owner/name)")
+        raise ModelError(f"{repo} is not an id of the hub (owner/name)")
     command = [*python_module("worker.models.fetch_process"), f"--repo={repo}"]
     if revision is not None:
         command.append(f"--revision={revision}")
@@ -64,17 +65,17 @@ async def download(
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
-            stdin=PIPE,  # its end tells the child that we are gone
+            stdin=PIPE,  # when it closes, the child ends
             stdout=PIPE,
             stderr=PIPE,
             limit=_MAX_LINE_BYTES,
             env=_environment(),
         )
     except OSError as error:
-        raise ModelError(f"the process that fetches it cannot start: {error.strerror}") from None
+        raise ModelError(f"the download process cannot start: {error.strerror}") from None
     try:
-        asked = partial(ask_peers, repo, revision) if ask_peers is not None else None
-        return await _follow(repo, process, stall_limit_s, on_size, report, asked)
+        offers = partial(ask_peers, repo, revision) if ask_peers is not None else None
+        return await _follow(repo, process, stall_limit_s, on_size, report, offers)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -82,8 +83,8 @@ async def download(
 
 
 def _environment() -> dict[str, str]:
-    """A model is fetched, nothing else: without the first, huggingface_hub asks the hub also for
-    the names of coding agents."""
+    """Return the child's environment. Without HF_HUB_DISABLE_TELEMETRY huggingface_hub also
+    requests the names of coding agents from the hub."""
     quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     return {**os.environ, **quiet}
 
@@ -96,7 +97,7 @@ async def _follow(
     report: Callable[[float], None],
     ask_peers: Callable[[], Awaitable[list[FilesOffer]]] | None,
 ) -> Path:
-    """Read the child's lines until the last one."""
+    """Handle the child's lines until the last one; returns the folder."""
     assert process.stdout is not None and process.stdin is not None
     total_bytes = 0
     while True:
@@ -105,11 +106,11 @@ async def _follow(
                 line = await process.stdout.readline()
         except TimeoutError:
             raise ModelError(
-                f"no progress for {stall_limit_s:g} s; what was fetched is kept, and fetching "
-                "goes on from there when it is tried again"
+                f"no progress for {stall_limit_s:g} s; the partial download is kept, and the next "
+                "attempt resumes it"
             ) from None
         if not line:
-            raise ModelError(await _last_words(process))
+            raise ModelError(await _exit_reason(process))
         match _parse(line):
             case {"total_bytes": int(total_bytes), "missing_bytes": int(missing_bytes)}:
                 on_size(total_bytes, missing_bytes)
@@ -119,7 +120,7 @@ async def _follow(
                 offers = [offer.model_dump(mode="json") for offer in await ask_peers()]
                 process.stdin.write(json.dumps(offers).encode() + b"\n")
             case {"came": str(came)}:
-                logger.info("%s: %s", repo, came)
+                logger.info("%s: downloaded %s", repo, came)
             case {"note": str(note)}:
                 logger.warning("%s", note)
             case {"folder": str(folder)}:
@@ -131,15 +132,15 @@ async def _follow(
 def _parse(line: bytes) -> object:
     try:
         return json.loads(line)
-    except ValueError:  # cut when the child died
+    except ValueError:  # truncated when the child ended
         return None
 
 
-async def _last_words(process: Process) -> str:
-    """Why a child ended that did not say it."""
+async def _exit_reason(process: Process) -> str:
+    """Return the error message for a child that ended without a last line."""
     _, errors = await process.communicate()
     status = process.returncode or 0
-    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    reason = f"signal {-status}" if status < 0 else f"exit status {status}"
     lines = errors.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"the process that fetches it ended by itself, {how}{': ' + last if last else ''}"
+    return f"the download process ended unexpectedly, {reason}{': ' + last if last else ''}"

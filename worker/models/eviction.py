@@ -1,4 +1,4 @@
-"""Which idle models go when memory is short. Decides only."""
+"""Selects the idle models to unload when memory is short. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,8 +7,8 @@ from worker.models.catalogue import Model
 
 
 def idle_models(models: Iterable[Model], in_use: Iterable[str]) -> list[Model]:
-    """Those that are warm, not pinned and without requests: the first to go first, which is the
-    lowest priority, then the one not used for the longest time."""
+    """Return the models that are warm, not pinned and without requests, in the order of eviction:
+    lowest priority first, then least recently used."""
     used = set(in_use)
     idle = [
         model
@@ -18,27 +18,27 @@ def idle_models(models: Iterable[Model], in_use: Iterable[str]) -> list[Model]:
     return sorted(idle, key=lambda model: (-_rank(model.source.priority), model.used_at))
 
 
-def victims(idle: Sequence[Model], missing_bytes: int, newcomer: Priority) -> list[Model]:
-    """Whom a model of priority `newcomer` replaces so that it gets what it is missing: no more
-    than needed, none of a higher priority; empty where they do not suffice.
+def victims(idle: Sequence[Model], missing_bytes: int, priority: Priority) -> list[Model]:
+    """Return the models to evict for a model of this priority: no more than necessary, none of a
+    higher priority; empty if they do not free enough.
 
     Args:
-        idle: in the order in which they may go.
-        missing_bytes: more than 0.
+        idle: in the order of eviction.
+        missing_bytes: bytes to free; more than 0.
     """
     chosen: list[Model] = []
     for model in idle:
-        if _rank(model.source.priority) < _rank(newcomer):
+        if _rank(model.source.priority) < _rank(priority):
             continue
         chosen.append(model)
         missing_bytes -= model.held_bytes
         if missing_bytes <= 0:
-            return _needed(chosen, -missing_bytes)
+            return _without_superfluous(chosen, -missing_bytes)
     return []
 
 
 def expired(idle: Iterable[Model], now: float) -> list[Model]:
-    """Those that were not used for their `ttl_s`."""
+    """Return the models that were not used for their `ttl_s`."""
     return [
         model
         for model in idle
@@ -46,15 +46,15 @@ def expired(idle: Iterable[Model], now: float) -> list[Model]:
     ]
 
 
-def _needed(chosen: list[Model], spare_bytes: int) -> list[Model]:
-    """Without those that a larger one made needless; of these the last to go stay first."""
-    needed: list[Model] = []
+def _without_superfluous(chosen: list[Model], spare_bytes: int) -> list[Model]:
+    """Drop models that a larger one makes unnecessary, in the reverse order of eviction."""
+    necessary: list[Model] = []
     for model in reversed(chosen):
         if model.held_bytes <= spare_bytes:
             spare_bytes -= model.held_bytes
         else:
-            needed.insert(0, model)
-    return needed
+            necessary.insert(0, model)
+    return necessary
 
 
 def _rank(priority: Priority) -> int:

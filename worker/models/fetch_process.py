@@ -1,22 +1,23 @@
-"""The process that fetches a model's files from the hub into its cache.
+"""The process that downloads a model's files from the hub into the hub's cache.
 
     python -m worker.models.fetch_process --repo OWNER/NAME [--revision REVISION] [--code] [--peers]
 
-It honours what users set for huggingface_hub: HF_ENDPOINT, HF_TOKEN or the token of
-`hf auth login`, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE. On stdout it writes JSON lines:
+The process honours the settings of huggingface_hub: HF_ENDPOINT, HF_TOKEN or the token of
+`hf auth login`, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE. It writes JSON lines to stdout:
 
-    {"ask_peers": true}                              with --peers; a line on stdin answers it
-    {"note": text}                                   something to tell people
-    {"total_bytes": int, "missing_bytes": int}       once: of all files, and still to be sent
+    {"ask_peers": true}                              with --peers; the reply is a line on stdin
+    {"note": text}                                   a warning for the log
+    {"total_bytes": int, "missing_bytes": int}       once: all files, and what must be downloaded
     {"done_bytes": int}                              at most every 0.2 s, of the total
-    {"came": text}                                   where the contents came from
-    {"folder": path}  or  {"error": text}            the last one
+    {"came": text}                                   the sources of the contents
+    {"folder": path}  or  {"error": text}            the last line
 
-The answer about peers is a list of `FilesOffer`. What is listed by the hub comes from them where
-they have it, and is checked by its hash; where the hub cannot be reached they list it, too.
+The reply about peers is a list of `FilesOffer`. Contents that peers have are downloaded from them
+and verified by their hashes from the hub's listing; if the hub cannot be reached, the listing comes
+from peers, too.
 
-It is a process of its own because huggingface_hub is slow to import and blocks, and because
-only a process can be ended at any moment. It ends when its stdin or stdout is closed.
+This is a separate process because huggingface_hub is slow to import and blocks, and because only a
+process can be ended at any moment. It ends when its stdin or stdout is closed.
 """
 
 import argparse
@@ -42,9 +43,9 @@ from worker.models.hub_errors import describe, is_unreachable
 from worker.models.listed_by_peers import listed_by_peers
 from worker.peer_files.peer import Peer
 
-_AT_ONCE = 4
-_REPORT_S = 0.2
-_ANSWER_S = 10.0
+_PARALLEL_FETCHES = 4
+_REPORT_INTERVAL_S = 0.2
+_REPLY_TIMEOUT_S = 10.0
 _OFFERS = TypeAdapter(list[FilesOffer])
 
 
@@ -60,42 +61,44 @@ def main() -> None:
     parent = _Parent(asks=arguments.peers)
     try:
         folder = _fetch(arguments.repo, arguments.revision, parent, code=arguments.code)
-        _say(folder=str(folder))
+        _emit(folder=str(folder))
         status = 0
     except Exception as error:
-        _say(error=describe(error, arguments.repo, arguments.revision))
+        _emit(error=describe(error, arguments.repo, arguments.revision))
         status = 1
     os._exit(status)  # other threads may still wait for the network
 
 
 def _fetch(repo: str, revision: str | None, parent: "_Parent", *, code: bool) -> Path:
     if revision is not None and (".." in revision or revision.startswith("/")):
-        raise ModelError(f"{revision!r} is no name of a revision")  # nor may it be a path
+        raise ModelError(f"{revision!r} is not a name of a revision")  # it must not be a path
     if hub.is_commit(revision):
         snapshot = hub_cache.complete_snapshot(repo, revision, code=code)
         if snapshot is not None:
-            return _use(snapshot, repo, code=code)
+            return _use_cached(snapshot, repo, code=code)
     try:
-        listing = hub.ask(repo, revision, code=code)
+        listing = hub.fetch_listing(repo, revision, code=code)
     except Exception as error:
         if not is_unreachable(error):
             raise
         snapshot = hub_cache.complete_snapshot(repo, revision, code=code)
         if snapshot is not None:
-            _say(note=f"{describe(error, repo, revision)}; using the copy in the cache, {snapshot}")
-            return _use(snapshot, repo, code=code)
-        told = listed_by_peers(parent.offers(), repo, revision, code=code)
-        if told is None:
+            reason = describe(error, repo, revision)
+            _emit(note=f"{reason}; using the copy in the cache, {snapshot}")
+            return _use_cached(snapshot, repo, code=code)
+        peer_listing = listed_by_peers(parent.offers(), repo, revision, code=code)
+        if peer_listing is None:
             raise
-        _say(note=f"{describe(error, repo, revision)}; going by what other workers have of it")
-        return _fetch_listed(told, revision, parent, code=code, reached=False)
+        _emit(note=f"{describe(error, repo, revision)}; using the files that other workers have")
+        return _fetch_listed(peer_listing, revision, parent, code=code, reached=False)
     return _fetch_listed(listing, revision, parent, code=code, reached=True)
 
 
-def _use(snapshot: Path, repo: str, *, code: bool) -> Path:
+def _use_cached(snapshot: Path, repo: str, *, code: bool) -> Path:
+    """Check a snapshot in the cache and report its size; returns its folder."""
     if not adapters.is_adapter(snapshot):
         check_config(snapshot / "config.json", repo, trust_remote_code=code)
-    _say(total_bytes=hub_cache.size_bytes(snapshot, code=code), missing_bytes=0)
+    _emit(total_bytes=hub_cache.size_bytes(snapshot, code=code), missing_bytes=0)
     return snapshot
 
 
@@ -107,70 +110,71 @@ def _fetch_listed(
         check_has_weights(names, listing.repo)
     blobs = hub_cache.blobs(listing)
     progress = _Progress(blobs.values())
-    _say(total_bytes=progress.total_bytes, missing_bytes=progress.missing_bytes)
-    hub_cache.check_room(progress.missing_bytes)
+    _emit(total_bytes=progress.total_bytes, missing_bytes=progress.missing_bytes)
+    hub_cache.check_disk_space(progress.missing_bytes)
     if progress.missing_bytes:
         progress.use([Peer(offer) for offer in parent.offers()])
-    # The small files first: they may show that the weights are not wanted.
+    # The small files first: the model may be rejected because of them.
     progress.fetch(blob for blob in blobs.values() if not blob.file.is_weights)
     if "config.json" in blobs:
         check_config(blobs["config.json"].path, listing.repo, trust_remote_code=code)
     progress.fetch(blobs.values())
-    progress.tell_origin()
+    progress.report_sources()
     return hub_cache.link(listing, revision, code=code, reached=reached)
 
 
 class _Progress:
-    """Fetches contents, several at once, and says how far they are."""
+    """Downloads contents, several at a time, and reports their progress."""
 
     def __init__(self, blobs: Iterable[Blob]) -> None:
         self._blobs = set(blobs)
-        self._pool = ThreadPoolExecutor(_AT_ONCE)
-        self._said_bytes = -1
+        self._pool = ThreadPoolExecutor(_PARALLEL_FETCHES)
+        self._reported_bytes = -1
         self.total_bytes = sum(blob.file.size_bytes for blob in self._blobs)
         self.missing_bytes = sum(blob.missing_bytes for blob in self._blobs)
 
     def use(self, peers: Sequence[Peer]) -> None:
-        """Fetch from them what they have."""
+        """Download contents from these peers if they have them."""
         for blob in self._blobs:
-            blob.use(peers, lambda note: _say(note=note))
+            blob.use(peers, lambda note: _emit(note=note))
 
-    def tell_origin(self) -> None:
-        """Say how much came from whom."""
-        came: Counter[str] = Counter()
+    def report_sources(self) -> None:
+        """Report the bytes by source."""
+        total: Counter[str] = Counter()
         for blob in self._blobs:
-            came.update(blob.came_from)
-        if came:
-            _say(came=", ".join(f"{count:,} bytes from {who}" for who, count in came.items()))
+            total.update(blob.came_from)
+        if total:
+            parts = [f"{count:,} bytes from {source}" for source, count in total.items()]
+            _emit(came=", ".join(parts))
 
     def fetch(self, blobs: Iterable[Blob]) -> None:
-        """Raises what the first one that fails raises, and leaves the others at it."""
+        """Download these contents. Raises the first error, while other downloads continue."""
         pending = {self._pool.submit(blob.fetch) for blob in set(blobs)}
         while pending:
-            done, pending = wait(pending, timeout=_REPORT_S, return_when=FIRST_EXCEPTION)
-            self._tell()
+            done, pending = wait(pending, timeout=_REPORT_INTERVAL_S, return_when=FIRST_EXCEPTION)
+            self._report()
             for future in done:
                 future.result()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         done_bytes = sum(blob.done_bytes for blob in self._blobs)
-        if done_bytes != self._said_bytes:
-            self._said_bytes = done_bytes
-            _say(done_bytes=done_bytes)
+        if done_bytes != self._reported_bytes:
+            self._reported_bytes = done_bytes
+            _emit(done_bytes=done_bytes)
 
 
-def _say(**fields: str | int) -> None:
+def _emit(**fields: str | int) -> None:
     try:
         print(json.dumps(fields), flush=True)
     except BrokenPipeError:
-        os._exit(1)  # nobody listens any more
+        os._exit(1)  # the parent has ended
 
 
 class _Parent:
-    """Who started this process: asked, and not outlived.
+    """The connection to the process that started this one; this process ends with its parent.
 
     Args:
-        asks: whether it answers questions.
+        asks: whether the parent replies to `ask_peers`.
     """
 
     def __init__(self, *, asks: bool) -> None:
@@ -180,15 +184,15 @@ class _Parent:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def offers(self) -> list[FilesOffer]:
-        """What other workers have; it is asked once."""
+        """Return what other workers have; the parent is asked once."""
         if self._offers is None:
-            self._offers = self._asked() if self._asks else []
+            self._offers = self._ask() if self._asks else []
         return self._offers
 
-    def _asked(self) -> list[FilesOffer]:
-        _say(ask_peers=True)
+    def _ask(self) -> list[FilesOffer]:
+        _emit(ask_peers=True)
         try:
-            return _OFFERS.validate_json(self._answers.get(timeout=_ANSWER_S))
+            return _OFFERS.validate_json(self._answers.get(timeout=_REPLY_TIMEOUT_S))
         except (queue.Empty, ValidationError):
             return []
 

@@ -1,4 +1,4 @@
-"""Reading files that others wrote: whatever they are, it ends in a value or a ModelError."""
+"""Reading of untrusted files: each function returns a value or raises ModelError."""
 
 import json
 import os
@@ -13,10 +13,11 @@ from shared.errors import ModelError
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file and its size in bytes.
+    """Open a regular file; yields the file and its size in bytes.
 
     Raises:
-        ModelError: it is missing, something else than a file, or cannot be read, also later on.
+        ModelError: the file is missing, not a regular file, or cannot be read, also within the
+            context.
     """
     try:
         # Without O_NONBLOCK, opening a named pipe waits for ever.
@@ -24,7 +25,7 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{path} is no regular file")
+                raise ModelError(f"{path} is not a regular file")
             with open(descriptor, "rb", closefd=False) as file:
                 yield file, status.st_size
         finally:
@@ -34,31 +35,31 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # a path with a zero byte
-        raise ModelError(f"{str(path)!r} is no path: {error}") from None
+        raise ModelError(f"{str(path)!r} is not a path: {error}") from None
 
 
 def read_object(path: Path, *, max_bytes: int) -> dict[str, Any]:
-    """A file that is one JSON object.
+    """Return the JSON object of a file.
 
     Raises:
-        ModelError: it is none, is larger than `max_bytes`, or cannot be read.
+        ModelError: the file is not a JSON object, is larger than `max_bytes`, or cannot be read.
     """
     with opened(path) as (file, size_bytes):
         if size_bytes > max_bytes:
-            raise ModelError(f"{path} has {size_bytes} bytes; {max_bytes} are allowed")
+            raise ModelError(f"{path} has {size_bytes} bytes; the maximum is {max_bytes}")
         return parse_object(f"{path}", file.read(max_bytes))
 
 
-def parse_object(what: str, text: bytes) -> dict[str, Any]:
-    """Bytes that are one JSON object.
+def parse_object(name: str, text: bytes) -> dict[str, Any]:
+    """Parse bytes as one JSON object.
 
     Raises:
-        ModelError: they are none; begins with `what`.
+        ModelError: the bytes are not a JSON object; the message begins with `name`.
     """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{what} is no valid JSON: {error}") from None
+        raise ModelError(f"{name} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ModelError(f"{what} is JSON, but no object")
+        raise ModelError(f"{name} is JSON, but not an object")
     return value

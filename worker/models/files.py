@@ -1,4 +1,4 @@
-"""What a model folder holds, judged without MLX and without reading weights."""
+"""Checks of a model folder, without MLX and without reading weights."""
 
 import os
 import re
@@ -12,23 +12,23 @@ from worker.models.file_reading import read_object
 from worker.models.safetensors import tensor_bytes
 
 WEIGHTS = "model*.safetensors"
-"""What mlx-lm loads (mlx_lm/utils.py, load_model)."""
+"""The files that mlx-lm loads (mlx_lm/utils.py, load_model)."""
 _INDEX = "model.safetensors.index.json"
 _MAX_CONFIG_BYTES = 16_000_000
 _MAX_INDEX_BYTES = 100_000_000
 _SHOWN_NAMES = 4
 _NUMBERED = re.compile(r"model-(?P<number>\d{1,5})-of-(?P<total>\d{1,5})\.safetensors")
-"""As transformers and mlx-lm number the files of weights."""
+"""The numbered files of weights of transformers and mlx-lm."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _OTHER_FORMATS = (".gguf", ".npz", ".h5", ".msgpack", ".onnx", ".safetensors")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model folder that is whole.
+    """A complete model folder.
 
     Attributes:
-        weight_bytes: the bytes of all tensors that mlx-lm would load.
+        weight_bytes: bytes of all tensors that mlx-lm would load.
     """
 
     folder: Path
@@ -36,11 +36,11 @@ class ModelFiles:
 
 
 def inspect(folder: Path, *, trust_remote_code: bool) -> ModelFiles:
-    """Look into a model folder. Blocks, for some ms with large models.
+    """Check a model folder. Blocks for some ms with large models.
 
     Raises:
-        ModelError: a file is missing, broken, cut short, or would run code that is not
-            trusted; says which file, and what to do.
+        ModelError: a file is missing, broken, truncated, or would run code that is not trusted;
+            the message says which file, and what to do.
     """
     check_config(folder / "config.json", f"{folder}", trust_remote_code=trust_remote_code)
     try:
@@ -60,30 +60,31 @@ def is_weights(name: str) -> bool:
 
 
 def check_config(path: Path, model: str, *, trust_remote_code: bool) -> None:
-    """Check a config.json. The only code that mlx-lm runs of a model's own is the `model_file`
-    it names; an `auto_map` is for transformers, which ignores it unless told otherwise.
+    """Check a config.json. The only code of a model that mlx-lm runs is its `model_file`;
+    transformers ignores `auto_map` without trust_remote_code.
 
     Raises:
-        ModelError: it is missing or broken, or names code that is not trusted; names `model`.
+        ModelError: the file is missing or broken, or names code that is not trusted; the message
+            names `model`.
     """
     code = read_object(path, max_bytes=_MAX_CONFIG_BYTES).get("model_file")
     if code is None:
         return
     if not trust_remote_code:
         raise ModelError(
-            f"{model} brings Python code of its own, which config.json names (model_file: "
+            f"{model} contains Python code, which config.json names (model_file: "
             f"{str(code)[:80]!r}); if you trust it, set trust_remote_code: true for this model "
             "in cluster.yaml"
         )
     if not isinstance(code, str):
-        raise ModelError(f"{model}: model_file in config.json is no file name")
+        raise ModelError(f"{model}: model_file in config.json is not a file name")
 
 
 def check_has_weights(names: Iterable[str], model: str) -> None:
     """Check the names of a model's files.
 
     Raises:
-        ModelError: mlx-lm would find no weights; says what there is instead.
+        ModelError: mlx-lm would find no weights; the message names what was found instead.
     """
     names = sorted(names)
     if any(is_weights(name) for name in names):
@@ -93,39 +94,39 @@ def check_has_weights(names: Iterable[str], model: str) -> None:
     pickles = [name for name in names if name.endswith(_PICKLES)]
     others = [name for name in names if name.endswith(_OTHER_FORMATS)]
     if others:
-        raise ModelError(f"{missing}; {others[0]} is a format that is not loaded; {advice}")
+        raise ModelError(f"{missing}; the format of {others[0]} is not supported; {advice}")
     if pickles:
         raise ModelError(
-            f"{missing}; {pickles[0]} is a pickle, which can run code when it is loaded, so it "
-            f"is not; {advice}"
+            f"{missing}; {pickles[0]} is a pickle, which is not loaded, as it can run code; "
+            f"{advice}"
         )
     raise ModelError(f"{missing}, so it has no weights; {advice}")
 
 
 def _check_shards(folder: Path, names: list[str]) -> None:
-    """Raises ModelError when the index of the weights names a file that is not there."""
+    """Raise ModelError if the index of the weights names a missing file."""
     index = read_object(folder / _INDEX, max_bytes=_MAX_INDEX_BYTES)
     shards = index.get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ModelError(f"{folder / _INDEX} has no weight_map from tensors to files")
     missing = sorted(set(shards.values()) - set(names))
     if missing:
-        raise ModelError(_cut(folder, missing, f", which {_INDEX} names"))
+        raise ModelError(_missing_files_message(folder, missing, f", which {_INDEX} names"))
 
 
 def _check_numbers(folder: Path, weights: Iterable[str]) -> None:
-    """Raises ModelError when files that are numbered through are not all there."""
+    """Raise ModelError if one of the numbered files is missing."""
     found = [parsed for name in weights if (parsed := _NUMBERED.fullmatch(name)) is not None]
     for total in {parsed["total"] for parsed in found}:
-        there = {int(parsed["number"]) for parsed in found if parsed["total"] == total}
-        absent = sorted(set(range(1, int(total) + 1)) - there)
+        present = {int(parsed["number"]) for parsed in found if parsed["total"] == total}
+        absent = sorted(set(range(1, int(total) + 1)) - present)
         names = [f"model-{number:0{len(total)}}-of-{total}.safetensors" for number in absent]
         if names:
-            raise ModelError(_cut(folder, names, ""))
+            raise ModelError(_missing_files_message(folder, names, ""))
 
 
-def _cut(folder: Path, missing: Sequence[str], why: str) -> str:
-    """What is said of a download that did not come to its end."""
+def _missing_files_message(folder: Path, missing: Sequence[str], why: str) -> str:
+    """Return the error message for an incomplete download."""
     more = ""
     if len(missing) > 1:
         shown = ", ".join(name[:100] for name in missing[1:_SHOWN_NAMES])

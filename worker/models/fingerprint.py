@@ -1,4 +1,4 @@
-"""What tells one model's weights from another's, without reading all of them."""
+"""Fingerprints of models' weights, without reading all of a file."""
 
 import hashlib
 import os
@@ -13,9 +13,8 @@ _DIGEST_BYTES = 16
 
 
 def fingerprint(folder: Path, adapter: Path | None = None) -> str:
-    """Of the configuration and the weights in a model folder, and in that of its adapter: of each
-    file of weights its length, when it was changed, and samples from all over it. Takes some ms a
-    file.
+    """Return a hash of the configuration and the weights of a model and its adapter. Of each file
+    of weights: its length, modification time, and evenly spaced samples. Takes some ms per file.
 
     Raises:
         OSError: a file cannot be read.
@@ -32,7 +31,7 @@ def fingerprint(folder: Path, adapter: Path | None = None) -> str:
 
 
 def _add(hashed: "hashlib.blake2b", path: Path) -> None:
-    """Add the samples of one file."""
+    """Add one file of weights to the hash."""
     with open(path, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         hashed.update(f"{path.name} {status.st_size} {status.st_mtime_ns}".encode())

@@ -1,4 +1,4 @@
-"""What a repository of the Hugging Face hub holds, and which of it a model needs."""
+"""Listing of a repository of the Hugging Face hub, and the files of it that a model needs."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from worker.models.files import WEIGHTS, is_weights
 from worker.models.hub_errors import endpoint
 
 _TEMPLATES = "additional_chat_templates"
-"""The only folder of which something is read: the named chat templates beside the default one."""
+"""The only folder that is read: named chat templates beside the default one."""
 _NEEDED = [
     "*.json", "*.jsonl", "*.jinja", "*.txt", "*.model", "*.tiktoken", WEIGHTS, *adapters.WEIGHTS,
 ]  # fmt: skip
@@ -25,11 +25,11 @@ _CONTENT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """One file.
+    """One file of a repository.
 
     Attributes:
-        content_id: the SHA-256 of a large file, or the git blob id of another: what the hub
-            gives as its ETag, and the cache names it by.
+        content_id: the SHA-256 of a large file, or the git blob id of another one. The hub's ETag,
+            and the file's name in the cache.
     """
 
     name: str
@@ -43,10 +43,10 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a repository has at one commit.
+    """The files of a repository at one commit.
 
     Attributes:
-        names: of all files.
+        names: names of all files.
         needed: the files that mlx-lm reads.
     """
 
@@ -57,7 +57,7 @@ class Listing:
 
 
 def _other_folders(folder: str) -> Iterator[str]:
-    """Patterns of all that lies in any folder but this one, or deeper in it."""
+    """Yield patterns of all files in other folders than this one, and in its subfolders."""
     for end, character in enumerate(folder):
         yield f"{folder[:end]}[!{character}/]*/*"
         yield f"{folder[:end]}/*"
@@ -69,12 +69,12 @@ NOT_NEEDED = list(_other_folders(_TEMPLATES))
 
 
 def needed_patterns(*, code: bool) -> list[str]:
-    """The patterns of what mlx-lm reads; with `NOT_NEEDED` of the top folder, and templates."""
+    """Return the patterns of files that mlx-lm reads; `NOT_NEEDED` excludes other folders."""
     return [*_NEEDED, "*.py"] if code else _NEEDED
 
 
 def needed_names(names: Iterable[str], *, code: bool) -> list[str]:
-    """Those of the names that mlx-lm reads, sorted."""
+    """Return the names of files that mlx-lm reads, sorted."""
     patterns = needed_patterns(code=code)
     return sorted(
         name
@@ -88,12 +88,12 @@ def is_commit(revision: str | None) -> bool:
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
-def ask(repo: str, revision: str | None, *, code: bool) -> Listing:
-    """Ask the hub what a repository has.
+def fetch_listing(repo: str, revision: str | None, *, code: bool) -> Listing:
+    """Request the listing of a repository from the hub.
 
     Raises:
-        ModelError: what answers is no hub.
-        Exception: others, for `hub_errors.describe`.
+        ModelError: the response is not that of a hub.
+        Exception: any other error; see `hub_errors.describe`.
     """
     try:
         info = HfApi().model_info(
@@ -104,25 +104,25 @@ def ask(repo: str, revision: str | None, *, code: bool) -> Listing:
     except HfHubHTTPError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise _no_hub() from None
+        raise _not_a_hub() from None
     if not is_commit(info.sha):
-        raise _no_hub()
+        raise _not_a_hub()
     return Listing(repo, str(info.sha), tuple(siblings), tuple(needed))
 
 
 def _file(sibling: RepoSibling) -> HubFile:
-    """Raises ValueError when the hub does not name what we need to know."""
+    """Raise ValueError if the hub's listing lacks the size or id of a file."""
     size_bytes = sibling.lfs.size if sibling.lfs else sibling.size
     content_id = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
     if not isinstance(size_bytes, int) or size_bytes < 0:
         raise ValueError("no size")
-    # It becomes the name of a file, so it must not be a path.
+    # The id becomes the name of a file, so it must not be a path.
     if not isinstance(content_id, str) or not _CONTENT_ID.fullmatch(content_id):
         raise ValueError("no id")
     return HubFile(sibling.rfilename, size_bytes, content_id)
 
 
-def _no_hub() -> ModelError:
+def _not_a_hub() -> ModelError:
     return ModelError(
-        f"{endpoint()} answers, but not as a Hugging Face hub does; check HF_ENDPOINT and proxies"
+        f"{endpoint()} does not answer like a Hugging Face hub; check HF_ENDPOINT and proxies"
     )

@@ -1,9 +1,9 @@
 """The hub's cache on this machine, which other programs use as well.
 
-Its layout (huggingface.co/docs/huggingface_hub/guides/manage-cache): contents lie in `blobs` by
-their ids, `snapshots/COMMIT` has links to them by the files' names, `refs` has the commits that
-branches had. We write contents and refs; huggingface_hub links them, where the hub can be reached:
-it notes then what a copy has to have.
+Its layout (huggingface.co/docs/huggingface_hub/guides/manage-cache): contents are in `blobs` by
+their ids, `snapshots/COMMIT` has links to them by file name, `refs` has the commits of branches.
+This module writes contents and refs. If the hub can be reached, huggingface_hub creates the links,
+and records what a complete snapshot contains.
 """
 
 import os
@@ -26,7 +26,7 @@ def folder() -> Path:
 
 
 def complete_snapshot(repo: str, revision: str | None, *, code: bool) -> Path | None:
-    """A copy that needs nothing of the hub any more, or None."""
+    """Return a complete snapshot in the cache; None without one."""
     try:
         snapshot = Path(
             snapshot_download(
@@ -37,7 +37,7 @@ def complete_snapshot(repo: str, revision: str | None, *, code: bool) -> Path | 
                 ignore_patterns=NOT_NEEDED,
             )
         )
-        # Only whether it is whole.
+        # Checks completeness only.
         if is_adapter(snapshot):
             inspect_adapter(snapshot)
         else:
@@ -48,13 +48,13 @@ def complete_snapshot(repo: str, revision: str | None, *, code: bool) -> Path | 
 
 
 def size_bytes(snapshot: Path, *, code: bool) -> int:
-    """The bytes of the files that a model needs; a snapshot may have others."""
+    """Return the size of the files that a model needs; a snapshot may have others."""
     names = needed_names(os.listdir(snapshot), code=code)
     return sum((snapshot / name).stat().st_size for name in names)
 
 
 def blobs(listing: Listing) -> dict[str, Blob]:
-    """The contents that a model needs, by the names of its files. Files may share one."""
+    """Return the contents that a model needs, by file name. Files may share a content."""
     name = repo_folder_name(repo_id=listing.repo, repo_type="model")
     contents = folder() / name / "blobs"
     locks = folder() / ".locks" / name
@@ -65,28 +65,29 @@ def blobs(listing: Listing) -> dict[str, Blob]:
     return {file.name: by_id[file.content_id] for file in listing.needed}
 
 
-def check_room(missing_bytes: int) -> None:
-    """Raises ModelError when the disk of the cache has no room for that many bytes."""
+def check_disk_space(missing_bytes: int) -> None:
+    """Raise ModelError if the cache's disk has less free space than this."""
     existing = folder()
     while not existing.exists():
         existing = existing.parent
     free_bytes = shutil.disk_usage(existing).free
     if missing_bytes > free_bytes:
         raise ModelError(
-            f"fetching it needs {missing_bytes / 1e9:.1f} GB, {free_bytes / 1e9:.1f} GB are free "
-            f"on the disk at {folder()}; make room there, or set HF_HUB_CACHE to another folder"
+            f"the download needs {missing_bytes / 1e9:.1f} GB, {free_bytes / 1e9:.1f} GB are free "
+            f"on the disk at {folder()}; free disk space, or set HF_HUB_CACHE to another folder"
         )
 
 
 def link(listing: Listing, revision: str | None, *, code: bool, reached: bool) -> Path:
-    """Make the snapshot of contents that are all there, and note which commit `revision` is.
+    """Create the snapshot of a listing whose contents are complete, and write the ref of
+    `revision`; returns the snapshot.
 
     Args:
-        reached: whether the hub can be asked.
+        reached: whether the hub can be reached.
 
     Raises:
-        ModelError: a file in it does not have the size that the hub named.
-        Exception: others, for `hub_errors.describe`.
+        ModelError: the size of a file differs from the listing.
+        Exception: any other error; see `hub_errors.describe`.
     """
     repository = folder() / repo_folder_name(repo_id=listing.repo, repo_type="model")
     snapshot = repository / "snapshots" / listing.commit
@@ -113,22 +114,22 @@ def link(listing: Listing, revision: str | None, *, code: bool, reached: bool) -
 
 
 def _link(path: Path, content: Path) -> None:
-    """Another process may do the same at once."""
+    """Link a file to its content. Safe if another process does the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     scratch.unlink(missing_ok=True)
     try:
         scratch.symlink_to(os.path.relpath(content, path.parent))
-    except OSError:  # a disk that knows no links
+    except OSError:  # a file system without links
         shutil.copyfile(content, scratch)
     os.replace(scratch, path)
 
 
 def _write_ref(refs: Path, revision: str, commit: str) -> None:
-    """Only now, so that what an older ref names stays usable without a network until then."""
+    """Write the ref of a complete snapshot. Until then the older ref stays usable offline."""
     path = refs / revision
     if path.is_file() and path.read_text() == commit:
-        return  # so that a cache that is complete may be read-only
+        return  # a complete cache may be read-only
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     scratch.write_text(commit)

@@ -1,6 +1,6 @@
-"""What goes wrong with the hub and its cache, in plain words.
+"""Error messages for failures of the hub and its cache.
 
-The texts of the exceptions are not passed on, for they may hold signed addresses or a token.
+The texts of the exceptions are left out, as they may contain signed URLs or a token.
 """
 
 import errno
@@ -26,13 +26,13 @@ _BUSY = (408, 429)
 
 
 def endpoint() -> str:
-    """The address of the hub, without a password that it may hold."""
+    """Return the URL of the hub without credentials."""
     parts = urlsplit(constants.ENDPOINT)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def is_unreachable(error: Exception) -> bool:
-    """Whether nothing is wrong with the request: later it may work."""
+    """Whether the hub could not be reached or is overloaded, so that a retry may succeed."""
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
         return status >= 500 or status in _BUSY
@@ -40,34 +40,34 @@ def is_unreachable(error: Exception) -> bool:
 
 
 def describe(error: Exception, repo: str, revision: str | None) -> str:
-    """What happened, and what to do."""
+    """Return a message that says what failed, and what to do."""
     match error:
         case ModelError():
             return error.message
         case OfflineModeIsEnabled():
             return f"HF_HUB_OFFLINE is set, and the cache has no complete copy of {repo}"
         case HfHubHTTPError():
-            return _describe_answer(error, repo, revision)
+            return _describe_response(error, repo, revision)
         case LocalEntryNotFoundError(__cause__=Exception() as cause):
             return describe(cause, repo, revision)
         case httpx2.TransportError():
-            # Of these the text is the system's: it names no address.
+            # The text of a ConnectError is the system's and contains no URL.
             reason = f": {error}" if isinstance(error, httpx2.ConnectError) else ""
             return (
                 f"the hub at {endpoint()} cannot be reached ({type(error).__name__}{reason}); "
                 "check the network and HF_ENDPOINT, then try again"
             )
         case httpx2.InvalidURL():
-            return f"HF_ENDPOINT is no address: {endpoint()}"
+            return f"HF_ENDPOINT is not a URL: {endpoint()}"
         case OSError():
             return _describe_disk(error)
         case _:
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{last.filename}, line {last.lineno}"
-            return f"a fault of the cluster's own: {type(error).__name__} in {where}"
+            return f"internal error: {type(error).__name__} in {where}"
 
 
-def _describe_answer(error: HfHubHTTPError, repo: str, revision: str | None) -> str:
+def _describe_response(error: HfHubHTTPError, repo: str, revision: str | None) -> str:
     status = error.response.status_code
     page = f"{endpoint()}/{repo}"
     log_in = (
@@ -99,7 +99,7 @@ def _describe_disk(error: OSError) -> str:
     folder = constants.HF_HUB_CACHE
     if error.errno in _DISK_FULL:
         return (
-            f"the disk at {folder} is full ({error.strerror}); make room there, or set "
-            "HF_HUB_CACHE to another folder. What was fetched is kept"
+            f"the disk at {folder} is full ({error.strerror}); free disk space, or set "
+            "HF_HUB_CACHE to another folder. The partial download is kept"
         )
     return f"the cache folder {folder} cannot be used: {error.strerror or type(error).__name__}"

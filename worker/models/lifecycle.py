@@ -1,5 +1,4 @@
-"""Which models are loaded: on demand, by order, until they are idle for too long or others need
-the room."""
+"""Loading of models on demand and by order, and unloading of idle models."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -17,14 +16,16 @@ from worker.models.memory_capacity import ModelMemory
 
 
 class ModelLifecycle:
-    """Args:
-        in_use: the models that requests wait for or run on.
-        on_failed: called with a model that was not loaded, and the error for its requests.
+    """Decides which models of the catalogue are loaded, and unloads idle ones.
+
+    Args:
+        in_use: returns the models for which requests wait or run.
+        on_failed: called with a model that could not be loaded, and the error for its requests.
 
     Attributes:
-        catalogue: all models this worker knows.
-        loader: moves them from state to state.
-        on_use: called with each model that a request is for.
+        catalogue: all models of this worker.
+        loader: changes their states.
+        on_use: called with the model of each request.
     """
 
     def __init__(
@@ -41,10 +42,10 @@ class ModelLifecycle:
         self._in_use = in_use
         self.catalogue = ModelCatalogue(settings)
         self.on_use: list[Callable[[ModelId], None]] = []
-        self._room = ModelMemory(
+        self._memory = ModelMemory(
             guard,
             engines=engines,
-            may_be_fewer=settings.worker.engines.count == "auto",
+            allow_fewer_copies=settings.worker.engines.count == "auto",
             eviction=self._settings.eviction,
             idle=self._idle,
             unload=self._unload,
@@ -53,28 +54,29 @@ class ModelLifecycle:
             self._settings,
             self.catalogue,
             engines,
-            self._room,
+            self._memory,
             changes,
             stall_limit_s=settings.worker.pre_warming.timeout_per_model_ms / 1000,
             on_failed=on_failed,
         )
 
     def configure(self, settings: ClusterSettings) -> None:
-        """Go by other settings, also with models that were not known; none goes."""
+        """Apply changed settings. New models are added to the catalogue, none is removed."""
         self._settings = settings.worker.model_loading
         self.catalogue.add(settings)
-        self._room.eviction = self._settings.eviction
+        self._memory.eviction = self._settings.eviction
         self.loader.settings = self._settings
 
     def check_served(self, model_id: ModelId) -> None:
-        """Whether a request for this model may come in.
+        """Check that a request for this model can be accepted.
 
         Raises:
-            Unavailable: it is not here, failed, or is not loaded for requests.
+            Unavailable: the model is unknown, has failed, or is not loaded and may not be loaded
+                on demand.
         """
         model = self.catalogue.get(model_id)
         if model is None:
-            raise Unavailable(f"no model {model_id} here", code="model_unavailable")
+            raise Unavailable(f"this worker has no model {model_id}", code="model_unavailable")
         if model.state == "failed":
             raise Unavailable(f"{model_id}: {model.error}", code="model_unavailable")
         if model.state == "available" and not self._settings.on_demand:
@@ -82,25 +84,26 @@ class ModelLifecycle:
             raise Unavailable(message, code="model_unavailable")
 
     def want(self, model_id: ModelId) -> Model:
-        """A request is for this model, which was checked: load it where that is needed.
+        """Record a request for this model, and load the model if necessary. The caller has run
+        `check_served`.
 
         Raises:
-            Unavailable: it cannot be loaded now.
+            Unavailable: the model cannot be loaded now.
         """
         model = self.catalogue[model_id]
         if model.state == "available":
             self._load(model)
         model.used_at = time.monotonic()
-        for told in self.on_use:
-            told(model_id)
+        for callback in self.on_use:
+            callback(model_id)
         return model
 
     def load(self, model_id: ModelId) -> Model:
-        """Load a model because somebody says so; one that failed is tried again.
+        """Load a model by order; a failed model is tried again.
 
         Raises:
-            RequestError: it is not here.
-            Unavailable: there is no room.
+            RequestError: the model is unknown.
+            Unavailable: there is not enough memory.
         """
         model = self.check_known(model_id)
         if model.state in ("available", "failed"):
@@ -108,11 +111,11 @@ class ModelLifecycle:
         return model
 
     def unload(self, model_id: ModelId) -> Model:
-        """Unload a model because somebody says so.
+        """Unload a model by order.
 
         Raises:
-            RequestError: it is not here.
-            Unavailable: requests use it.
+            RequestError: the model is unknown.
+            Unavailable: the model has requests.
         """
         model = self.check_known(model_id)
         if model_id in self._in_use():
@@ -123,38 +126,38 @@ class ModelLifecycle:
         return model
 
     def evict_one(self) -> bool:
-        """Have the next idle model go; False when there is none, or eviction is off."""
+        """Unload the next idle model; returns False if there is none, or eviction is off."""
         idle = self._idle() if self._settings.eviction else []
         if idle:
             self._unload(idle[0])
         return bool(idle)
 
     def tick(self) -> None:
-        """What was idle for too long goes; call it a few times a second."""
+        """Unload models that were idle for their `ttl_s`. Call a few times a second."""
         for model in expired(self._idle(), time.monotonic()):
             self._unload(model)
         self.loader.tick()
 
-    def has_room_for(self, model: Model) -> bool:
-        """Whether a model is known to fit without another having to go."""
-        return model.size_bytes > 0 and self._room.fits(model)
+    def fits(self, model: Model) -> bool:
+        """Whether a model of known size fits into memory without evicting another."""
+        return model.size_bytes > 0 and self._memory.fits(model)
 
     def check_known(self, model_id: ModelId) -> Model:
-        """The model of that name.
+        """Return a model of the catalogue.
 
         Raises:
-            RequestError: it is not here; says which are.
+            RequestError: the model is unknown; the message lists the models.
         """
         model = self.catalogue.get(model_id)
         if model is None:
             known = ", ".join(model.id for model in self.catalogue)
-            message = f"no model {model_id!r} here; there are: {known}"
+            message = f"this worker has no model {model_id!r}; its models are: {known}"
             raise RequestError(message, code="unknown_model", param="model")
         return model
 
     def _load(self, model: Model) -> None:
         try:
-            self._room.check(model)
+            self._memory.check(model)
         except Unavailable as error:
             model.error = error.message
             raise

@@ -1,4 +1,4 @@
-"""What a repository holds, as other workers say, for when the hub cannot be asked."""
+"""Listing of a repository from other workers, for when the hub cannot be reached."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from worker.models.hub import HubFile, Listing, is_commit, needed_names
 def listed_by_peers(
     offers: Sequence[FilesOffer], repo: str, revision: str | None, *, code: bool
 ) -> Listing | None:
-    """The files of a revision; None where nobody has all of it.
+    """Return the listing of a revision; None if no worker has all of its files.
 
     Raises:
-        ModelError: workers say different things of it, or it brings code: only the hub is trusted
-            with what runs.
+        ModelError: the workers' listings differ, or the model contains Python code, for which only
+            the hub is trusted.
     """
     complete = [offer for offer in offers if offer.commit and offer.files]
     listings = {_listing(offer, repo, code=code): offer.worker for offer in complete}
@@ -29,8 +29,8 @@ def listed_by_peers(
             return None
         if code and any(file.name.endswith(".py") for file in listing.needed):
             raise ModelError(
-                f"the hub cannot be reached, and {repo} brings Python code, which other workers "
-                "are not asked for; try again when the hub can be reached"
+                f"the hub cannot be reached, and {repo} contains Python code, which is not "
+                "downloaded from other workers; try again when the hub can be reached"
             )
         return listing
     return None

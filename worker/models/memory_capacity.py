@@ -1,4 +1,4 @@
-"""Room in memory for a model's weights: is there enough, and which idle models go for it."""
+"""Memory for models' weights: whether a model fits, and which idle models are evicted for it."""
 
 import asyncio
 from collections.abc import Callable, Sequence, Sized
@@ -11,16 +11,19 @@ from worker.models.catalogue import Model
 from worker.models.eviction import victims
 
 _MARGIN = 1.02
-_UNLOAD_PATIENCE_S = 10.0
-_LOOK_AGAIN_S = 0.1
+_UNLOAD_TIMEOUT_S = 10.0
+_POLL_INTERVAL_S = 0.1
 
 
 class ModelMemory:
-    """Args:
-    engines: all of this worker, each of which holds each model; the list may still grow.
-    may_be_fewer: whether fewer engines may hold a model that has no room in all of them.
-    idle: models that may go, the first one first.
-    unload: has the engines forget one of them.
+    """Reserves memory for models, and evicts idle ones for them.
+
+    Args:
+        engines: all engines of this worker, each of which loads each model; the list may still
+            grow.
+        allow_fewer_copies: whether fewer engines may load a model that does not fit in all.
+        idle: returns the models that may be evicted, in the order of eviction.
+        unload: unloads one of them.
     """
 
     def __init__(
@@ -28,89 +31,89 @@ class ModelMemory:
         guard: MemoryGuard,
         *,
         engines: Sized,
-        may_be_fewer: bool,
+        allow_fewer_copies: bool,
         eviction: bool,
         idle: Callable[[], Sequence[Model]],
         unload: Callable[[Model], None],
     ) -> None:
         self._guard = guard
         self._engines = engines
-        self._may_be_fewer = may_be_fewer
+        self._allow_fewer_copies = allow_fewer_copies
         self.eviction = eviction
         self._idle = idle
         self._unload = unload
-        self._promised: dict[str, int] = {}  # to models on their way
+        self._reserved: dict[str, int] = {}  # bytes for models that are being loaded
 
-    def check_ever(self, model: Model, size_bytes: int) -> None:
-        """Before anything is fetched.
+    def check_maximum(self, model: Model, size_bytes: int) -> None:
+        """Check a model's size before its download.
 
         Raises:
-            ModelError: the model would not fit if nothing else were there.
+            ModelError: the model would not fit even if it were the only one.
         """
         limit = self._guard.most_bytes
         if self._needed(size_bytes) > limit:
             raise ModelError(
-                f"{model.id} needs {_gb(self._needed(size_bytes))}{self._each()}; this worker may "
-                f"take {_gb(limit)} in all"
+                f"{model.id} needs {_gb(self._needed(size_bytes))}{self._in_engines()}; this "
+                f"worker's memory limit is {_gb(limit)}"
             )
 
     def fits(self, model: Model) -> bool:
-        """Whether a model has room without another having to go."""
+        """Whether a model fits without evicting another."""
         return self._missing(model) <= 0
 
     def check(self, model: Model) -> None:
-        """Whether a model can be loaded now, if idle ones go; also where its size is not known.
+        """Check that a model fits if idle ones are evicted. Passes if its size is unknown.
 
         Raises:
-            Unavailable: it cannot; says its size and what is free.
+            Unavailable: the model does not fit; the message has its size and the free memory.
         """
         missing = self._missing(model)
         if missing <= 0 or self._victims(model, missing):
             return
         self._guard.refused()
         raise Unavailable(
-            f"{model.id} needs {_gb(self._needed(model.size_bytes))}{self._each()} of memory and "
-            f"{_gb(max(0, self._free()))} are free of {_gb(self._guard.most_bytes)}"
+            f"{model.id} needs {_gb(self._needed(model.size_bytes))}{self._in_engines()} of memory "
+            f"and {_gb(max(0, self._free()))} are free of {_gb(self._guard.most_bytes)}"
             + ("" if self.eviction else " (eviction is off)"),
             code="memory_pressure",
             retry_after_ms=MEMORY_RETRY_AFTER_MS,
         )
 
-    async def make_for(self, model: Model) -> int:
-        """Have idle models go, as far as needed, and keep the room until `taken`. Returns how many
-        engines are to hold the model.
+    async def reserve(self, model: Model) -> int:
+        """Evict idle models as far as necessary, and reserve the memory until `release`. Returns
+        how many engines are to load the model.
 
         Raises:
-            Unavailable: that does not suffice.
+            Unavailable: the model does not fit.
         """
         self._guard.check()
         self.check(model)
         missing = self._missing(model)
         copies = self._least_copies
-        if self._may_be_fewer:
+        if self._allow_fewer_copies:
             one = self._needed(model.size_bytes)
             copies = affordable_copies(self._free(model), one, len(self._engines))
-        self._promised[model.id] = self._needed(model.size_bytes, copies)
+        self._reserved[model.id] = self._needed(model.size_bytes, copies)
         if missing > 0:
             for victim in self._victims(model, missing):
                 self._unload(victim)
                 self._guard.evicted()
-            await self._wait_for_room(model)
+            await self._wait_until_free(model)
         return copies
 
-    def taken(self, model: Model) -> None:
-        """The model is loaded, or will not be."""
-        self._promised.pop(model.id, None)
+    def release(self, model: Model) -> None:
+        """Release the reservation of a model that was loaded, or will not be."""
+        self._reserved.pop(model.id, None)
 
-    async def _wait_for_room(self, model: Model) -> None:
-        """What engines give back is seen a moment later."""
+    async def _wait_until_free(self, model: Model) -> None:
+        """Wait until the unloaded models' memory is measured as free, which takes a moment."""
         try:
-            async with asyncio.timeout(_UNLOAD_PATIENCE_S):
+            async with asyncio.timeout(_UNLOAD_TIMEOUT_S):
                 while self._missing(model) > 0:
-                    await asyncio.sleep(_LOOK_AGAIN_S)
+                    await asyncio.sleep(_POLL_INTERVAL_S)
                     self._guard.check()
         except TimeoutError:
-            return  # the allocator keeps some of it, which the model will be given
+            return  # the allocator still holds some of it, and will use it for the model
 
     def _victims(self, model: Model, missing_bytes: int) -> list[Model]:
         return victims(self._idle(), missing_bytes, model.source.priority) if self.eviction else []
@@ -118,21 +121,22 @@ class ModelMemory:
     def _missing(self, model: Model) -> int:
         return self._needed(model.size_bytes) - self._free(model)
 
-    def _free(self, newcomer: Model | None = None) -> int:
-        promised = sum(
-            size for other, size in self._promised.items() if not newcomer or other != newcomer.id
+    def _free(self, model: Model | None = None) -> int:
+        """Return the free bytes without the reservations of other models than this one."""
+        reserved = sum(
+            size for other, size in self._reserved.items() if not model or other != model.id
         )
-        return self._guard.free_bytes - promised
+        return self._guard.free_bytes - reserved
 
     @property
     def _least_copies(self) -> int:
-        return 1 if self._may_be_fewer else len(self._engines)
+        return 1 if self._allow_fewer_copies else len(self._engines)
 
     def _needed(self, size_bytes: int, copies: int | None = None) -> int:
-        """In so many engines, or in as many as have to hold it."""
+        """Return the bytes for this number of copies; by default, for the least number."""
         return int(_MARGIN * size_bytes * (self._least_copies if copies is None else copies))
 
-    def _each(self) -> str:
+    def _in_engines(self) -> str:
         copies = self._least_copies
         return f" in {copies} engines" if copies > 1 else ""
 

@@ -1,4 +1,4 @@
-"""Loading models before anybody asks for them."""
+"""Loading of models before they are requested."""
 
 import asyncio
 import logging
@@ -16,21 +16,21 @@ logger = logging.getLogger(__name__)
 
 
 class PreWarming:
-    """Loads models by priority, one after another or all at once. A model that fails, or makes
-    no progress for too long, holds up no other: a slow one loads on in the back."""
+    """Loads models by priority, one after another or in parallel. A model that fails, or makes no
+    progress for too long, does not delay the others; a slow one continues in the background."""
 
     def __init__(self, settings: ClusterSettings, models: ModelLifecycle, changes: Changes) -> None:
         self._settings = settings.worker.pre_warming
         self._models = [models.catalogue[model] for model in settings.pre_warmed_models]
-        self._keeper = models
+        self._lifecycle = models
         self._changes = changes
-        self._were_warm: set[ModelId] = set()
-        self._gave_up: set[ModelId] = set()
+        self._warmed: set[ModelId] = set()
+        self._abandoned: set[ModelId] = set()
 
     def configure(self, settings: ClusterSettings) -> None:
-        """Load the models that are to be warm now and were not before."""
+        """Load the models that only the new settings pre-warm."""
         self._settings = settings.worker.pre_warming
-        wanted = [self._keeper.catalogue[model] for model in settings.pre_warmed_models]
+        wanted = [self._lifecycle.catalogue[model] for model in settings.pre_warmed_models]
         new = [model for model in wanted if model not in self._models]
         self._models = wanted
         for model in new:
@@ -39,11 +39,11 @@ class PreWarming:
     async def run(
         self, has_engine: Callable[[], bool], on_begin: Callable[[], Awaitable[None]]
     ) -> None:
-        """Return when all are warm, failed, or too slow.
+        """Pre-warm the models; returns when each one is warm, failed, or too slow.
 
         Args:
-            has_engine: whether an engine runs that could load them.
-            on_begin: awaited before the first is loaded.
+            has_engine: whether an engine runs that can load them.
+            on_begin: awaited before the first model is loaded.
         """
         await self._changes.wait_until(has_engine)
         await on_begin()
@@ -56,48 +56,48 @@ class PreWarming:
                 await self._warm(model)
 
     def status(self, proposed: list[ModelId]) -> PreWarmingStatus:
-        self._were_warm.update(model.id for model in self._models if model.state == "warm")
-        failed = self._gave_up | {model.id for model in self._models if model.state == "failed"}
+        self._warmed.update(model.id for model in self._models if model.state == "warm")
+        failed = self._abandoned | {model.id for model in self._models if model.state == "failed"}
         return PreWarmingStatus(
             total=len(self._models),
-            completed=len(self._were_warm),
-            failed=len(failed - self._were_warm),
+            completed=len(self._warmed),
+            failed=len(failed - self._warmed),
             in_progress=[
                 model.id
                 for model in self._models
-                if model.state == "loading" and model.id not in self._were_warm | self._gave_up
+                if model.state == "loading" and model.id not in self._warmed | self._abandoned
             ],
             proposed=proposed,
         )
 
     def _begin(self, model: Model) -> bool:
         try:
-            self._keeper.load(model.id)
+            self._lifecycle.load(model.id)
         except ClusterError as error:
             logger.error("model %s is not pre-warmed: %s", model.id, error.message)
-            self._gave_up.add(model.id)
+            self._abandoned.add(model.id)
             return False
         return True
 
     async def _warm(self, model: Model) -> None:
         if not self._begin(model):
             return
-        patience_s = self._settings.timeout_per_model_ms / 1000
+        timeout_s = self._settings.timeout_per_model_ms / 1000
         while model.state == "loading":
             seen = model.phase, model.progress
 
-            def moved(seen: tuple[str | None, float | None] = seen) -> bool:
+            def progressed(seen: tuple[str | None, float | None] = seen) -> bool:
                 return model.state != "loading" or (model.phase, model.progress) != seen
 
             try:
-                async with asyncio.timeout(patience_s):
-                    await self._changes.wait_until(moved)
+                async with asyncio.timeout(timeout_s):
+                    await self._changes.wait_until(progressed)
             except TimeoutError:
-                logger.warning("model %s: no progress for %g s", model.id, patience_s)
-                model.error = f"no progress for {patience_s:g} s; it goes on in the back"
-                self._gave_up.add(model.id)
+                logger.warning("model %s: no progress for %g s", model.id, timeout_s)
+                model.error = f"no progress for {timeout_s:g} s; loading continues"
+                self._abandoned.add(model.id)
                 return
         if model.state == "warm":
-            self._were_warm.add(model.id)
+            self._warmed.add(model.id)
         else:
-            self._gave_up.add(model.id)
+            self._abandoned.add(model.id)

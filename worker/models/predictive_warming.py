@@ -1,4 +1,4 @@
-"""Warming the models that past use says are asked for next."""
+"""Loading of models that past use predicts to be requested next."""
 
 import asyncio
 import contextlib
@@ -17,50 +17,52 @@ logger = logging.getLogger(__name__)
 
 
 class PredictiveWarming:
-    """Args:
-        kept: the file that holds the history over restarts.
-        clock: local time.
+    """Predicts requests from the history of use, and loads models for them.
+
+    Args:
+        history_file: stores the history over restarts.
+        clock: returns local time.
 
     Attributes:
-        proposed: models that should be warm and are not, the most wanted first.
+        proposed: models that should be warm and are not, by descending expected use.
     """
 
     def __init__(
         self,
         settings: Settings,
         models: ModelLifecycle,
-        kept: Path,
+        history_file: Path,
         clock: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._settings = settings
         self._models = models
-        self._kept = kept
+        self._history_file = history_file
         self._clock = clock
         self.proposed: list[ModelId] = []
         self._forecast = self._read() if settings.enabled else UsageForecast()
 
     def used(self, model: ModelId) -> None:
-        """A request came for a model."""
+        """Record a request for a model."""
         if self._settings.enabled:
-            self._forecast.used(model, self._clock())
+            self._forecast.record(model, self._clock())
 
     async def run(self) -> None:
-        """Propose and warm now and then, until cancelled."""
+        """Propose and load models periodically, until cancelled."""
         if not self._settings.enabled:
             return
         try:
             while True:
                 await asyncio.sleep(self._settings.interval_s)
-                self.look_ahead()
+                self.propose_and_load()
                 await asyncio.to_thread(self._write, self._forecast.to_json())
         finally:
             self._write(self._forecast.to_json())
 
-    def look_ahead(self) -> None:
-        """Propose, and load the first that has room without another having to go: one at a
-        time, as what is loaded changes the room."""
+    def propose_and_load(self) -> None:
+        """Update `proposed`, and load the first proposed model that fits without eviction. One at
+        a time, as each load changes the free memory."""
         catalogue = self._models.catalogue
-        # One with a time to live goes when its operator said so.
+        # A model with `ttl_s` is unloaded after that time, as its operator set it.
         cold = [m.id for m in catalogue if m.state == "available" and m.source.ttl_s is None]
         self.proposed = self._forecast.propose(
             cold, self._clock(), least_per_h=self._settings.min_requests_per_h
@@ -68,26 +70,26 @@ class PredictiveWarming:
         if any(model.state == "loading" for model in catalogue):
             return
         for model_id in self.proposed:
-            if self._models.has_room_for(catalogue[model_id]):
-                logger.info("model %s is warmed: it is usually asked for now", model_id)
+            if self._models.fits(catalogue[model_id]):
+                logger.info("model %s is loaded: requests are expected", model_id)
                 with contextlib.suppress(ClusterError):
                     self._models.load(model_id)
                 return
 
     def _read(self) -> UsageForecast:
         try:
-            return UsageForecast.from_json(self._kept.read_bytes())
+            return UsageForecast.from_json(self._history_file.read_bytes())
         except FileNotFoundError:
             return UsageForecast()
         except (OSError, ValueError) as error:
-            logger.warning("%s is not used: %r", self._kept, error)
+            logger.warning("%s is ignored: %r", self._history_file, error)
             return UsageForecast()
 
     def _write(self, history: bytes) -> None:
-        new = self._kept.with_suffix(".new")
+        new = self._history_file.with_suffix(".new")
         try:
-            self._kept.parent.mkdir(parents=True, exist_ok=True)
+            self._history_file.parent.mkdir(parents=True, exist_ok=True)
             new.write_bytes(history)
-            new.replace(self._kept)
+            new.replace(self._history_file)
         except OSError as error:
-            logger.warning("%s cannot be written: %s", self._kept, error)
+            logger.warning("%s cannot be written: %s", self._history_file, error)

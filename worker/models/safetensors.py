@@ -1,7 +1,7 @@
-"""The header of a safetensors file: whether it is sound, and fits the length of the file.
+"""Checks of a safetensors file: its header, and that the header fits the length of the file.
 
 The format (huggingface/safetensors, README.md): 8 bytes, little-endian, with the length of the
-header; the header, a JSON object that gives each tensor's dtype, shape and place; the data.
+header; the header, a JSON object that gives each tensor's dtype, shape and position; the data.
 """
 
 import math
@@ -14,7 +14,7 @@ from worker.models.file_reading import opened, parse_object
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _MAX_DIMENSIONS = 16
-_MAX_DIMENSION = 2**48  # multiplied, hostile numbers of any size would take minutes
+_MAX_DIMENSION = 2**48  # multiplying hostile numbers without a limit would take minutes
 _BITS = {
     **dict.fromkeys(["F64", "I64", "U64", "C64"], 64),
     **dict.fromkeys(["F32", "I32", "U32"], 32),
@@ -26,11 +26,11 @@ _FETCH_AGAIN = "delete it and fetch it again"
 
 
 def tensor_bytes(path: Path) -> int:
-    """The bytes of all tensors of a file, of which only the header is read.
+    """Return the bytes of all tensors of a file, of which only the header is read.
 
     Raises:
-        ModelError: it cannot be read, its header is broken, or its length is not the one that
-            the header implies, as after a download that was cut.
+        ModelError: the file cannot be read, its header is broken, or its length differs from the
+            header's, as after an interrupted download.
     """
     with opened(path) as (file, size_bytes):
         length = file.read(_LENGTH_BYTES)
@@ -38,7 +38,9 @@ def tensor_bytes(path: Path) -> int:
         if len(length) < _LENGTH_BYTES or size_bytes == _LENGTH_BYTES:
             raise ModelError(f"{path} is cut short: it ends before its header; {_FETCH_AGAIN}")
         if header_bytes > _MAX_HEADER_BYTES:
-            raise ModelError(f"{path} is no safetensors file: its header has {header_bytes} bytes")
+            raise ModelError(
+                f"{path} is not a safetensors file: its header would have {header_bytes} bytes"
+            )
         if _LENGTH_BYTES + header_bytes > size_bytes:
             raise ModelError(
                 f"{path} is cut short: {size_bytes} bytes, and its header alone has "
@@ -65,7 +67,7 @@ def _check_length(path: Path, size_bytes: int, whole_bytes: int) -> None:
 
 
 def _end(path: Path, name: str, entry: Any) -> int:
-    """Where a tensor ends, in bytes from the begin of the data."""
+    """Return where a tensor ends, in bytes from the beginning of the data."""
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]} if (
             _are_sizes(shape) and len(shape) <= _MAX_DIMENSIONS and _are_sizes([begin, end])
@@ -74,7 +76,7 @@ def _end(path: Path, name: str, entry: Any) -> int:
             if begin <= end and (bits is None or math.prod(shape) * bits == (end - begin) * 8):
                 return int(end)
     raise ModelError(
-        f"the header of {path} is broken: tensor {name[:80]!r} has no sound dtype, shape and "
+        f"the header of {path} is broken: tensor {name[:80]!r} has no valid dtype, shape and "
         f"data_offsets; {_FETCH_AGAIN}"
     )
 

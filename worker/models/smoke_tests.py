@@ -1,4 +1,4 @@
-"""First tokens: a model that was loaded generates a few before anybody is served."""
+"""Smoke tests: a loaded model generates its first tokens before requests are served."""
 
 import itertools
 from typing import NamedTuple
@@ -8,42 +8,41 @@ from worker.engine_process.process import EngineProcess
 from worker.link.messages import Sampling, Submit
 from worker.models.catalogue import Model
 
-_TRIAL_TOKENS = 3
-"""The first step of a model is not like others: that shall not be all that is known of its speed
-before it has served anybody."""
+_SMOKE_TEST_TOKENS = 3
+"""More than one, as a model's first step is slower than later ones, and its speed is measured."""
 _GREEDY = Sampling(0.0, 1.0, 0, 0.0, 1.0, 0.0, 0.0, {}, 0, None)
 
 
 class SmokeTest(NamedTuple):
-    """A model that generates its first tokens in an engine."""
+    """One smoke test of a model in an engine."""
 
     engine: EngineProcess
     model: Model
 
 
 class SmokeTests:
-    """Those that are on their way, by sequence: negative numbers, as requests count upwards."""
+    """The running smoke tests, by sequence number: negative, as those of requests are positive."""
 
     def __init__(self) -> None:
-        self._present: dict[int, SmokeTest] = {}
+        self._running: dict[int, SmokeTest] = {}
         self._numbers = itertools.count(-1, -1)
 
     def __bool__(self) -> bool:
-        return bool(self._present)
+        return bool(self._running)
 
     def begin(self, engine: EngineProcess, model: Model) -> None:
-        """Have an engine generate the first tokens of a model that it holds."""
+        """Order an engine to generate the first tokens of a model that it has loaded."""
         sequence = next(self._numbers)
-        self._present[sequence] = SmokeTest(engine, model)
+        self._running[sequence] = SmokeTest(engine, model)
         engine.send(_order(sequence, model.id))
 
-    def take(self, sequence: int) -> SmokeTest | None:
-        """The trial with this sequence, which has ended; None where it is none."""
-        return self._present.pop(sequence, None)
+    def finish(self, sequence: int) -> SmokeTest | None:
+        """Remove and return the smoke test of a sequence that has ended; None if there is none."""
+        return self._running.pop(sequence, None)
 
     def lost(self, engine: EngineProcess) -> None:
-        """An engine ended, and its trials with it."""
-        self._present = {n: each for n, each in self._present.items() if each.engine is not engine}
+        """Remove the smoke tests of an engine that ended."""
+        self._running = {n: each for n, each in self._running.items() if each.engine is not engine}
 
 
 def _order(sequence: int, model: ModelId) -> Submit:
@@ -53,7 +52,7 @@ def _order(sequence: int, model: ModelId) -> Submit:
         messages=None,
         text="Hello",
         token_ids=None,
-        max_tokens=_TRIAL_TOKENS,
+        max_tokens=_SMOKE_TEST_TOKENS,
         stop=[],
         stop_token_ids=[],
         sampling=_GREEDY,

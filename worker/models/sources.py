@@ -1,5 +1,5 @@
-"""Where the files of a model are: a folder, the demo model's, or a Hugging Face repository; and
-those of the adapter on top of it."""
+"""Location of the files of a model and its adapter: a folder, the demo model, or a Hugging Face
+repository."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from worker.models import demo_model
 from worker.models.adapters import base_of, inspect_adapter, is_adapter
 
 Fetch = Callable[[str, str | None], Awaitable[Path]]
-"""Fetches a repository of the hub in a revision; returns its folder, or raises ModelError."""
+"""Downloads a revision of a hub repository; returns its folder, or raises ModelError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class FoundFiles:
 
 
 async def find_files(model: ModelId, source: ModelSource, fetch: Fetch) -> FoundFiles:
-    """The folders of a model, fetched where they are not on this machine. A source that is an
-    adapter alone, here or on the hub, stands for its base model with that adapter.
+    """Return the folders of a model, and download them if they are not on this machine. A source
+    that is only an adapter, here or on the hub, stands for its base model with that adapter.
 
     Raises:
-        ModelError: there is no such model or adapter, or it cannot be fetched.
+        ModelError: the model or the adapter does not exist, or cannot be downloaded.
     """
     source = with_base(model, source)
     folder = local_folder(model, source)
@@ -45,8 +45,8 @@ async def find_files(model: ModelId, source: ModelSource, fetch: Fetch) -> Found
     if adapter is None:
         if not is_hub_id(source.adapter):
             raise ModelError(
-                f"model {model}: adapter: {source.adapter} is no folder and no Hugging Face id "
-                "(owner/name)"
+                f"model {model}: adapter: {source.adapter} is neither a folder nor a Hugging Face "
+                "id (owner/name)"
             )
         adapter = await fetch(source.adapter, None)
     await asyncio.to_thread(inspect_adapter, adapter)
@@ -54,21 +54,21 @@ async def find_files(model: ModelId, source: ModelSource, fetch: Fetch) -> Found
 
 
 def with_base(model: ModelId, source: ModelSource) -> ModelSource:
-    """The source; where its path is an adapter alone, its base model with that adapter.
+    """Return the source; if its path is only an adapter, a source of the base model with it.
 
     Raises:
-        ModelError: the base model is not known, or there would be two adapters.
+        ModelError: the base model is unknown, or there would be two adapters.
     """
     folder = _local(source.path)
     if folder is None or not is_adapter(folder):
         return source
     if source.adapter is not None:
         raise ModelError(
-            f"model {model}: {folder} is an adapter itself, and one model has one adapter; set "
-            "`path` to the base model"
+            f"model {model}: {folder} is itself an adapter, and a model has one adapter at most; "
+            "set `path` to the base model"
         )
     base = base_of(folder)
-    # mlx-lm writes the path as it was typed: from the folder of whoever trained it.
+    # mlx-lm writes the path as the user typed it, relative to the folder of the training.
     known = _local(base) or _local(str(folder / base)) or _local(str(folder.parent / base))
     if known is None and base != DEMO_MODEL and not is_hub_id(base):
         raise ModelError(
@@ -80,8 +80,8 @@ def with_base(model: ModelId, source: ModelSource) -> ModelSource:
 
 
 def local_folder(model: ModelId, source: ModelSource) -> Path | None:
-    """The folder on this machine; None for a Hugging Face id, whose files are to be fetched. The
-    path `demo` is the built-in model's, under any alias.
+    """Return the folder on this machine; None for a Hugging Face id. The path `demo` is the
+    built-in model, under any alias.
 
     Raises:
         ModelError: the source is neither.
@@ -90,9 +90,11 @@ def local_folder(model: ModelId, source: ModelSource) -> Path | None:
         path = Path(source.path).expanduser()
         is_folder, exists = path.is_dir(), path.exists()
         if is_folder and not (path / "config.json").is_file():
-            raise ModelError(f"model {model}: {path} has no config.json, so it is no model folder")
+            raise ModelError(
+                f"model {model}: {path} has no config.json, so it is not a model folder"
+            )
     except (OSError, RuntimeError, ValueError) as error:  # no such user, too long, a zero byte
-        raise ModelError(f"model {model}: {source.path!r} is no usable path: {error}") from None
+        raise ModelError(f"model {model}: {source.path!r} is not a valid path: {error}") from None
     if is_folder:
         return path
     if source.path == DEMO_MODEL:
@@ -101,14 +103,14 @@ def local_folder(model: ModelId, source: ModelSource) -> Path | None:
         return demo_model.folder()
     if exists or source.path.startswith(("/", "~", ".")) or not is_hub_id(source.path):
         raise ModelError(
-            f"model {model}: {source.path} is no folder, no Hugging Face id (owner/name) and "
-            "no alias under `models` in cluster.yaml"
+            f"model {model}: {source.path} is not a folder, a Hugging Face id (owner/name) or an "
+            "alias under `models` in cluster.yaml"
         )
     return None
 
 
 def _local(path: str) -> Path | None:
-    """A folder on this machine, if it is one."""
+    """Return the path of a folder on this machine; None if it is not one."""
     try:
         folder = Path(path).expanduser()
         return folder if folder.is_dir() else None

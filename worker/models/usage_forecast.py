@@ -1,8 +1,8 @@
-"""What use so far says will be asked for next. Decides only.
+"""Forecast of each model's requests from past use. No I/O.
 
-Two estimates of a model's requests per hour, of which the higher counts: the recent rate, in
-which a request weighs half after an hour; and what was asked at this time of day, an average over
-days in which the newest weighs a third.
+Two estimates of a model's requests per hour, of which the higher counts: the recent rate, in which
+the weight of a request halves every hour; and the usual number at this time of day, an average over
+days in which the newest day has the weight 1/3.
 """
 
 import math
@@ -18,7 +18,7 @@ _HALF_LIFE = timedelta(hours=1)
 _WEIGHT_OF_NEW_DAY = 1 / 3
 _AHEAD = timedelta(minutes=15)
 _HOURS = 24
-_MOST_DAYS_AWAY = 30
+_MAX_MISSED_DAYS = 30
 
 
 Requests = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
@@ -26,12 +26,12 @@ Hours = Annotated[list[Requests], Field(min_length=_HOURS, max_length=_HOURS)]
 
 
 class _Use(BaseModel):
-    """Of one model.
+    """The use of one model.
 
     Attributes:
-        recent: requests, each by its weight as of `at`.
-        by_hour: requests on an average day.
-        today: requests of the day that is not over.
+        recent: sum of the requests' weights at the time `at`.
+        by_hour: requests by hour of an average day.
+        today: requests by hour of the current day.
     """
 
     model_config = ConfigDict(strict=True)
@@ -49,11 +49,11 @@ class _Use(BaseModel):
 
 
 class _History(BaseModel):
-    """What is kept over a restart.
+    """The history that is stored over restarts.
 
     Attributes:
-        day: the present one, counted as `date.toordinal` does.
-        days: that are in the averages.
+        day: the current day as an ordinal of `date.toordinal`.
+        days: number of days in the averages.
     """
 
     model_config = ConfigDict(strict=True)
@@ -64,20 +64,20 @@ class _History(BaseModel):
 
 
 class UsageForecast:
-    """Counts requests by model and time. All times are local and may jump."""
+    """Counts requests by model and time. All times are local time, which may jump."""
 
     def __init__(self, history: _History | None = None) -> None:
         self._history = history or _History(day=None, days=0, models={})
 
-    def used(self, model: ModelId, now: datetime) -> None:
-        """A request came for a model."""
+    def record(self, model: ModelId, now: datetime) -> None:
+        """Record a request for a model."""
         self._begin_day(now)
         use = self._history.models.setdefault(model, _unused())
         use.recent, use.at = use.decayed(now) + 1, now
         use.today[now.hour] += 1
 
     def expected_per_h(self, model: ModelId, now: datetime) -> float:
-        """Requests to expect in the next hour."""
+        """Return the expected number of requests in the next hour."""
         self._begin_day(now)
         use = self._history.models.get(model)
         if use is None:
@@ -89,18 +89,18 @@ class UsageForecast:
     def propose(
         self, models: Iterable[ModelId], now: datetime, *, least_per_h: float
     ) -> list[ModelId]:
-        """Those of the models that are worth being warm, the most used first."""
+        """Return the models with at least this expected rate, by descending rate."""
         expected = {model: self.expected_per_h(model, now) for model in models}
         worth = [model for model, rate in expected.items() if rate >= least_per_h]
         return sorted(worth, key=lambda model: -expected[model])
 
     def _begin_day(self, now: datetime) -> None:
-        """Put the days that are over into the averages; days without any request count too."""
+        """Add past days to the averages, days without requests included."""
         history, today = self._history, now.toordinal()
         if history.day is None:
             history.day = today
-        # A clock that went back begins its day anew.
-        for _ in range(min(today - history.day, _MOST_DAYS_AWAY)):
+        # If the clock went back, the day begins again.
+        for _ in range(min(today - history.day, _MAX_MISSED_DAYS)):
             weight = _WEIGHT_OF_NEW_DAY if history.days else 1.0
             for use in history.models.values():
                 use.by_hour = [
@@ -111,15 +111,15 @@ class UsageForecast:
             history.days += 1
         history.day = today
 
-    # Keeping it over a restart.
+    # Storage over restarts.
 
     def to_json(self) -> bytes:
         return self._history.model_dump_json().encode()
 
     @classmethod
-    def from_json(cls, kept: bytes) -> "UsageForecast":
-        """Raises ValueError when these are not the words of `to_json`."""
-        return cls(_History.model_validate_json(kept))
+    def from_json(cls, history: bytes) -> "UsageForecast":
+        """Load a history from `to_json`. Raises ValueError if it is invalid."""
+        return cls(_History.model_validate_json(history))
 
 
 def _unused() -> _Use:

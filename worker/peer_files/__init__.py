@@ -1,1 +1,1 @@
-"""Files of models from worker to worker, instead of from the hub again."""
+"""Transfer of model files between workers, so that the hub sends each file once."""

@@ -1,4 +1,4 @@
-"""Fetching from another worker what it offers."""
+"""Download of contents that another worker offers."""
 
 import http.client
 import ssl
@@ -9,20 +9,21 @@ from urllib.parse import urlsplit
 from shared.messages.files import FilesOffer
 
 HOST_NAME = "peer-files"
-"""The name in the certificate: who connects knows the authority, not the address."""
-_CONNECT_S = 3.0
-_SILENCE_S = 15.0
+"""The host name in the certificate, as clients verify the authority, not the address."""
+_CONNECT_TIMEOUT_S = 3.0
+_READ_TIMEOUT_S = 15.0
 _PIECE_BYTES = 256 * 1024
 
 
 class PeerFailed(Exception):
-    """A peer did not send what it offered. Its text is for people."""
+    """A peer did not send what it offered; the message is for logs."""
 
 
 class Peer:
-    """
+    """Another worker, and its offer.
+
     Attributes:
-        name: the worker's.
+        name: the id of the worker.
     """
 
     def __init__(self, offer: FilesOffer) -> None:
@@ -34,65 +35,65 @@ class Peer:
         return self._offer.contents.get(content) == size_bytes
 
     def read(self, content: str, begin: int, size_bytes: int) -> Iterator[bytes]:
-        """The rest of a content from a byte on. It is the caller's to check what comes.
+        """Yield the pieces of a content from byte `begin` on. The caller verifies them.
 
         Raises:
-            PeerFailed: it does not come, or not to its end.
+            PeerFailed: the peer sends nothing, or the transfer ends early.
         """
         try:
-            connection = self._connected()
+            connection = self._connect()
             try:
-                yield from self._received(connection, content, begin, size_bytes)
+                yield from self._receive(connection, content, begin, size_bytes)
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise PeerFailed(f"{type(error).__name__}: {error}") from None
 
-    def _received(
+    def _receive(
         self, connection: http.client.HTTPSConnection, content: str, begin: int, size_bytes: int
     ) -> Iterator[bytes]:
         headers = {"Authorization": f"Bearer {self._offer.ticket}", "Range": f"bytes={begin}-"}
         connection.request("GET", f"/{content}", headers=headers)
-        answer = connection.getresponse()
-        place = answer.headers.get("Content-Range")
-        if answer.status != HTTPStatus.PARTIAL_CONTENT:
-            raise PeerFailed(f"it answers with status {answer.status}")
-        if place != f"bytes {begin}-{size_bytes - 1}/{size_bytes}":
-            raise PeerFailed(f"it has other bytes: {str(place)[:80]!r}")
-        while piece := answer.read(_PIECE_BYTES):
+        response = connection.getresponse()
+        content_range = response.headers.get("Content-Range")
+        if response.status != HTTPStatus.PARTIAL_CONTENT:
+            raise PeerFailed(f"it answers with status {response.status}")
+        if content_range != f"bytes {begin}-{size_bytes - 1}/{size_bytes}":
+            raise PeerFailed(f"it has other bytes: {str(content_range)[:80]!r}")
+        while piece := response.read(_PIECE_BYTES):
             yield piece
 
-    def _connected(self) -> http.client.HTTPSConnection:
-        """To the first address that answers with the right certificate: it comes first from now
-        on, and those that let us wait come no more."""
-        failed: Exception = PeerFailed("it names no address")
-        silent: list[str] = []
+    def _connect(self) -> http.client.HTTPSConnection:
+        """Connect to the first address that answers with a valid certificate. Later connections
+        try this address first, and skip addresses that timed out."""
+        failed: Exception = PeerFailed("it offers no address")
+        timed_out: list[str] = []
         for url in self._urls:
             parts = urlsplit(url)
-            connection = _Pinned(parts.hostname or "", parts.port, self._offer.authority)
+            connection = _PinnedConnection(parts.hostname or "", parts.port, self._offer.authority)
             try:
                 connection.connect()
             except (OSError, ValueError) as error:
                 connection.close()
                 failed = error
                 if isinstance(error, TimeoutError):
-                    silent.append(url)
+                    timed_out.append(url)
                 continue
-            # Other threads do the same; each leaves a whole list.
-            self._urls = [url, *(one for one in self._urls if one not in (url, *silent))]
+            # Thread-safe: other threads replace the whole list, too.
+            self._urls = [url, *(each for each in self._urls if each not in (url, *timed_out))]
             return connection
         raise failed
 
 
-class _Pinned(http.client.HTTPSConnection):
-    """Trusts a certificate of one authority, wherever it is met."""
+class _PinnedConnection(http.client.HTTPSConnection):
+    """Trusts the certificates of one authority, at any address."""
 
     def __init__(self, host: str, port: int | None, authority: str) -> None:
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._tls.load_verify_locations(cadata=authority)
-        super().__init__(host, port, timeout=_CONNECT_S, context=self._tls)
+        super().__init__(host, port, timeout=_CONNECT_TIMEOUT_S, context=self._tls)
 
     def connect(self) -> None:
         http.client.HTTPConnection.connect(self)
         self.sock = self._tls.wrap_socket(self.sock, server_hostname=HOST_NAME)
-        self.sock.settimeout(_SILENCE_S)
+        self.sock.settimeout(_READ_TIMEOUT_S)

@@ -1,11 +1,11 @@
-"""A limit on what goes out, shared by threads."""
+"""A rate limit for sent bytes, shared by threads."""
 
 import threading
 import time
 
 
 class RateLimit:
-    """A token bucket of a quarter of a second.
+    """A token bucket with a burst of 0.25 s. Thread-safe.
 
     Args:
         bytes_per_s: None for no limit.
@@ -19,7 +19,7 @@ class RateLimit:
         self._free_at = 0.0
 
     def wait_for(self, count: int) -> None:
-        """Return when so many bytes may go."""
+        """Block until this many bytes may be sent."""
         if self._bytes_per_s is None:
             return
         with self._lock:

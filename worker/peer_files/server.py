@@ -1,7 +1,7 @@
-"""Gives contents to who has a ticket for them: HTTPS, with ranges.
+"""HTTPS server for contents, with tickets and byte ranges.
 
-It runs in threads of its own beside the loop that sends tokens: what they do most, reading,
-encrypting and sending, needs no interpreter.
+The server has its own threads beside the event loop that sends tokens. Most of their work, reading,
+encrypting and sending, releases the GIL.
 """
 
 import logging
@@ -28,11 +28,11 @@ from worker.peer_files.rate_limit import RateLimit
 logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 128 * 1024
-_SILENCE_S = 30.0
-_HANDSHAKE_S = 10.0
-_MOST_CONNECTIONS = 16
-_TICKET_S = 3600.0
-_MOST_TICKETS = 256
+_IDLE_TIMEOUT_S = 30.0
+_HANDSHAKE_TIMEOUT_S = 10.0
+_MAX_CONNECTIONS = 16
+_TICKET_TTL_S = 3600.0
+_MAX_TICKETS = 256
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
 
 
@@ -43,17 +43,17 @@ class _Ticket:
 
 
 class FileServer:
-    """Listens from the begin on. `close` it.
+    """Serves contents to clients with a ticket. Listens from its construction until `close`.
 
     Attributes:
-        authority: the certificate, as PEM, that those who fetch have to trust.
-        sent_bytes: of file contents, including bytes that are being written.
+        authority: the certificate, as PEM, that clients must trust.
+        sent_bytes: bytes of contents, including those that are being written.
     """
 
     def __init__(self, host: str, port: int, *, bytes_per_s: float | None) -> None:
         """
         Raises:
-            SettingsError: nobody can listen there.
+            SettingsError: the server cannot listen on this address.
         """
         self.sent_bytes = 0
         self._limit = RateLimit(bytes_per_s)
@@ -78,36 +78,38 @@ class FileServer:
         return self._server.server_port
 
     def close(self) -> None:
-        """Those who fetch notice that the connection ends."""
+        """Stop listening, and close all connections."""
         self._server.shutdown()
         self._server.server_close()
-        self._server.end_all()
+        self._server.close_connections()
 
     def new_ticket(self, contents: Mapping[str, Path]) -> str:
-        """For these contents, by id."""
+        """Create a ticket for contents, given by id. The least recently used of too many tickets is
+        revoked."""
         ticket = secrets.token_urlsafe(32)
         with self._lock:
             now = time.monotonic()
-            for known in [t for t, each in self._tickets.items() if now > each.used_at + _TICKET_S]:
-                del self._tickets[known]
-            while len(self._tickets) >= _MOST_TICKETS:
+            ttl_s = _TICKET_TTL_S
+            for expired in [t for t, each in self._tickets.items() if now > each.used_at + ttl_s]:
+                del self._tickets[expired]
+            while len(self._tickets) >= _MAX_TICKETS:
                 del self._tickets[min(self._tickets, key=lambda t: self._tickets[t].used_at)]
             self._tickets[ticket] = _Ticket(dict(contents), now)
         return ticket
 
     def path(self, ticket: str, content: str) -> Path | None:
-        """Of a content, for who has the ticket; None for others."""
+        """Return the path of a content; None if the ticket is not valid for it."""
         with self._lock:
-            known = self._tickets.get(ticket)
+            found = self._tickets.get(ticket)
             now = time.monotonic()
-            if known is None or now > known.used_at + _TICKET_S:
+            if found is None or now > found.used_at + _TICKET_TTL_S:
                 return None
-            known.used_at = now
-            return known.contents.get(content)
+            found.used_at = now
+            return found.contents.get(content)
 
     def reserve(self, count: int) -> None:
-        """Wait until the rate limit allows `count` bytes, then count them as sent. The caller
-        writes them afterwards, so a client that has read everything finds all of it counted."""
+        """Wait until the rate limit allows `count` bytes, and add them to `sent_bytes`. The caller
+        writes them afterwards, so all bytes that a client has received are counted."""
         self._limit.wait_for(count)
         with self._lock:
             self.sent_bytes += count
@@ -116,7 +118,7 @@ class FileServer:
 def _context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with tempfile.TemporaryDirectory() as folder:  # 0700; ssl takes files only
+    with tempfile.TemporaryDirectory() as folder:  # mode 0700; ssl loads certificates from files
         file = Path(folder) / "identity.pem"
         file.write_bytes(certificate + key)
         context.load_cert_chain(file)
@@ -131,25 +133,25 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
-        self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._open: set[socket.socket] = set()
 
     def server_bind(self) -> None:
-        """Without looking up the name of this machine, as HTTPServer does: that may take seconds,
-        and nobody asks for it."""
+        """Bind without HTTPServer's lookup of the machine's name, which may take seconds and is not
+        needed."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST_NAME, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
+        if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of the connection's own, the handshake too."""
+        """Serve a connection in its own thread, TLS handshake included."""
         try:
-            request.settimeout(_HANDSHAKE_S)
+            request.settimeout(_HANDSHAKE_TIMEOUT_S)
             with self.tls.wrap_socket(request, server_side=True) as encrypted:
                 self._open.add(encrypted)
                 try:
@@ -157,23 +159,23 @@ class _Server(ThreadingHTTPServer):
                 finally:
                     self._open.discard(encrypted)
         finally:
-            self._places.release()
+            self._slots.release()
 
-    def end_all(self) -> None:
+    def close_connections(self) -> None:
         for connection in list(self._open):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it has ended by itself
+                pass  # the client has closed it
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who connects and speaks no TLS, or goes away, is worth no traceback."""
+        """Log at debug level: clients that do not speak TLS, or disconnect, are no errors."""
         logger.debug("a connection for files from %s ended early", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = _SILENCE_S
+    timeout = _IDLE_TIMEOUT_S
     server: _Server
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -197,9 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(file, size)
 
     def _send(self, file: Any, size: int) -> None:
-        asked = _RANGE.fullmatch(self.headers.get("Range", "bytes=0-"))
-        begin = int(asked[1]) if asked else 0
-        end = min(size, int(asked[2]) + 1) if asked and asked[2] else size
+        requested = _RANGE.fullmatch(self.headers.get("Range", "bytes=0-"))
+        begin = int(requested[1]) if requested else 0
+        end = min(size, int(requested[2]) + 1) if requested and requested[2] else size
         if begin >= end and size:
             self.send_response(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
             self.send_header("Content-Range", f"bytes */{size}")
@@ -217,5 +219,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.files.reserve(len(piece))
             self.wfile.write(piece)
             rest -= len(piece)
-        if rest:  # somebody made the file shorter
+        if rest:  # the file was truncated meanwhile
             self.close_connection = True

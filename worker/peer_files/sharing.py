@@ -1,4 +1,4 @@
-"""The part of a worker that offers others what it has, and asks them for what it needs."""
+"""Offers this worker's model files to other workers, and asks others for their offers."""
 
 import asyncio
 import ipaddress
@@ -15,23 +15,24 @@ from shared.errors import BusError, ClusterError, DecodeError
 from shared.ids import WorkerId, is_hub_id
 from shared.messages.files import FilesOffer, FindFiles
 from shared.settings.worker import PeerFilesSettings
-from worker.peer_files.kept_files import CachedFiles, hub_cache, kept_files
+from worker.peer_files.cached_files import CachedFiles, find_cached_files, hub_cache
 from worker.peer_files.server import FileServer
 
 logger = logging.getLogger(__name__)
 
-_ANSWERS_S = 1.0
+_REPLY_WAIT_S = 1.0
 
 
 class Sharing:
-    """Nothing listens for connections before somebody asks for what is here."""
+    """Answers and sends `FindFiles`. The file server starts with the first request for files that
+    this worker has."""
 
     def __init__(
         self, settings: PeerFilesSettings, bus: Bus, worker: WorkerId, cache: Path | None = None
     ) -> None:
         """
         Args:
-            cache: the hub's on this machine, unless where it is by default.
+            cache: the folder of the hub's cache; None for the default folder.
         """
         self._settings = settings
         self._bus = bus
@@ -41,7 +42,7 @@ class Sharing:
 
     @property
     def sent_bytes(self) -> int:
-        """Of contents, to others."""
+        """Bytes of contents sent to other workers."""
         return self._server.sent_bytes if self._server is not None else 0
 
     async def open(self) -> None:
@@ -54,36 +55,43 @@ class Sharing:
             self._server = None
 
     async def ask(self, repo: str, revision: str | None) -> list[FilesOffer]:
-        """What the others have of a repository; nothing where nobody says anything in time."""
+        """Return the other workers' offers for a repository; empty without replies in time."""
         if not self._settings.enabled:
             return []
-        question = encode(FindFiles(worker=self._id, repo=repo, revision=revision))
+        request = encode(FindFiles(worker=self._id, repo=repo, revision=revision))
         try:
-            answers = await self._bus.request_many(subjects.FIND_FILES, question, wait_s=_ANSWERS_S)
+            replies = await self._bus.request_many(
+                subjects.FIND_FILES, request, wait_s=_REPLY_WAIT_S
+            )
         except BusError as error:
             logger.warning("other workers cannot be asked for %s: %s", repo, error.message)
             return []
-        return [offer for answer in answers if (offer := _read(answer)) is not None]
+        return [offer for reply in replies if (offer := _decode_offer(reply)) is not None]
 
     async def _on_find(self, message: BusMessage) -> None:
         try:
-            asked = decode(FindFiles, message.payload)
+            request = decode(FindFiles, message.payload)
         except DecodeError as error:
-            logger.warning("a question for files cannot be read: %s", error.message)
+            logger.warning("a request for files cannot be decoded: %s", error.message)
             return
-        if asked.worker == self._id or not is_hub_id(asked.repo):
+        if request.worker == self._id or not is_hub_id(request.repo):
             return
         if not subjects.is_any_inbox(message.reply):
             return
-        kept = await asyncio.to_thread(kept_files, self._cache, asked.repo, asked.revision)
-        if not kept.contents:
+        cached = await asyncio.to_thread(
+            find_cached_files, self._cache, request.repo, request.revision
+        )
+        if not cached.contents:
             return
         try:
-            await self._bus.publish(message.reply, encode(self._offer(kept)))
+            await self._bus.publish(message.reply, encode(self._offer(cached)))
         except ClusterError as error:
-            logger.warning("%s asks for files of %s: %s", asked.worker, asked.repo, error.message)
+            logger.warning(
+                "files of %s cannot be offered to %s: %s", request.repo, request.worker,
+                error.message,
+            )  # fmt: skip
 
-    def _offer(self, kept: CachedFiles) -> FilesOffer:
+    def _offer(self, cached: CachedFiles) -> FilesOffer:
         if self._server is None:
             limit = self._settings.max_mb_per_s
             self._server = FileServer(
@@ -91,28 +99,28 @@ class Sharing:
                 self._settings.port,
                 bytes_per_s=limit * 1_000_000 if limit is not None else None,
             )
-        complete = bool(kept.files) and set(kept.files.values()) <= kept.contents.keys()
+        complete = bool(cached.files) and set(cached.files.values()) <= cached.contents.keys()
         return FilesOffer(
             worker=self._id,
             urls=[f"https://{host}:{self._server.port}" for host in _hosts(self._settings.host)],
             authority=self._server.authority,
-            ticket=self._server.new_ticket(kept.contents),
-            contents=dict(kept.sizes_bytes),
-            commit=kept.commit if complete else "",
-            files=dict(kept.files) if complete else {},
+            ticket=self._server.new_ticket(cached.contents),
+            contents=dict(cached.sizes_bytes),
+            commit=cached.commit if complete else "",
+            files=dict(cached.files) if complete else {},
         )
 
 
-def _read(answer: BusMessage) -> FilesOffer | None:
+def _decode_offer(reply: BusMessage) -> FilesOffer | None:
     try:
-        return decode(FilesOffer, answer.payload)
+        return decode(FilesOffer, reply.payload)
     except DecodeError as error:
-        logger.warning("an offer of files cannot be read: %s", error.message)
+        logger.warning("an offer of files cannot be decoded: %s", error.message)
         return None
 
 
 def _hosts(bound: str) -> list[str]:
-    """Under which others reach this machine; what reaches it from itself alone comes last."""
+    """Return the addresses of this machine for other machines; loopback addresses come last."""
     address = ipaddress.ip_address(bound)
     if not address.is_unspecified:
         return [_in_url(address)]

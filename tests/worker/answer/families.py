@@ -96,7 +96,7 @@ class Family:
         added = "|".join(map(re.escape, sorted(self.added, key=len, reverse=True))) or "(?!)"
         control = self.control
         return [
-            control.by_token(piece) if piece in self.added else piece
+            control.encode(piece) if piece in self.added else piece
             for piece in re.findall(f"{added}|.", text, re.DOTALL)
         ]
 

@@ -49,7 +49,7 @@ MUSE = Family("muse", None, write, dict.fromkeys(MuseAnswer.markers, True), verb
 
 def tokens(text: str) -> list[str]:
     found = re.findall("|".join(map(re.escape, TOKENS)) + "|.", text, re.DOTALL)
-    return [CONTROL.by_token(each) for each in found]
+    return [CONTROL.encode(each) for each in found]
 
 
 def parser(*, bind: Bind | None = None) -> MuseAnswer:

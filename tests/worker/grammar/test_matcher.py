@@ -63,7 +63,7 @@ def test_one_after_another_uses_what_was_compiled(compiling: Compiling) -> None:
 
 
 def test_a_lexer_begins_anew_after_some_answers(compiling: Compiling) -> None:
-    for _ in range(module._MOST_USES + 1):
+    for _ in range(module._MAX_USES + 1):
         compiling.pool.matcher(LETTERS)
     assert len(compiling.compiled) == 2
 
@@ -101,7 +101,7 @@ def test_what_is_slow_to_compile_is_shared_while_in_use(
 def test_only_so_many_grammars_are_kept(
     compiling: Compiling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_KEPT", 2)
+    monkeypatch.setattr(module, "_MAX_GRAMMARS", 2)
     grammars: list[Any] = [LLMatcher.grammar_from_regex(client_message) for client_message in "abc"]
     for grammar in [*grammars, grammars[2], grammars[0]]:
         compiling.pool.matcher(grammar)

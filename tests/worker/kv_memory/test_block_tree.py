@@ -114,7 +114,7 @@ def test_a_tree_of_names_alone_finds_all_texts_in_whatever_order_they_came(
     kept, names = Kept(layout), Kept(layout)
     for text in texts:
         kept.file(text)
-    blocks = [block for block in kept.tree if any(part.there for part in block.parts.values())]
+    blocks = [block for block in kept.tree if any(part.exists for part in block.parts.values())]
     chance.shuffle(blocks)
     for block in blocks:
         assert block.parent is not None

@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker.kv_memory.kept_files import KeptFiles, bytes_on_disk, content_of
 from worker.kv_memory import folder as folder_module
-from worker.kv_memory.file_threads import BlockUnusable
+from worker.kv_memory.file_threads import FolderUnusable
 from worker.kv_memory.folder import BlockFolder, FolderError, FolderInUseError
 
 MB = 2**20
@@ -222,7 +222,7 @@ def test_a_full_disk_stops_writing_for_a_while_and_harms_nothing(kept: KeptFiles
 def test_a_disk_that_is_nearly_full_is_left_alone(
     kept: KeptFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_module, "_LEAST_FREE_BYTES", 2**60)
+    monkeypatch.setattr(folder_module, "_MIN_FREE_BYTES", 2**60)
     assert not kept.write(kept.block(1))
     assert "free" in (kept.tier.problem or "")
     assert not kept.files
@@ -292,6 +292,6 @@ def test_unusable_is_said_once_and_for_all(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     kept = KeptFiles(file)
-    assert kept.tier.take(BlockUnusable("no")) is None
+    assert kept.tier.take(FolderUnusable("no")) is None
     assert not kept.tier.takes
     kept.close()

@@ -29,7 +29,7 @@ def test_mlx_lms_and_pefts_are_told_apart_with_their_base_and_bytes(tmp_path: Pa
 @pytest.mark.parametrize(
     ("peft", "config", "said"),
     [
-        (False, {"fine_tune_type": "prompt"}, "fine_tune_type is 'prompt'; known are lora, dora"),
+        (False, {"fine_tune_type": "prompt"}, "fine_tune_type is 'prompt', not one of lora, dora"),
         (False, {"lora_parameters": None}, "has no num_layers and lora_parameters"),
         (False, {"num_layers": None}, "has no num_layers and lora_parameters"),
         (False, {"lora_parameters": {"rank": 8}}, "lora_parameters lack scale, dropout"),
@@ -48,7 +48,7 @@ def test_what_cannot_be_loaded_is_refused_with_what_it_is(
 
 
 def test_files_that_are_missing_broken_or_unsafe_are_named(tmp_path: Path) -> None:
-    assert "is no folder" in _error(tmp_path / "nowhere")
+    assert "is not a folder" in _error(tmp_path / "nowhere")
     folder = write_adapter(tmp_path / "adapter", peft=True)
     weights = folder / "adapter_model.safetensors"
     weights.write_bytes(safetensors(100)[:-1])
@@ -58,7 +58,7 @@ def test_files_that_are_missing_broken_or_unsafe_are_named(tmp_path: Path) -> No
     (folder / "adapter_model.bin").write_bytes(b"pickle")
     assert "adapter_model.bin is a pickle" in _error(folder)
     (folder / "adapter_config.json").write_text("{")
-    assert "adapter_config.json is no valid JSON" in _error(folder)
+    assert "adapter_config.json is not valid JSON" in _error(folder)
 
 
 def test_an_adapter_alone_names_its_base_or_says_what_to_set(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_model_that_was_forgiven_begins_anew() -> None:
     told = _Told()
     told.died()
     told.died()
-    told.deaths.forgive(_MODEL)
+    told.deaths.reset(_MODEL)
     assert told.deaths.count(_MODEL) == 0
     assert not told.died().fails
 

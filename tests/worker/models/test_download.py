@@ -30,7 +30,7 @@ async def test_a_stalled_download_is_ended(hub: HubStandIn, model: Path) -> None
     hub.add(REPO, model)
     hub.faults.stall[WEIGHTS] = PLACE
     error = await Fetching(stall_limit_s=2).error()
-    assert "no progress for 2 s; what was fetched is kept" in error
+    assert "no progress for 2 s; the partial download is kept" in error
     assert fetching_processes() == []
 
 
@@ -46,7 +46,7 @@ async def test_the_last_words_of_a_child_that_cannot_start_are_told(
 ) -> None:
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "soon")
     error = await Fetching().error()
-    assert "ended by itself, exit status 1: ValueError: invalid literal" in error
+    assert "ended unexpectedly, exit status 1: ValueError: invalid literal" in error
 
 
 @contextmanager
@@ -115,4 +115,4 @@ def test_other_texts_are_no_ids(text: str) -> None:
 
 
 async def test_what_is_no_id_is_refused_without_a_process() -> None:
-    assert "../model is no id of the hub" in await Fetching(repo="../model").error()
+    assert "../model is not an id of the hub" in await Fetching(repo="../model").error()

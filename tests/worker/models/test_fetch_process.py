@@ -136,7 +136,7 @@ async def test_what_was_left_and_spoiled_is_found_out(hub: HubStandIn, model: Pa
     hub.faults.stall.clear()
     (partial,) = cache(model).glob("*/blobs/*.incomplete")
     partial.write_bytes(b"\0" * PLACE)
-    assert "the checksum differs; what was fetched of it is deleted" in await Fetching().error()
+    assert "the checksum differs; the partial download was deleted" in await Fetching().error()
     inspect(await Fetching().folder(), trust_remote_code=False)
 
 
@@ -164,7 +164,7 @@ async def test_a_disk_that_fills_up_keeps_what_was_fetched(hub: HubStandIn, mode
         error = await Fetching().error()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert f"the disk at {cache(model)} is full (File too large); make room there" in error
+    assert f"the disk at {cache(model)} is full (File too large); free disk space" in error
     hub.sent.clear()
     inspect(await Fetching().folder(), trust_remote_code=False)
     assert [(sent.name, sent.first_byte) for sent in hub.sent] == [(WEIGHTS, PLACE)]
@@ -187,8 +187,8 @@ async def test_a_file_that_is_not_what_the_hub_named_is_an_error(
     hub.faults.instead[WEIGHTS] = b"\0" * (size_bytes + change)
     said = {-1000: f"it ends after {size_bytes - 1000} bytes", 0: "the checksum differs"}
     error = await Fetching().error()
-    assert f"does not send {WEIGHTS} as it was announced" in error
-    assert said.get(change, "more bytes come") in error
+    assert f"does not send {WEIGHTS} as listed" in error
+    assert said.get(change, "it has too many bytes") in error
     hub.faults.instead.clear()
     inspect(await Fetching().folder(), trust_remote_code=False)
 

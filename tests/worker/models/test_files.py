@@ -47,11 +47,11 @@ def test_the_bytes_of_all_shards_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"{", "is no valid JSON"),
-        (b"\xff\xfe{}", "is no valid JSON"),
-        (b"[" * 100_000, "is no valid JSON"),
-        (b"[]", "is JSON, but no object"),
-        (b" " * 16_000_001, "has 16000001 bytes; 16000000 are allowed"),
+        (b"{", "is not valid JSON"),
+        (b"\xff\xfe{}", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b"[]", "is JSON, but not an object"),
+        (b" " * 16_000_001, "has 16000001 bytes; the maximum is 16000000"),
     ],
 )
 def test_a_config_that_is_none_is_named(folder: Path, text: bytes, said: str) -> None:
@@ -82,9 +82,9 @@ def _link_to_a_device(path: Path) -> None:
         (_missing, ""),
         (_link_to_nothing, "is missing"),
         (_link_to_itself, "cannot be read: "),
-        (_link_to_a_device, "is no regular file"),
-        (Path.mkdir, "is no regular file"),
-        (os.mkfifo, "is no regular file"),
+        (_link_to_a_device, "is not a regular file"),
+        (Path.mkdir, "is not a regular file"),
+        (os.mkfifo, "is not a regular file"),
     ],
 )
 def test_a_file_that_is_something_else_is_an_error(
@@ -98,7 +98,7 @@ def test_a_file_that_is_something_else_is_an_error(
 def test_a_folder_that_is_none_is_an_error(folder: Path) -> None:
     assert "is missing" in _error(folder / "nowhere")
     assert "cannot be read" in _error(folder / "config.json")
-    assert "is no path" in _error(Path("a\0b"))
+    assert "is not a path" in _error(Path("a\0b"))
 
 
 def test_code_that_a_model_brings_must_be_trusted(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_code_that_a_model_brings_must_be_trusted(tmp_path: Path) -> None:
     assert "'modeling.py'" in error and "set trust_remote_code: true" in error
     inspect(folder, trust_remote_code=True)
     (folder / "config.json").write_text(json.dumps({"model_file": 5}))
-    assert "is no file name" in _error(folder, trust_remote_code=True)
+    assert "is not a file name" in _error(folder, trust_remote_code=True)
 
 
 def test_code_that_only_transformers_would_run_is_nothing_to_refuse(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_code_that_only_transformers_would_run_is_nothing_to_refuse(tmp_path: Pa
     ("names", "said"),
     [
         ([], "so it has no weights"),
-        (["pytorch_model.bin"], "pytorch_model.bin is a pickle, which can run code"),
-        (["a.gguf", "training_args.bin"], "a.gguf is a format that is not loaded"),
-        (["weights.npz"], "weights.npz is a format that is not loaded"),
-        (["weights.safetensors"], "weights.safetensors is a format that is not loaded"),
+        (["pytorch_model.bin"], "pytorch_model.bin is a pickle, which is not loaded"),
+        (["a.gguf", "training_args.bin"], "the format of a.gguf is not supported"),
+        (["weights.npz"], "the format of weights.npz is not supported"),
+        (["weights.safetensors"], "the format of weights.safetensors is not supported"),
     ],
 )
 def test_weights_that_are_not_loaded_are_named(tmp_path: Path, names: list[str], said: str) -> None:
@@ -221,10 +221,10 @@ def test_a_broken_header_names_the_tensor(folder: Path, tensor: Any) -> None:
 @pytest.mark.parametrize(
     ("header_bytes", "said"),
     [
-        (2**64 - 1, "is no safetensors file"),
-        (100_000_001, "is no safetensors file"),
+        (2**64 - 1, "is not a safetensors file"),
+        (100_000_001, "is not a safetensors file"),
         (100_000_000, "is cut short"),
-        (0, "is no valid JSON"),
+        (0, "is not valid JSON"),
     ],
 )
 def test_an_absurd_header_length_is_an_error(folder: Path, header_bytes: int, said: str) -> None:

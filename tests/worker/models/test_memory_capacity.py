@@ -46,12 +46,12 @@ class Memory:
 
 
 def room(
-    memory: Memory, *models: Model, engines: int = 4, may_be_fewer: bool = True
+    memory: Memory, *models: Model, engines: int = 4, allow_fewer_copies: bool = True
 ) -> ModelMemory:
     return ModelMemory(
         cast(MemoryGuard, memory),
         engines=range(engines),
-        may_be_fewer=may_be_fewer,
+        allow_fewer_copies=allow_fewer_copies,
         eviction=True,
         idle=lambda: idle_models(models, []),
         unload=memory.unload,
@@ -68,28 +68,28 @@ def of(size_bytes: int, name: str = "m") -> Model:
 async def test_a_model_has_as_many_copies_as_leave_half_of_the_rest(
     size_gb: float, copies: int
 ) -> None:
-    assert await room(Memory(10 * GB)).make_for(of(int(size_gb * GB))) == copies
+    assert await room(Memory(10 * GB)).reserve(of(int(size_gb * GB))) == copies
 
 
 async def test_where_the_number_is_set_all_engines_hold_it_or_none() -> None:
-    fixed = room(Memory(10 * GB), may_be_fewer=False)
-    assert await fixed.make_for(of(2 * GB)) == 4
+    fixed = room(Memory(10 * GB), allow_fewer_copies=False)
+    assert await fixed.reserve(of(2 * GB)) == 4
     with pytest.raises(Unavailable, match="in 4 engines"):
         fixed.check(of(3 * GB))
     with pytest.raises(ModelError, match="in 4 engines"):
-        fixed.check_ever(of(3 * GB), 3 * GB)
-    room(Memory(10 * GB)).check_ever(of(3 * GB), 3 * GB)
+        fixed.check_maximum(of(3 * GB), 3 * GB)
+    room(Memory(10 * GB)).check_maximum(of(3 * GB), 3 * GB)
 
 
 async def test_idle_models_go_for_the_first_copy_alone_and_with_all_of_theirs() -> None:
     memory = Memory(10 * GB)
     idle = of(2 * GB, "idle")
     memory.load(idle, copies=3)
-    assert await room(memory, idle).make_for(of(3 * GB)) == 1, "there is room for one"
+    assert await room(memory, idle).reserve(of(3 * GB)) == 1, "there is room for one"
     assert memory.went == []
     memory = Memory(10 * GB)
     memory.load(idle, copies=3)
-    assert await room(memory, idle).make_for(of(8 * GB)) == 1
+    assert await room(memory, idle).reserve(of(8 * GB)) == 1
     assert memory.went == [idle]
 
 

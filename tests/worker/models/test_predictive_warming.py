@@ -64,8 +64,8 @@ class Predicted:
             for _ in range(count):
                 self.warming.used(ModelId(name))
 
-    def look_ahead(self) -> list[ModelId]:
-        self.warming.look_ahead()
+    def propose_and_load(self) -> list[ModelId]:
+        self.warming.propose_and_load()
         return self.warming.proposed
 
     @property
@@ -102,12 +102,12 @@ def kept(tmp_path: Path) -> Path:
 def test_the_most_used_is_loaded_and_the_others_one_after_another(kept: Path) -> None:
     predicted = Predicted(kept, "tiny", "demo", "coder", "never")
     predicted.use(tiny=2, demo=5, coder=3)
-    assert predicted.look_ahead() == ["demo", "coder", "tiny"]
+    assert predicted.propose_and_load() == ["demo", "coder", "tiny"]
     assert predicted.loading == ["demo"]
-    assert predicted.look_ahead() == ["coder", "tiny"]
+    assert predicted.propose_and_load() == ["coder", "tiny"]
     assert predicted.loading == ["demo"], "the room it will leave is not known yet"
     predicted.models.warm("demo")
-    predicted.look_ahead()
+    predicted.propose_and_load()
     assert predicted.loading == ["coder"]
 
 
@@ -117,7 +117,7 @@ def test_one_that_has_no_room_is_passed_and_nobody_goes_for_it(kept: Path) -> No
     predicted.models["idle"].size_bytes = TOO_LARGE_BYTES
     predicted.models.warm("idle")
     predicted.use(large=5, tiny=2)
-    assert predicted.look_ahead() == ["large", "tiny"]
+    assert predicted.propose_and_load() == ["large", "tiny"]
     assert predicted.loading == ["tiny"]
     assert predicted.models.of_state("warm") == ["idle"]
 
@@ -128,19 +128,19 @@ def test_what_is_warm_on_its_way_or_broken_is_not_proposed(kept: Path) -> None:
     predicted.models.warm("warm")
     predicted.models["loading"].state = "loading"
     predicted.models.fail("broken")
-    assert predicted.look_ahead() == []
+    assert predicted.propose_and_load() == []
     assert predicted.models.of_state("failed") == ["broken"]
 
 
 def test_what_is_hardly_used_is_not_loaded_and_later_neither_what_was(kept: Path) -> None:
     predicted = Predicted(kept, "tiny", min_requests_per_h=2)
     predicted.use(tiny=2)
-    assert predicted.look_ahead() == []
+    assert predicted.propose_and_load() == []
     predicted.use(tiny=1)
     predicted.clock.now += timedelta(hours=1)
-    assert predicted.look_ahead() == []
+    assert predicted.propose_and_load() == []
     predicted.clock.now -= timedelta(hours=1)
-    assert predicted.look_ahead() == ["tiny"]
+    assert predicted.propose_and_load() == ["tiny"]
 
 
 def test_switched_off_it_counts_loads_and_keeps_nothing(
@@ -150,7 +150,7 @@ def test_switched_off_it_counts_loads_and_keeps_nothing(
     kept.write_text("broken")
     predicted = Predicted(kept, "tiny", enabled=False)
     predicted.use(tiny=9)
-    assert predicted.look_ahead() == []
+    assert predicted.propose_and_load() == []
     asyncio.run(predicted.warming.run())  # returns at once
     assert kept.read_text() == "broken"
     assert caplog.records == []
@@ -173,7 +173,7 @@ def test_what_was_learnt_survives_a_restart(kept: Path) -> None:
     before.run_shortly()
     after = Predicted(kept, "tiny", "demo")
     after.clock.now += timedelta(minutes=10)
-    assert after.look_ahead() == ["demo", "tiny"]
+    assert after.propose_and_load() == ["demo", "tiny"]
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
 
 
@@ -194,7 +194,7 @@ def test_a_broken_file_is_not_used_which_is_said_and_is_replaced(
     assert warning.levelno == logging.WARNING and str(kept) in warning.getMessage()
     predicted.use(tiny=2)
     predicted.run_shortly()
-    assert Predicted(kept, "tiny").look_ahead() == ["tiny"]
+    assert Predicted(kept, "tiny").propose_and_load() == ["tiny"]
     assert caplog.records == [warning]
 
 
@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_stops_nothing(
     predicted = Predicted(in_the_way / "mac.json", "tiny")
     predicted.use(tiny=2)
     predicted.run_shortly()
-    assert predicted.look_ahead() == ["tiny"]
+    assert predicted.propose_and_load() == ["tiny"]
     assert {record.levelname for record in caplog.records} == {"WARNING"}
     assert "cannot be written" in caplog.records[-1].getMessage()
 

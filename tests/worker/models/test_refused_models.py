@@ -27,7 +27,7 @@ async def test_an_unknown_revision_is_named(hub: HubStandIn, model: Path, revisi
 
 
 async def test_a_revision_that_would_be_a_path_is_refused(hub: HubStandIn) -> None:
-    assert "no name of a revision" in await Fetching(revision="../../x").error()
+    assert "is not a name of a revision" in await Fetching(revision="../../x").error()
     assert hub.requests == []
 
 
@@ -68,7 +68,7 @@ async def test_code_is_refused_before_weights_are_sent_and_fetched_when_trusted(
     model = write_model(tmp_path / "model", model_file="modeling.py")
     hub.add(REPO, model)
     error = await Fetching().error()
-    assert f"{REPO} brings Python code of its own" in error and "trust_remote_code" in error
+    assert f"{REPO} contains Python code" in error and "trust_remote_code" in error
     assert {sent.name for sent in hub.sent} == NEEDED - {WEIGHTS}
     folder = await Fetching(trust_remote_code=True).folder()
     assert {path.name for path in folder.iterdir()} == NEEDED | {"modeling.py"}
@@ -88,4 +88,4 @@ async def test_a_hub_that_fails_or_is_none_is_told(hub: HubStandIn, model: Path)
     hub.faults.status = 500
     assert f"the hub at {hub.url} answers with status 500; try again" in await Fetching().error()
     hub.faults.status, hub.faults.page = None, "<html>Please log in to this Wi-Fi</html>"
-    assert f"{hub.url} answers, but not as a Hugging Face hub does" in await Fetching().error()
+    assert f"{hub.url} does not answer like a Hugging Face hub" in await Fetching().error()

@@ -49,7 +49,7 @@ def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
 
 def test_a_file_is_no_model(model: Path) -> None:
     path = str(model / "config.json")
-    assert f"{path} is no folder" in _refusal(path)
+    assert f"{path} is not a folder" in _refusal(path)
 
 
 # The hub.
@@ -78,7 +78,7 @@ def test_a_file_that_is_called_like_a_hub_id_is_not_fetched_either(
     (tmp_path / "owner").mkdir()
     (tmp_path / "owner" / "name").write_text("weights")
     monkeypatch.chdir(tmp_path)
-    assert "owner/name is no folder" in _refusal("owner/name")
+    assert "owner/name is not a folder" in _refusal("owner/name")
 
 
 # Neither.
@@ -204,7 +204,7 @@ async def test_an_adapter_without_its_base_or_beside_another_says_what_to_set(
     assert "its base model /no/such/model is not on this machine" in message
     assert "set `path` to the base model and `adapter` to this folder" in message
     two = write_adapter(tmp_path / "two", model=str(model))
-    assert "one model has one adapter" in await _adapter_refusal(two, adapter=str(nowhere))
+    assert "a model has one adapter at most" in await _adapter_refusal(two, adapter=str(nowhere))
     missing = await _adapter_refusal(model, adapter="/no/such/adapter")
-    assert "adapter: /no/such/adapter is no folder and no Hugging Face id" in missing
+    assert "adapter: /no/such/adapter is neither a folder nor a Hugging Face id" in missing
     assert "adapter_config.json is missing" in await _adapter_refusal(model, adapter=str(model))

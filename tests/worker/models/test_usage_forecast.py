@@ -28,7 +28,7 @@ _RATE = math.log(2)
 
 def _used(forecast: UsageForecast, at: datetime, count: int = 1, model: ModelId = _TINY) -> None:
     for _ in range(count):
-        forecast.used(model, at)
+        forecast.record(model, at)
 
 
 def _expected(forecast: UsageForecast, now: datetime, model: ModelId = _TINY) -> float:
@@ -149,7 +149,7 @@ def test_whatever_the_clock_does_no_more_is_expected_than_there_ever_was(
 ) -> None:
     forecast = UsageForecast()
     for number, (model, at) in enumerate(uses, start=1):
-        forecast.used(model, at)
+        forecast.record(model, at)
         assert 0 <= _expected(forecast, at, model) <= number
     for model in (_TINY, _DEMO, _CODER):
         assert 0 <= _expected(forecast, now, model) <= sum(used == model for used, _ in uses)
@@ -188,14 +188,14 @@ def test_after_a_restart_the_same_is_expected(
 ) -> None:
     forecast = UsageForecast()
     for model, at in before:
-        forecast.used(model, at)
+        forecast.record(model, at)
     again = UsageForecast.from_json(forecast.to_json())
     from_file = UsageForecast.from_json(orjson.dumps(_kept(forecast)))
     for one in (again, from_file):
         assert one.to_json() == forecast.to_json()
     for model, at in after:
-        forecast.used(model, at)
-        from_file.used(model, at)
+        forecast.record(model, at)
+        from_file.record(model, at)
         assert _expected(from_file, at, model) == _expected(forecast, at, model)
 
 
@@ -220,7 +220,7 @@ def _check_usable(forecast: UsageForecast) -> None:
     for now in (_NOON, _NOON + _DAY):
         for model in (_TINY, _DEMO):
             assert math.isfinite(_expected(forecast, now, model))
-            forecast.used(model, now)
+            forecast.record(model, now)
         assert UsageForecast.from_json(forecast.to_json())
 
 

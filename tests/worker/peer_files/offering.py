@@ -4,7 +4,7 @@ from pathlib import Path
 
 from shared.ids import WorkerId
 from shared.messages.files import FilesOffer
-from worker.peer_files.kept_files import kept_files
+from worker.peer_files.cached_files import find_cached_files
 from worker.peer_files.server import FileServer
 
 
@@ -31,15 +31,15 @@ class Offering:
         self.server.close()
 
     def offer(self, repo: str, revision: str | None) -> FilesOffer:
-        kept = kept_files(self._cache, repo, revision)
+        cached = find_cached_files(self._cache, repo, revision)
         return FilesOffer(
             worker=self.name,
             urls=[f"https://127.0.0.1:{self.server.port}"],
             authority=self.server.authority,
-            ticket=self.server.new_ticket(kept.contents),
-            contents=dict(kept.sizes_bytes),
-            commit=kept.commit,
-            files=dict(kept.files),
+            ticket=self.server.new_ticket(cached.contents),
+            contents=dict(cached.sizes_bytes),
+            commit=cached.commit,
+            files=dict(cached.files),
         )
 
     async def ask(self, repo: str, revision: str | None) -> list[FilesOffer]:

@@ -1,4 +1,4 @@
-"""What a family of models writes for tool calls."""
+"""Tools, and the interface of tool call formats."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from worker.grammar.lark import Rules
 class Tool:
     """One function that the model may call; `parameters` is the JSON schema of its arguments.
 
-    Of a `strict` one every keyword of the schema must be enforced.
+    If `strict`, every keyword of the schema must be enforced.
     """
 
     name: str
@@ -24,12 +24,12 @@ class Tool:
 
 
 class ToolFormat(Protocol):
-    """How calls are written. A *section* is what a trigger begins: one or more calls.
+    """How a model family writes tool calls. A *section* is one call or more behind one opening.
 
     Attributes:
-        name: as in `models.<name>.tool_format`.
+        name: the value of `models.<name>.tool_format`.
         markers: strings that may be added tokens of the vocabulary.
-        openings: what a section begins with; an empty one begins with its first call at once.
+        openings: strings that begin a section; an empty one if a call may begin without marker.
     """
 
     name: ClassVar[str]
@@ -37,18 +37,18 @@ class ToolFormat(Protocol):
     openings: ClassVar[tuple[str, ...]]
 
     def read_head(self, reader: TextReader, names: Collection[str]) -> Reading[None]:
-        """Read what follows an opening of ordinary text, up to one of the names, complete.
+        """Read what follows an opening of ordinary text, including one of the names.
 
         Raises:
-            BrokenCall: it is not there.
+            BrokenCall: the text is something else.
         """
         ...
 
     def add_section(
         self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
-        """Add the grammar of a section; returns the rule. `parallel`: it may have several calls.
-        The tools' `parameters` are enforced as they are."""
+        """Add the grammar of a section and return the name of its rule. With `parallel` a section
+        may have several calls. The tools' `parameters` are enforced unchanged."""
         ...
 
     def read_section(
@@ -57,7 +57,7 @@ class ToolFormat(Protocol):
         """Read a section, its opening included.
 
         Raises:
-            BrokenCall: it is none.
+            BrokenCall: the text is not a section.
         """
         ...
 
@@ -65,17 +65,17 @@ class ToolFormat(Protocol):
 Trigger = Callable[[TextReader], Reading[None]]
 
 
-def token_trigger(by_token: str) -> Trigger:
-    """A section that begins with an added token, which is enough."""
+def token_trigger(encoded: str) -> Trigger:
+    """Return a trigger for an added token, which alone begins a section."""
 
     def read(reader: TextReader) -> Reading[None]:
-        yield from reader.expect(by_token)
+        yield from reader.expect(encoded)
 
     return read
 
 
 def text_trigger(tool_format: ToolFormat, opening: str, names: Collection[str]) -> Trigger:
-    """A section that begins with ordinary text: it must name a tool."""
+    """Return a trigger for ordinary text, which begins a section only if a tool's name follows."""
 
     def read(reader: TextReader) -> Reading[None]:
         yield from reader.expect(opening)

@@ -10,7 +10,7 @@ _OPEN, _CLOSE = "<|START_ACTION|>", "<|END_ACTION|>"
 
 
 class CohereFormat(JsonListFormat):
-    """The ids count the calls of the conversation."""
+    """A section is a list of JSON objects; the ids count the calls of the conversation."""
 
     name: ClassVar[str] = "cohere"
     markers: ClassVar[tuple[str, ...]] = (_OPEN, _CLOSE)

@@ -1,5 +1,5 @@
-"""DeepSeek: JSON between tokens, in a block of code (V3, R1) or alone (V3.1); since V3.2 "DSML",
-tags with values, of which it says whether they are strings."""
+"""DeepSeek: JSON between tokens, in a code block (V3, R1) or alone (V3.1); since V3.2 "DSML": tags
+with values, each marked as a string or not."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ _DSML = "｜DSML｜"
 
 
 class DeepSeekV3Format(NamedJsonFormat):
-    """Each call is of the type `function`, and its arguments are a block of code."""
+    """Each call has the type `function`, and its arguments are a code block."""
 
     name: ClassVar[str] = "deepseek_v3"
     open: ClassVar[str] = "<｜tool▁calls▁begin｜>"
@@ -25,7 +25,7 @@ class DeepSeekV3Format(NamedJsonFormat):
 
 
 class DeepSeekV31Format(NamedJsonFormat):
-    """A name and JSON."""
+    """A call is a name and JSON."""
 
     name: ClassVar[str] = "deepseek_v31"
     open: ClassVar[str] = "<｜tool▁calls▁begin｜>"
@@ -53,7 +53,7 @@ class DeepSeekDsmlFormat(TaggedFormat):
         typed='" string="',
         keyed='">',
         value_end=f"</{_DSML}parameter>",
-        several=True,
+        multiple=True,
         types={
             "string": "true",
             **dict.fromkeys(("null", "boolean", "integer", "number", "array", "object"), "false"),

@@ -1,5 +1,5 @@
-"""Gemma: `call:name{key:value}` with strings between `<escape>` marks (FunctionGemma) or `<|"|>`
-(Gemma 4), and keys without quotes."""
+"""Gemma: `call:name{key:value}` with unquoted keys, and strings between `<escape>` marks
+(FunctionGemma) or `<|"|>` marks (Gemma 4)."""
 
 import json
 import re
@@ -22,11 +22,11 @@ _MAX_DEPTH = 64
 
 
 class _GemmaRules(ValueRules):
-    """Keys without quotes, strings between marks.
+    """Unquoted keys, strings between marks.
 
     Args:
-        quote: the mark around strings, as a grammar has it.
-        text: a rule body for what stands between the marks.
+        quote: rule body for the mark around strings.
+        text: rule body for the text between the marks.
     """
 
     any_key: ClassVar[str] = '/[A-Za-z_][A-Za-z0-9_]{0,63}/ ":"'
@@ -56,7 +56,7 @@ class _GemmaRules(ValueRules):
 
 
 class GemmaFormat:
-    """One call a section, as Gemma 4 writes it."""
+    """A section is one call, in Gemma 4's notation."""
 
     name: ClassVar[str] = "gemma4"
     quote: ClassVar[str] = '<|"|>'
@@ -74,7 +74,7 @@ class GemmaFormat:
         self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
         quote = marker(control, self.quote)
-        is_token = control.by_token(self.quote) != self.quote
+        is_token = control.encode(self.quote) != self.quote
         text = "/(?s:.*)/" if is_token else "/[^<]*/"
         calls = []
         for number, tool in enumerate(tools):
@@ -92,7 +92,7 @@ class GemmaFormat:
         yield from reader.expect(*control.forms(self.open))
         yield from reader.skip_space()
         yield from reader.expect("call:")
-        calls.begin((yield from reader.take(_NAME, "a name")))
+        calls.begin((yield from reader.match(_NAME, "a name")))
         yield from reader.skip_space()
         yield from _read_object(reader, calls, control.forms(self.quote), _MAX_DEPTH)
         calls.end()
@@ -102,7 +102,7 @@ class GemmaFormat:
 
 
 class FunctionGemmaFormat(GemmaFormat):
-    """One call a section, as FunctionGemma writes it."""
+    """A section is one call, in FunctionGemma's notation."""
 
     name: ClassVar[str] = "function_gemma"
     quote: ClassVar[str] = "<escape>"
@@ -120,10 +120,10 @@ def _read_object(
     keys: set[str] = set()
     yield from reader.skip_space()
     while (yield from reader.peek()) != "}":
-        key = (yield from reader.take(_KEY, "a key")).strip().strip('"')
+        key = (yield from reader.match(_KEY, "a key")).strip().strip('"')
         yield from reader.expect(":")
         if key in keys:
-            raise BrokenCall(f"the key {key[:64]!r} stands there twice")
+            raise BrokenCall(f"the key {key[:64]!r} occurs twice")
         calls.write(f'{", " if keys else ""}"{escaped(key)}": ')
         keys.add(key)
         yield from _read_value(reader, calls, quote, depth - 1)
@@ -169,7 +169,7 @@ def _read_value(
         case '"':
             yield from reader.json_value(calls.write)
         case character if character and (character.isalnum() or character in "-+."):
-            calls.write((yield from reader.take(_SCALAR, "a value")))
+            calls.write((yield from reader.match(_SCALAR, "a value")))
         case _:
             yield from reader.expect(*quote)
             calls.write('"')

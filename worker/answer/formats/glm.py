@@ -1,4 +1,4 @@
-"""GLM since 4.5, and Laguna, which writes as it does:
+"""GLM since 4.5, and Laguna:
 `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`."""
 
 from typing import ClassVar
@@ -8,7 +8,7 @@ from worker.answer.formats.tags import Tags
 
 
 class GlmFormat(TaggedFormat):
-    """One call a section. GLM 4.5 and 4.6 write each part on a line of its own, 4.7 does not."""
+    """A section is one call. GLM 4.5 and 4.6 write each part on its own line, 4.7 does not."""
 
     name: ClassVar[str] = "glm"
     tags: ClassVar[Tags] = Tags(

@@ -1,5 +1,5 @@
-"""Granite 3 and Phi-4-mini: `<|tool_call|>` and a JSON list, which Phi closes. Granite 3.1 spells
-its opening `<tool_call>`."""
+"""Granite 3 and Phi-4-mini: `<|tool_call|>` and a JSON list; Phi-4-mini adds a closing marker. The
+opening of Granite 3.1 is `<tool_call>`."""
 
 from typing import ClassVar
 
@@ -18,4 +18,4 @@ class GraniteFormat(JsonListFormat):
     closing: ClassVar[str] = _CLOSE
 
     def closes(self, control: ControlTokens) -> bool:
-        return control.by_token(_CLOSE) != _CLOSE  # Granite has no such token
+        return control.encode(_CLOSE) != _CLOSE  # only Phi-4-mini has this token

@@ -12,7 +12,7 @@ from worker.grammar.lark import Rules
 
 
 class HermesFormat:
-    """One call a section: its opening, a JSON object, its end."""
+    """A section is one call: an opening, a JSON object, a closing marker."""
 
     name: ClassVar[str] = "hermes"
     open: ClassVar[str] = "<tool_call>"
@@ -36,5 +36,5 @@ class HermesFormat:
         yield from reader.expect(*control.forms(self.open))
         yield from read_json_call(reader, calls, arguments_key="arguments")
         yield from reader.skip_space()
-        if (yield from reader.peek()):  # some models end their answer without it
+        if (yield from reader.peek()):  # some models end an answer without the closing marker
             yield from reader.expect(*control.forms(self.close))

@@ -1,4 +1,4 @@
-"""Families whose calls are a list of JSON objects behind a marker."""
+"""Formats whose calls are a list of JSON objects after a marker."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
@@ -18,12 +18,12 @@ from worker.grammar.lark import Rules, one_of
 
 
 class JsonListFormat:
-    """A section is an opening, the list, and what closes it.
+    """A section is an opening, the list, and an optional closing marker.
 
     Attributes:
-        closing: what ends a section, if anything does.
+        closing: the marker that ends a section; empty if there is none.
         name_key, arguments_key: the keys of each object.
-        before: properties that may stand before them.
+        before: properties that may precede these keys.
     """
 
     name: ClassVar[str]
@@ -60,10 +60,10 @@ class JsonListFormat:
         if not self.closes(control):
             return
         yield from reader.skip_space()
-        is_token = control.by_token(self.closing) != self.closing
-        if not is_token or (yield from reader.peek()):  # a token may be what ends the answer
+        is_token = control.encode(self.closing) != self.closing
+        if not is_token or (yield from reader.peek()):  # the token itself may end the answer
             yield from reader.expect(*control.forms(self.closing))
 
     def closes(self, control: ControlTokens) -> bool:
-        """Whether a model with these tokens closes a section."""
+        """Whether a model with these control tokens writes the closing marker."""
         return bool(self.closing)

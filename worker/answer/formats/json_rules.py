@@ -1,4 +1,4 @@
-"""Grammars of calls that are JSON objects."""
+"""Grammars of tool calls that are JSON objects."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from worker.grammar.lark import Rules, literal, token
 from worker.grammar.schemas import moved, with_options
 
 SPACE = r"/[ \n]{1,8}/?"
-_NOTHING: Mapping[str, Any] = {}
+_NO_PROPERTIES: Mapping[str, Any] = {}
 
 
 def marker(control: ControlTokens, text: str) -> str:
-    """A marker as a grammar has it: by id where it is a token."""
+    """Return a rule body for a marker, in which control tokens are token ids."""
     return " ".join(
         token(part) if isinstance(part, int) else literal(part) for part in control.token_ids(text)
     )
@@ -24,29 +24,30 @@ def call_schema(
     arguments_key: str,
     *,
     name_key: str = "name",
-    before: Mapping[str, Any] = _NOTHING,
+    before: Mapping[str, Any] = _NO_PROPERTIES,
 ) -> dict[str, Any]:
-    """Of an object with a tool's name and its arguments; properties `before` them may be there."""
-    places = {f"tool_{number}": tool for number, tool in enumerate(tools)}
+    """Return the schema of an object with a tool's name and arguments; the properties `before`
+    them are optional."""
+    tools_by_key = {f"tool_{number}": tool for number, tool in enumerate(tools)}
     calls = [
         {
             "type": "object",
             "properties": {
                 **before,
                 name_key: {"const": tool.name},
-                arguments_key: {"$ref": f"#/$defs/{place}"},
+                arguments_key: {"$ref": f"#/$defs/{key}"},
             },
             "required": [name_key, arguments_key],
             "additionalProperties": False,
         }
-        for place, tool in places.items()
+        for key, tool in tools_by_key.items()
     ]
-    schemas = {place: moved(tool.parameters, f"#/$defs/{place}") for place, tool in places.items()}
+    schemas = {key: moved(tool.parameters, f"#/$defs/{key}") for key, tool in tools_by_key.items()}
     return {"anyOf": calls, "$defs": schemas}
 
 
 def call_list_schema(call: Mapping[str, Any], *, parallel: bool) -> dict[str, Any]:
-    """Of a list of such calls: of one alone, unless `parallel`."""
+    """Return the schema of a list of such calls: of exactly one call, unless `parallel`."""
     schema = {
         "type": "array",
         "items": {"anyOf": call["anyOf"]},
@@ -59,5 +60,6 @@ def call_list_schema(call: Mapping[str, Any], *, parallel: bool) -> dict[str, An
 
 
 def add_json(rules: Rules, name: str, schema: dict[str, Any]) -> str:
-    """A grammar for JSON; what of its schema cannot be enforced is known to be so."""
-    return rules.refer(name, {"json_schema": with_options(schema, lenient=True)})
+    """Add a grammar for JSON of a schema, and return its reference. Keywords that cannot be
+    enforced are ignored: the caller has checked the schema."""
+    return rules.add_grammar(name, {"json_schema": with_options(schema, lenient=True)})

@@ -1,4 +1,4 @@
-"""Kimi K2: a section of calls between tokens, each `functions.<name>:<number>` and JSON."""
+"""Kimi K2: a section of calls between tokens; each call is `functions.<name>:<number>` and JSON."""
 
 from typing import ClassVar
 
@@ -20,11 +20,11 @@ class KimiFormat(NamedJsonFormat):
     markers: ClassVar[tuple[str, ...]] = (open, close, call, arguments, call_end)
     openings: ClassVar[tuple[str, ...]] = (open,)
 
-    def head(self, name: str) -> str:
+    def call_head(self, name: str) -> str:
         return f"{_PREFIX}{name}:"
 
     def name_rule(self, name: str) -> str:
         return f"{literal(f'{_PREFIX}{name}:')} /[0-9]{{1,4}}/"
 
-    def meant(self, written: str) -> str:
-        return written.removeprefix(_PREFIX).rpartition(":")[0] or written
+    def decode_name(self, encoded: str) -> str:
+        return encoded.removeprefix(_PREFIX).rpartition(":")[0] or encoded

@@ -1,4 +1,4 @@
-"""Kimi K3 ("XTML"): `<|open|>call tool="name" index="1"<|sep|>`, and arguments with their types, in
+"""Kimi K3 ("XTML"): `<|open|>call tool="name" index="1"<|sep|>` and typed arguments, within
 `<|open|>tools<|sep|>`."""
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _JSON, _JSON_END = '<|open|>json type="object"<|sep|>', "<|close|>json<|sep|>"
 
 
 class KimiK3Format(TaggedFormat):
-    """A section of one call or more, which are counted in it."""
+    """A section is one call or more, numbered within the section."""
 
     name: ClassVar[str] = "kimi_k3"
     tags: ClassVar[Tags] = Tags(
@@ -30,7 +30,7 @@ class KimiK3Format(TaggedFormat):
         typed='" type="',
         keyed='"<|sep|>',
         value_end="<|close|>argument<|sep|>",
-        several=True,
+        multiple=True,
         types={
             "string": "string",
             "number": "number",
@@ -44,16 +44,16 @@ class KimiK3Format(TaggedFormat):
     markers: ClassVar[tuple[str, ...]] = (*tags.markers, _JSON, _JSON_END)
     openings: ClassVar[tuple[str, ...]] = tags.openings
 
-    def written(self, name: str) -> str:
+    def encode_name(self, name: str) -> str:
         return name.replace("&", "&amp;").replace('"', "&quot;")
 
-    def meant(self, written: str) -> str:
-        return written.replace("&quot;", '"').replace("&amp;", "&")
+    def decode_name(self, encoded: str) -> str:
+        return encoded.replace("&quot;", '"').replace("&amp;", "&")
 
     def read_arguments(
         self, reader: TextReader, calls: CallWriter, control: ControlTokens, end: Sequence[str]
     ) -> Reading[bool]:
-        """A block of JSON."""
+        """Read a block of JSON."""
         yield from reader.skip_space()
         if not (yield from reader.is_next(*control.forms(_JSON))):
             return False

@@ -1,4 +1,4 @@
-"""Which format a model writes, found from its chat template and its vocabulary."""
+"""All tool formats, and detection of a model's format from its chat template and vocabulary."""
 
 from collections.abc import Container
 
@@ -57,7 +57,7 @@ TOOL_FORMATS: dict[str, ToolFormat] = {
 
 TOOL_FORMAT_NAMES = (*TOOL_FORMATS, HARMONY, MUSE)
 
-_SIGNS: dict[str, str] = {
+_TEMPLATE_MARKERS: dict[str, str] = {
     "<minimax:tool_call>": MiniMaxFormat.name,
     "<longcat_arg_key>": LongcatFormat.name,
     "<longcat_tool_call>": LongcatJsonFormat.name,
@@ -71,9 +71,9 @@ _SIGNS: dict[str, str] = {
     "<|START_ACTION|>": CohereFormat.name,
     "<|tool_call|>": GraniteFormat.name,
 }
-"""What only one format has: the first that stands in a template."""
+"""Strings of templates that only one format has; the first string that is found decides."""
 
-_TOKENS: dict[str, tuple[str, ...]] = {
+_UNIQUE_TOKENS: dict[str, tuple[str, ...]] = {
     KimiK3Format.name: TOKENS,
     KimiFormat.name: KimiFormat.openings,
     DeepSeekDsmlFormat.name: ("｜DSML｜",),
@@ -82,18 +82,18 @@ _TOKENS: dict[str, tuple[str, ...]] = {
     CohereFormat.name: CohereFormat.markers,
     GraniteFormat.name: ("<|tool_call|>",),
 }
-"""The added tokens that only one format has."""
+"""Added tokens that only one format has."""
 
 
 def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
-    """The name of the format that a chat template shows; None where it shows none that is known.
+    """Return the name of the tool format of a chat template; None if no known format is found.
 
-    The signs are those of mlx-lm (`tokenizer_utils._infer_tool_parser`), and of formats that it
-    does not know. A template may write its calls with macros, or be a program: then the vocabulary
-    shows the format.
+    The markers are those of mlx-lm (`tokenizer_utils._infer_tool_parser`), and of formats that
+    mlx-lm does not support. A template may write calls with macros, or be a program: then the
+    vocabulary identifies the format.
     """
-    for sign, name in _SIGNS.items():
-        if sign in template:
+    for marker, name in _TEMPLATE_MARKERS.items():
+        if marker in template:
             return name
     if "<|channel|>" in template and "<|message|>" in template:
         return HARMONY
@@ -115,7 +115,7 @@ def find_tool_format(template: str, added_tokens: Container[str]) -> str | None:
         return HermesFormat.name
     if "<|python_tag|>" in added_tokens and '"parameters"' in template:
         return LlamaFormat.name
-    for name, tokens in _TOKENS.items():
+    for name, tokens in _UNIQUE_TOKENS.items():
         if all(token in added_tokens for token in tokens):
             return name
     return None

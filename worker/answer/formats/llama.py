@@ -14,7 +14,7 @@ _OPEN = "<|python_tag|>"
 
 
 class LlamaFormat:
-    """A section is JSON objects with `;` between them."""
+    """A section is JSON objects, separated by `;`."""
 
     name: ClassVar[str] = "llama3"
     markers: ClassVar[tuple[str, ...]] = (_OPEN,)

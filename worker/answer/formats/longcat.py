@@ -1,5 +1,5 @@
-"""LongCat: `<longcat_tool_call>` with tags as GLM's (LongCat-Flash-Lite, LongCat-Flash-Thinking of
-2026), or with a JSON object as Hermes' (LongCat-Flash-Chat)."""
+"""LongCat: `<longcat_tool_call>` with tags like GLM's (LongCat-Flash-Lite, LongCat-Flash-Thinking
+of 2026), or with a JSON object like Hermes's (LongCat-Flash-Chat)."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ _OPEN, _CLOSE = "<longcat_tool_call>", "</longcat_tool_call>"
 
 
 class LongcatFormat(TaggedFormat):
-    """One call a section."""
+    """A section is one call."""
 
     name: ClassVar[str] = "longcat"
     tags: ClassVar[Tags] = Tags(
@@ -29,7 +29,7 @@ class LongcatFormat(TaggedFormat):
 
 
 class LongcatJsonFormat(HermesFormat):
-    """One call a section."""
+    """A section is one call."""
 
     name: ClassVar[str] = "longcat_json"
     open: ClassVar[str] = _OPEN

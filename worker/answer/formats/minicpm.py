@@ -1,5 +1,5 @@
-"""MiniCPM5: `<function name="name"><param name="key">value</param></function>`, with a value in
-`<![CDATA[...]]>` where XML would not take it as it is."""
+"""MiniCPM5: `<function name="name"><param name="key">value</param></function>`; a value that needs
+escapes in XML is in `<![CDATA[...]]>`."""
 
 from collections.abc import Collection
 from typing import ClassVar
@@ -10,7 +10,7 @@ from worker.answer.reader import Reading, TextReader
 
 
 class MiniCpm5Format(TaggedFormat):
-    """One call a section."""
+    """A section is one call."""
 
     name: ClassVar[str] = "minicpm5"
     tags: ClassVar[Tags] = Tags(

@@ -7,7 +7,7 @@ from worker.answer.formats.tags import Tags
 
 
 class MiniMaxFormat(TaggedFormat):
-    """A section of one call or more."""
+    """A section is one call or more."""
 
     name: ClassVar[str] = "minimax_m2"
     tags: ClassVar[Tags] = Tags(
@@ -18,7 +18,7 @@ class MiniMaxFormat(TaggedFormat):
         key='<parameter name="',
         keyed='">',
         value_end="</parameter>",
-        several=True,
+        multiple=True,
     )
     markers: ClassVar[tuple[str, ...]] = tags.markers
     openings: ClassVar[tuple[str, ...]] = tags.openings

@@ -35,7 +35,7 @@ class MistralFormat(JsonListFormat):
 
 
 class MistralArgsFormat(MistralFormat):
-    """A section is one call: its name, `[ARGS]`, a JSON object."""
+    """A section is one call: a name, `[ARGS]`, a JSON object."""
 
     name: ClassVar[str] = "mistral_args"
 
@@ -56,7 +56,7 @@ class MistralArgsFormat(MistralFormat):
 
 
 def _read_named(reader: TextReader, calls: CallWriter, control: ControlTokens) -> Reading[None]:
-    calls.begin((yield from reader.take(_NAME, "a name")))
+    calls.begin((yield from reader.match(_NAME, "a name")))
     yield from reader.skip_space()
     call_id, arguments = control.forms(_ID), control.forms(_ARGUMENTS)
     if (yield from reader.expect(*call_id, *arguments)) in call_id:

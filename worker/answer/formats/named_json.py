@@ -1,4 +1,4 @@
-"""Calls of a name and JSON between markers, in a section that has markers of its own."""
+"""Formats whose calls are a name and JSON between markers, in a section with its own markers."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -15,11 +15,12 @@ _NAME = re.compile(r"[^\s<\ufdd0-\ufdef]+")
 
 
 class NamedJsonFormat:
-    """A section of one call or more:
+    """A section is one call or more:
 
         {open} {call}NAME{arguments}JSON{call_end} ... {close}
 
-    White space at the ends of `arguments` and `call_end` is written, but need not be there.
+    White space at the ends of `arguments` and `call_end` is enforced by the grammar, but optional
+    for the parser.
     """
 
     open: ClassVar[str]
@@ -32,7 +33,7 @@ class NamedJsonFormat:
         yield from reader.skip_space()
         yield from reader.expect(self.call)
         yield from reader.skip_space()
-        yield from reader.expect(*map(self.head, names))
+        yield from reader.expect(*map(self.call_head, names))
 
     def add_section(
         self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
@@ -59,7 +60,7 @@ class NamedJsonFormat:
         yield from reader.expect(*call)
         while True:
             yield from reader.skip_space()
-            calls.begin(self.meant((yield from reader.take(_NAME, "a name"))))
+            calls.begin(self.decode_name((yield from reader.match(_NAME, "a name"))))
             yield from reader.skip_space()
             yield from reader.expect(*control.forms(self.arguments.strip()))
             yield from reader.skip_space()
@@ -68,19 +69,19 @@ class NamedJsonFormat:
             yield from reader.skip_space()
             yield from reader.expect(*control.forms(self.call_end.strip()))
             yield from reader.skip_space()
-            if not (yield from reader.peek()):  # some models end their answer without it
+            if not (yield from reader.peek()):  # some models end an answer without the marker
                 return
             if (yield from reader.expect(*call, *close)) in close:
                 return
 
-    def head(self, name: str) -> str:
-        """What a call begins with behind `call`, whatever its arguments."""
+    def call_head(self, name: str) -> str:
+        """Return the text between `call` and the arguments of a call."""
         return f"{name}{self.arguments}"
 
     def name_rule(self, name: str) -> str:
-        """The name of a function as a grammar has it."""
+        """Return a rule body for the name of a function."""
         return literal(name)
 
-    def meant(self, written: str) -> str:
-        """The name of the function."""
-        return written
+    def decode_name(self, encoded: str) -> str:
+        """Return the name of the function from its form in a call."""
+        return encoded

@@ -1,4 +1,4 @@
-"""LFM2: calls as Python writes them, in a list: `<|tool_call_start|>[f(a=1, b="x"), g()]`."""
+"""LFM2: a list of calls in Python's notation: `<|tool_call_start|>[f(a=1, b="x"), g()]`."""
 
 import json
 import re
@@ -60,14 +60,14 @@ class Lfm2Format:
         yield from reader.expect("[")
         while True:
             yield from reader.skip_space()
-            calls.begin((yield from reader.take(_NAME, "a name")))
+            calls.begin((yield from reader.match(_NAME, "a name")))
             yield from read_arguments(reader, calls.write)
             calls.end()
             yield from reader.skip_space()
             if (yield from reader.expect(",", "]")) == "]":
                 break
         yield from reader.skip_space()
-        if (yield from reader.peek()):  # some models end their answer without it
+        if (yield from reader.peek()):  # some models end an answer without the closing marker
             yield from reader.expect(*control.forms(_CLOSE))
 
 
@@ -76,7 +76,7 @@ def _keyword(name: str) -> str:
 
 
 class _PythonRules(ValueRules):
-    """Values as Python writes them, and the words of JSON, which templates write within objects."""
+    """Values in Python's notation; also JSON's words, which templates write within objects."""
 
     comma: ClassVar[str] = "/, ?/"
     any_key: ClassVar[str] = (

@@ -1,4 +1,4 @@
-"""Reading Python's literals as JSON, while they come."""
+"""Incremental conversion of Python literals to JSON."""
 
 import ast
 import json
@@ -23,19 +23,19 @@ _MAX_DEPTH = 64
 
 
 def read_arguments(reader: TextReader, emit: Emit) -> Reading[None]:
-    """Read `(key=value, ...)` as an object.
+    """Read `(key=value, ...)` and emit a JSON object.
 
     Raises:
-        BrokenCall: it is not there.
+        BrokenCall: the text is something else.
     """
     yield from reader.expect("(")
 
     keywords: set[str] = set()
 
     def read_key() -> Reading[None]:
-        keyword = yield from reader.take(_KEYWORD, "a keyword")
+        keyword = yield from reader.match(_KEYWORD, "a keyword")
         if keyword in keywords:
-            raise BrokenCall(f"the argument {keyword[:64]!r} stands there twice")
+            raise BrokenCall(f"the argument {keyword[:64]!r} occurs twice")
         keywords.add(keyword)
         emit(f'"{escaped(keyword)}": ')
         yield from reader.skip_space()
@@ -52,7 +52,7 @@ def _read_members(
     read_key: Callable[[], Reading[None]],
     depth: int,
 ) -> Reading[None]:
-    """Up to what closes them; `brackets` are those of JSON."""
+    """Read members up to `close` and emit them within `brackets`, a pair of JSON's."""
     if depth == 0:
         raise BrokenCall(f"it is nested deeper than {_MAX_DEPTH}")
     emit(brackets[0])
@@ -93,7 +93,7 @@ def _read_value(reader: TextReader, emit: Emit, depth: int) -> Reading[None]:
         case quote if quote in _QUOTES:
             yield from _read_string(reader, emit)
         case _:
-            emit(_as_json((yield from reader.take(_WORD, "a value"))))
+            emit(_as_json((yield from reader.match(_WORD, "a value"))))
 
 
 def _read_string(reader: TextReader, emit: Emit) -> Reading[None]:
@@ -105,7 +105,7 @@ def _read_string(reader: TextReader, emit: Emit) -> Reading[None]:
 
 
 def _read_escape(reader: TextReader, emit: Emit) -> Reading[None]:
-    """What stands behind a backslash; where that is none of Python's escapes, both are text."""
+    """Read what follows a backslash; if it is not one of Python's escapes, both are text."""
     character = yield from _take(reader, 1)
     if (digits := _CODE_DIGITS.get(character)) is None:
         emit(escaped(_ESCAPES.get(character, f"\\{character}")))
@@ -113,25 +113,25 @@ def _read_escape(reader: TextReader, emit: Emit) -> Reading[None]:
     code = yield from _take(reader, digits)
     try:
         number = int(code, 16)
-        # As JSON has it, so that two of them may be one character.
+        # As an escape of JSON, since two of them may be a surrogate pair.
         emit(f"\\u{number:04x}" if number < 0x10000 else escaped(chr(number)))
     except (ValueError, OverflowError):
-        raise BrokenCall(f"\\{character}{code} is no character") from None
+        raise BrokenCall(f"\\{character}{code} is not a character") from None
 
 
 def _take(reader: TextReader, count: int) -> Reading[str]:
-    taken = ""
-    while len(taken) < count:
+    characters = ""
+    while len(characters) < count:
         character = yield from reader.peek()
         if not character:
             raise BrokenCall("the string does not end")
-        taken += character
+        characters += character
         reader.skip(1)
-    return taken
+    return characters
 
 
 def _as_json(word: str) -> str:
-    """A number as it was written where that is JSON."""
+    """Convert a word to JSON; a number that is valid JSON stays as written."""
     word = _WORDS.get(word, word)
     try:
         json.loads(word)
@@ -139,5 +139,5 @@ def _as_json(word: str) -> str:
         try:
             word = json.dumps(ast.literal_eval(word), allow_nan=False)
         except (ValueError, SyntaxError, TypeError, RecursionError):
-            raise BrokenCall(f"{word[:64]!r} is no value") from None
+            raise BrokenCall(f"{word[:64]!r} is not a value") from None
     return word

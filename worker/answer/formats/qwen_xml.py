@@ -1,6 +1,6 @@
-"""Qwen3-Coder and those that write as it does (Qwen3.5, Nemotron 3, Step 3.5):
-`<tool_call><function=name><parameter=key>value</parameter></function>`; Seed-OSS, too, with tags of
-its own around it."""
+"""Qwen3-Coder, Qwen3.5, Nemotron 3 and Step 3.5:
+`<tool_call><function=name><parameter=key>value</parameter></function>`; Seed-OSS has another outer
+tag."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -10,7 +10,7 @@ from worker.answer.formats.tags import Tags
 
 
 class QwenXmlFormat(TaggedFormat):
-    """One call a section; it may stand without the tags of one."""
+    """A section is one call; its outer tags are optional."""
 
     name: ClassVar[str] = "qwen3_coder"
     tags: ClassVar[Tags] = Tags(
@@ -28,7 +28,7 @@ class QwenXmlFormat(TaggedFormat):
 
 
 class SeedFormat(TaggedFormat):
-    """One call a section; values stand right between their tags."""
+    """A section is one call; values have no line breaks around them."""
 
     name: ClassVar[str] = "seed_oss"
     tags: ClassVar[Tags] = replace(

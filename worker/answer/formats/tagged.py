@@ -1,6 +1,6 @@
-"""Calls of tags with values between them, which have no quotes: the schema, or the tag, says what
-they are. A value ends where another parameter or the end of the call follows, so that it may hold
-the tag that ends it."""
+"""Formats whose calls are tags with unquoted values; the schema or the tag gives a value's type. A
+value ends where another parameter or the end of the call follows, so a value may contain its
+closing tag."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ _TYPE = re.compile(r"[a-z]+")
 
 
 class TaggedFormat:
-    """What the formats of this kind have in common; they differ in their `tags`."""
+    """Base class of these formats, which differ in their `tags`."""
 
     tags: ClassVar[Tags]
 
@@ -45,7 +45,7 @@ class TaggedFormat:
     def add_section(
         self, rules: Rules, control: ControlTokens, tools: Sequence[Tool], *, parallel: bool
     ) -> str:
-        return TaggedRules(rules, control, self.tags, self.written).section(
+        return TaggedRules(rules, control, self.tags, self.encode_name).section(
             tools, parallel=parallel
         )
 
@@ -68,24 +68,24 @@ class TaggedFormat:
             if not (opening and tags.end):
                 return
             yield from reader.skip_space()
-            if not (yield from reader.peek()):  # some models end their answer without it
+            if not (yield from reader.peek()):  # some models end an answer without the marker
                 return
             if (yield from reader.expect(*close, *call)) in close:
                 return
 
-    def written(self, name: str) -> str:
-        """The name of a function or parameter as it stands in its tag."""
+    def encode_name(self, name: str) -> str:
+        """Return the name of a function or parameter as written in its tag."""
         return name
 
-    def meant(self, written: str) -> str:
-        """The opposite of `written`."""
-        return written
+    def decode_name(self, encoded: str) -> str:
+        """Return the inverse of `encode_name`."""
+        return encoded
 
     def read_arguments(
         self, reader: TextReader, calls: CallWriter, control: ControlTokens, end: Sequence[str]
     ) -> Reading[bool]:
-        """Read arguments that are written in another way, if they are, with the `end` of the call;
-        whether they were."""
+        """Read arguments in an alternative notation, and the `end` of the call; returns whether the
+        call has this notation."""
         yield from ()
         return False
 
@@ -97,11 +97,11 @@ class TaggedFormat:
         tools: Sequence[Tool],
         end: Sequence[str],
     ) -> Reading[None]:
-        """A call behind `call`, its `end` included."""
+        """Read a call after `tags.call`, its `end` included."""
         tags = self.tags
-        name = self.meant((yield from reader.take(_NAME, "a name")))
+        name = self.decode_name((yield from reader.match(_NAME, "a name")))
         if tags.number and (yield from reader.expect(tags.number, "")):
-            yield from reader.take(_NUMBER, "a number")
+            yield from reader.match(_NUMBER, "a number")
         yield from reader.expect(*control.forms(tags.named))
         calls.begin(name)
         if not (yield from self.read_arguments(reader, calls, control, end)):
@@ -129,9 +129,9 @@ class TaggedFormat:
             yield from reader.skip_space()
             if (yield from reader.expect(*tag, *end)) in end:
                 break
-            key = self.meant((yield from reader.take(characters, "a key")))
+            key = self.decode_name((yield from reader.match(characters, "a key")))
             if key in keys:
-                raise BrokenCall(f"the parameter {key[:64]!r} stands there twice")
+                raise BrokenCall(f"the parameter {key[:64]!r} occurs twice")
             calls.write(f'{", " if keys else ""}"{escaped(key)}": ')
             keys.add(key)
             types = json_types(properties[key], schema) if key in properties else ALL_TYPES
@@ -146,12 +146,12 @@ class TaggedFormat:
         types: frozenset[str],
         follows: Sequence[str],
     ) -> Reading[None]:
-        """The value of a parameter behind its name."""
+        """Read the value of a parameter, after its name."""
         tags = self.tags
         written_type = ""
         if tags.typed:
             yield from reader.expect(tags.typed)
-            written_type = yield from reader.take(_TYPE, "a type")
+            written_type = yield from reader.match(_TYPE, "a type")
         yield from reader.expect(*control.forms(tags.keyed))
         if tags.value:
             yield from reader.skip_space()
@@ -178,7 +178,7 @@ class TaggedFormat:
 def _read_text(
     reader: TextReader, emit: Callable[[str], object], ends: Sequence[str], follows: Sequence[str]
 ) -> Reading[None]:
-    """Up to the end that another parameter or the end of the call follows."""
+    """Emit text up to the first of `ends` that one of `follows` follows."""
     while True:
         end = yield from reader.read_until(emit, *ends)
         if (yield from reader.is_next(*follows)):

@@ -1,4 +1,4 @@
-"""Grammars of calls of tags with values between them."""
+"""Grammars of calls that are tags with unquoted values."""
 
 import json
 import re
@@ -20,21 +20,21 @@ class TaggedRules:
     """Adds rules for sections of one format.
 
     Args:
-        written: names as they stand in tags.
+        encode_name: returns a name as written in a tag.
     """
 
     def __init__(
-        self, rules: Rules, control: ControlTokens, tags: Tags, written: Callable[[str], str]
+        self, rules: Rules, control: ControlTokens, tags: Tags, encode_name: Callable[[str], str]
     ) -> None:
         self._rules = rules
         self._control = control
         self._tags = tags
-        self._written = written
+        self._encode_name = encode_name
 
     def section(self, tools: Sequence[Tool], *, parallel: bool) -> str:
         calls = [self.call(number, tool) for number, tool in enumerate(tools)]
         call = self._rules.add("call", one_of(calls))
-        if self._tags.several and parallel:
+        if self._tags.multiple and parallel:
             call = f"{call} ({SPACE} {call})*"
         sections = [
             f"{self._marker(opening)} {SPACE} {call} {SPACE} {self._marker(close)}"
@@ -45,7 +45,7 @@ class TaggedRules:
         return self._rules.add("section", one_of(sections))
 
     def call(self, number: int, tool: Tool) -> str:
-        """A call from its tag to its end, if it has one of its own."""
+        """Add a rule for a call from its opening tag to its closing tag, if there is one."""
         tags, root = self._tags, tool.parameters
         schema = resolve(root, root)
         properties = schema.get("properties") if isinstance(schema, dict) else None
@@ -59,7 +59,7 @@ class TaggedRules:
             body = " ".join(parameters)
         else:
             body = f"({SPACE} {self._parameter(f'any_{number}', None, {}, root)})*"
-        name = self._written(tool.name)
+        name = self._encode_name(tool.name)
         if tags.number:
             head = f"{self._marker(f'{tags.call}{name}{tags.number}')} /[0-9]{{1,4}}/ "
             head += self._marker(tags.named)
@@ -69,7 +69,7 @@ class TaggedRules:
         return self._rules.add(f"call_{number}", f"{head} {body} {end}")
 
     def _parameter(self, name: str, key: str | None, schema: Any, root: dict[str, Any]) -> str:
-        """With its tags; without a key it is any."""
+        """Add a rule for a parameter with its tags; `key` None stands for any key."""
         tags, types = self._tags, json_types(schema, root) or ALL_TYPES
         if not tags.typed:
             untyped = self._untyped(_Value(name, schema, root), types)
@@ -83,19 +83,19 @@ class TaggedRules:
         return self._rules.add(name, one_of(alternatives))
 
     def _head(self, key: str | None, typed: str) -> str:
-        """All that stands before a value."""
+        """Return a rule body for all that precedes a value."""
         tags = self._tags
         if key is None:
             head = f"{self._marker(tags.key)} {_ANY_KEY} {self._marker(f'{typed}{tags.keyed}')}"
         else:
-            head = self._marker(f"{tags.key}{self._written(key)}{typed}{tags.keyed}")
+            head = self._marker(f"{tags.key}{self._encode_name(key)}{typed}{tags.keyed}")
         value = f"{SPACE} {self._marker(tags.value)}" if tags.value else ""
         return f"{head} {value} {literal(tags.line)}"
 
-    # Values with what ends them.
+    # Rule bodies for values, with their closing tags.
 
     def _untyped(self, value: "_Value", types: frozenset[str]) -> str:
-        """Within quotes, if there are any, or without."""
+        """A value with or without quotes, if the format has quotes."""
         if (quotes := self._tags.quotes) is None:
             return self._bare(value, types, self._end)
         begin, end = quotes
@@ -105,7 +105,7 @@ class TaggedRules:
         return one_of([quoted, *filter(None, [self._bare(value, types, self._end)])])
 
     def _bare(self, value: "_Value", types: frozenset[str], end: str) -> str:
-        """Only what is text needs a grammar of its own."""
+        """A value without quotes: text, one of the fixed values, or JSON."""
         if "string" not in types:
             return self._json(value, types, types, end)
         if (fixed := value.fixed) is not None:
@@ -113,7 +113,7 @@ class TaggedRules:
         return self._text(value, end)
 
     def _typed(self, value: "_Value", kinds: frozenset[str], types: frozenset[str]) -> str:
-        """A value of some of its schema's types."""
+        """A value of some of the types of its schema."""
         if (fixed := value.fixed) is not None:
             fixed = [each for each in fixed if type_of(each) in kinds] or fixed
             return self._one_of(fixed, self._end)
@@ -122,8 +122,8 @@ class TaggedRules:
         return self._json(value, kinds, types, self._end)
 
     def _one_of(self, values: Sequence[Any], end: str) -> str:
-        texts = [each if isinstance(each, str) else json.dumps(each) for each in values]
-        return one_of([self._marker(f"{text}{end}") for text in texts]) if texts else ""
+        bare = [each if isinstance(each, str) else json.dumps(each) for each in values]
+        return one_of([self._marker(f"{each}{end}") for each in bare]) if bare else ""
 
     def _json(
         self, value: "_Value", kinds: Collection[str], types: Collection[str], end: str
@@ -135,8 +135,8 @@ class TaggedRules:
         return f"{json_} {self._marker(end)}"
 
     def _text(self, value: "_Value", end: str) -> str:
-        """A text ends at the first mark of its end; where that has a special token, which no text
-        has, at this."""
+        """Text up to the first `end`. If `end` has a special token, which text never contains, up
+        to that token."""
         name = f"{value.name}_text"
         if not self._control.is_special(end):
             self._rules.add(f"{name}[lazy]", f"/(?s:{value.characters}){pattern(end)}/")
@@ -155,8 +155,7 @@ class TaggedRules:
 
 
 class _Value:
-    """The schema of one value, the name of its rules, and which characters it may be of if it is
-    a text."""
+    """One value: the name of its rules, its schema, and the `character` class of its text."""
 
     def __init__(self, name: str, schema: Any, root: dict[str, Any], character: str = ".") -> None:
         self.name = name
@@ -167,7 +166,7 @@ class _Value:
 
     @property
     def fixed(self) -> list[Any] | None:
-        """The only values there are."""
+        """The values of `enum` or `const`; None without them."""
         if not isinstance(self._found, dict):
             return None
         values = self._found.get("enum") or (
@@ -177,7 +176,7 @@ class _Value:
 
     @property
     def characters(self) -> str:
-        """An expression for a text of its length."""
+        """A regular expression for a text of the length that the schema allows."""
         if isinstance(self._found, dict):
             least, most = self._found.get("minLength"), self._found.get("maxLength")
             if isinstance(least, int) or isinstance(most, int):
@@ -186,6 +185,6 @@ class _Value:
         return f"{self._character}*"
 
     def may_be(self, value: Any) -> bool:
-        """Whether a value can be written with the characters of a text."""
+        """Whether a value consists of characters of the value's class."""
         text = value if isinstance(value, str) else json.dumps(value)
         return re.fullmatch(f"(?s:{self._character}*)", text) is not None

@@ -1,4 +1,4 @@
-"""The tags of formats whose values stand without quotes between them."""
+"""The tags of formats whose calls are tags with unquoted values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """How one family writes a call:
+    """How a model family writes a call:
 
         {open} {call}NAME{named} {key}KEY{keyed}{value}VALUE{value_end} ... {end} {close}
 
     Attributes:
-        sections: each `open` and `close`, of which a model writes one pair; both are empty where a
-            call stands alone.
-        end: empty where the section's `close` ends its only call.
-        several: a section may have several calls.
-        line: what a value stands between within its tags; a model may leave it out.
-        number: between a function's name and the number of its call.
-        typed: between a parameter's name and its type.
-        types: how the type of a value is written, by its JSON type.
-        quotes: what a value may stand between, and must where it holds one of `quoted`.
+        sections: pairs of `open` and `close`, of which a model writes one; both are empty if a
+            call may have no outer tags.
+        end: empty if the section's `close` ends its only call.
+        multiple: a section may have several calls.
+        line: optional text between a value and its tags, on both sides.
+        number: text between a function's name and the number of its call.
+        typed: text between a parameter's name and its type.
+        types: the written form of each JSON type.
+        quotes: optional quotes around a value, required if it contains a character of `quoted`.
     """
 
     sections: tuple[tuple[str, str], ...]
@@ -31,7 +31,7 @@ class Tags:
     value_end: str
     value: str = ""
     line: str = ""
-    several: bool = False
+    multiple: bool = False
     number: str = ""
     typed: str = ""
     types: Mapping[str, str] = field(default_factory=dict)
@@ -50,12 +50,12 @@ class Tags:
 
     @property
     def string_type(self) -> str:
-        """How the type of a string is written; empty where types are not."""
+        """The written form of the type of strings; empty if the format writes no types."""
         return self.types.get("string", "")
 
     @property
     def types_by_name(self) -> dict[str, frozenset[str]]:
-        """The JSON types that are written alike."""
+        """The JSON types of each written form."""
         names = dict.fromkeys(self.types.values())
         return {
             name: frozenset(kind for kind, written in self.types.items() if written == name)

@@ -1,4 +1,4 @@
-"""Grammars of values in a family's own notation, which is not JSON."""
+"""Grammars of values in a model family's own notation, which is not JSON."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +16,14 @@ _MAX_DEPTH = 32
 
 
 class ValueRules(ABC):
-    """Adds rules for the values of one schema.
+    """Adds rules for the values of one schema. The abstract methods return rule bodies.
 
     Args:
-        prefix: of the names of its rules.
+        prefix: prefix of the names of the rules.
 
     Attributes:
-        comma: what parts members, as a grammar has it.
-        any_key: the key of a member that has no name in the schema, and what parts it from its
-            value.
+        comma: rule body for the separator of members.
+        any_key: rule body for a key that the schema does not name, and the separator after it.
     """
 
     comma: ClassVar[str] = '","'
@@ -39,11 +38,11 @@ class ValueRules(ABC):
 
     @abstractmethod
     def key(self, name: str) -> str:
-        """The key of an object's member, and what parts it from its value."""
+        """The key of an object's member, and the separator after it."""
 
     @abstractmethod
     def string(self, schema: Mapping[str, Any]) -> str:
-        """Any string of a schema."""
+        """Any string that a schema allows."""
 
     @abstractmethod
     def text(self, value: str) -> str:
@@ -54,13 +53,13 @@ class ValueRules(ABC):
         """One number, boolean or null."""
 
     def plain_of(self, kinds: Sequence[str], schema: Mapping[str, Any]) -> str:
-        """Numbers, booleans and null, as far as they are of these types."""
+        """Return a rule body for the numbers, booleans and null of these types."""
         bounds = {key: schema[key] for key in _NUMBERS if key in schema}
         plain_schema = with_options({"type": list(kinds), **bounds}, lenient=True)
-        return self._rules.refer(self._name(), {"json_schema": plain_schema})
+        return self._rules.add_grammar(self._name(), {"json_schema": plain_schema})
 
     def value(self, schema: Any, depth: int = 0) -> str:
-        """What stands for a value of a schema."""
+        """Return a rule body for a value of a schema."""
         if not isinstance(schema, dict) or depth > _MAX_DEPTH:
             return self._any()
         if isinstance(reference := schema.get("$ref"), str):
@@ -69,7 +68,7 @@ class ValueRules(ABC):
                 self._rules.add(name, self.value(resolve(schema, self._root), depth + 1))
             return self._references[reference]
         if (values := _fixed(schema)) is not None:
-            return one_of([self._written(each) for each in values])
+            return one_of([self._fixed_value(each) for each in values])
         for key in ("anyOf", "oneOf"):
             if isinstance(options := schema.get(key), list) and options:
                 return one_of([self.value(option, depth + 1) for option in options])
@@ -86,7 +85,7 @@ class ValueRules(ABC):
         return one_of(alternatives) if alternatives else self._any()
 
     def object(self, schema: Mapping[str, Any], depth: int = 0) -> str:
-        """A whole object."""
+        """Return a rule body for an object, braces included."""
         return (
             f"{literal('{')} {self.members(schema, self.key, self.any_key, depth)} {literal('}')}"
         )
@@ -94,12 +93,13 @@ class ValueRules(ABC):
     def members(
         self, schema: Mapping[str, Any], key_of: Callable[[str], str], any_key: str, depth: int = 0
     ) -> str:
-        """The properties that are named, in their order; any where none are."""
+        """Return a rule body for the properties of a schema in their order; for any members if the
+        schema names no properties."""
         properties = schema.get("properties")
         if not isinstance(properties, dict):
             return "" if schema.get("additionalProperties") is False else self._any_members(any_key)
         required = schema.get("required") or ()
-        first, rest = "", ""  # of what follows: where nothing was written, and where something was
+        first, rest = "", ""  # rules of the later members: without and with a member before them
         for key, inner in reversed(properties.items()):
             pair = self._rules.add(self._name(), f"{key_of(key)} {self.value(inner, depth + 1)}")
             if key in required:
@@ -124,17 +124,17 @@ class ValueRules(ABC):
         full = f"{item} {others}"
         return f'"[" {full} "]"' if least > 0 else f'"[" ({full})? "]"'
 
-    def _written(self, value: Any) -> str:
+    def _fixed_value(self, value: Any) -> str:
         match value:
             case str():
                 return self.text(value)
             case Mapping():
                 pairs = f" {self.comma} ".join(
-                    f"{self.key(key)} {self._written(each)}" for key, each in value.items()
+                    f"{self.key(key)} {self._fixed_value(each)}" for key, each in value.items()
                 )
                 return f"{literal('{')} {pairs} {literal('}')}"
             case Sequence():
-                parts = f" {self.comma} ".join(self._written(each) for each in value)
+                parts = f" {self.comma} ".join(self._fixed_value(each) for each in value)
                 return f'"[" {parts} "]"'
             case _:
                 return self.plain(value)
@@ -144,7 +144,7 @@ class ValueRules(ABC):
         return f"({pair} ({self.comma} {pair})*)?"
 
     def _any(self) -> str:
-        """A rule for a value of any kind."""
+        """Return the name of a rule for a value of any type."""
         name = f"{self._prefix}_any"
         if name not in self._references:
             self._references[name] = name

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.peer_files.kept_files import kept_files
+from worker.peer_files.cached_files import find_cached_files
 
 REPO = "owner/model"
 COMMIT = "a" * 40
@@ -32,21 +32,21 @@ def repository(tmp_path: Path) -> Path:
 
 def test_contents_and_files_of_a_revision(repository: Path) -> None:
     for revision in (None, "main", COMMIT):
-        kept = kept_files(repository, REPO, revision)
-        assert set(kept.contents) == {SHA, GIT}
-        assert kept.contents[SHA].read_text() == SHA
-        assert kept.sizes_bytes == {SHA: 64, GIT: 40}
-        assert kept.commit == COMMIT
-        assert kept.files == {"config.json": GIT, "model.safetensors": SHA}
+        cached = find_cached_files(repository, REPO, revision)
+        assert set(cached.contents) == {SHA, GIT}
+        assert cached.contents[SHA].read_text() == SHA
+        assert cached.sizes_bytes == {SHA: 64, GIT: 40}
+        assert cached.commit == COMMIT
+        assert cached.files == {"config.json": GIT, "model.safetensors": SHA}
 
 
 @pytest.mark.parametrize("revision", ["other", "pr/1", "../../..", "/etc/passwd", "x\0y", ""])
 def test_a_revision_that_is_not_there_lists_nothing(repository: Path, revision: str) -> None:
-    kept = kept_files(repository, REPO, revision or "no")
-    assert (kept.commit, kept.files) == ("", {}) and set(kept.contents) == {SHA, GIT}
+    cached = find_cached_files(repository, REPO, revision or "no")
+    assert (cached.commit, cached.files) == ("", {}) and set(cached.contents) == {SHA, GIT}
 
 
 @pytest.mark.parametrize("repo", ["owner/other", "nobody/model"])
 def test_what_is_not_there_is_nothing(repository: Path, repo: str) -> None:
-    kept = kept_files(repository, repo, None)
-    assert (dict(kept.contents), kept.commit, dict(kept.files)) == ({}, "", {})
+    cached = find_cached_files(repository, repo, None)
+    assert (dict(cached.contents), cached.commit, dict(cached.files)) == ({}, "", {})

@@ -1,4 +1,4 @@
-"""What this machine's cache of the hub holds of a repository.
+"""The files of a repository in this machine's cache of the hub.
 
 Its layout: huggingface.co/docs/huggingface_hub/guides/manage-cache.
 """
@@ -14,18 +14,19 @@ from pathlib import Path
 from huggingface_hub import constants
 
 _CONTENT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_MOST_CONTENTS = 4096
+_MAX_CONTENTS = 4096
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
 class CachedFiles:
-    """
+    """The cached contents of a repository, and the files of one of its revisions.
+
     Attributes:
-        contents: the paths of those that are whole, by their ids.
-        sizes_bytes: of those.
-        commit: of the revision that was asked for; empty where that is not known here.
-        files: the ids of that commit's files in its top folder, by name.
+        contents: the paths of complete contents, by id.
+        sizes_bytes: the sizes of the contents, by id.
+        commit: the commit of the requested revision; empty if unknown here.
+        files: the content ids of that commit's files in its top folder, by name.
     """
 
     contents: Mapping[str, Path]
@@ -35,12 +36,13 @@ class CachedFiles:
 
 
 def hub_cache() -> Path:
-    """Where it is on this machine."""
+    """Return the folder of the hub's cache on this machine."""
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
-def kept_files(cache: Path, repo: str, revision: str | None) -> CachedFiles:
-    """
+def find_cached_files(cache: Path, repo: str, revision: str | None) -> CachedFiles:
+    """Return what the cache has of a repository.
+
     Args:
         repo: an id of the hub, owner/name.
     """
@@ -48,10 +50,10 @@ def kept_files(cache: Path, repo: str, revision: str | None) -> CachedFiles:
     contents = {}
     sizes_bytes = {}
     for path in _paths(folder / "blobs"):
-        with contextlib.suppress(OSError):  # it goes just now
-            about = path.stat()
-            if _CONTENT.fullmatch(path.name) and stat.S_ISREG(about.st_mode):
-                contents[path.name], sizes_bytes[path.name] = path, about.st_size
+        with contextlib.suppress(OSError):  # deleted meanwhile
+            status = path.stat()
+            if _CONTENT.fullmatch(path.name) and stat.S_ISREG(status.st_mode):
+                contents[path.name], sizes_bytes[path.name] = path, status.st_size
     commit = _commit(folder / "refs", revision)
     files = _files(folder / "snapshots" / commit) if commit else {}
     return CachedFiles(contents, sizes_bytes, commit, files)
@@ -59,7 +61,7 @@ def kept_files(cache: Path, repo: str, revision: str | None) -> CachedFiles:
 
 def _paths(folder: Path) -> list[Path]:
     try:
-        return sorted(folder.iterdir())[:_MOST_CONTENTS]
+        return sorted(folder.iterdir())[:_MAX_CONTENTS]
     except OSError:
         return []
 
@@ -69,14 +71,15 @@ def _commit(refs: Path, revision: str | None) -> str:
         return revision
     known = {path.relative_to(refs).as_posix(): path for path in refs.rglob("*") if path.is_file()}
     try:
-        said = known[revision or "main"].read_text().strip()
+        commit = known[revision or "main"].read_text().strip()
     except (KeyError, OSError, ValueError):
         return ""
-    return said if _COMMIT.fullmatch(said) else ""
+    return commit if _COMMIT.fullmatch(commit) else ""
 
 
 def _files(snapshot: Path) -> Mapping[str, str]:
-    """Those that are links to contents, as they are where the disk knows links."""
+    """Return the content ids of files that are links to contents, by name; empty on a file system
+    without links."""
     try:
         names = os.listdir(snapshot)
         linked = {name: os.readlink(snapshot / name) for name in names if _is_link(snapshot / name)}
