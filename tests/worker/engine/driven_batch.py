@@ -27,7 +27,7 @@ _TICK_S = 1e-6
 class SteadySpeed(PrefillSpeed):
     """Stays as it is, whatever passes take."""
 
-    def measured(self, tokens: int, context: int, seconds: float) -> None:
+    def record_pass(self, tokens: int, context: int, seconds: float) -> None:
         pass
 
 

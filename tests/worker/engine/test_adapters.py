@@ -191,7 +191,7 @@ def test_an_adapter_that_is_not_named_is_warned_about(
     shutil.copytree(adapter, tmp_path / "of another model")
     loaded = engine.load(folder, _TUNED)
     assert isinstance(loaded, ModelLoaded)
-    assert [warning.partition(" holds ")[0] for warning in loaded.warnings] == [
+    assert [warning.partition(" contains ")[0] for warning in loaded.warnings] == [
         str(folder / "adapters"),
         str(tmp_path / "beside"),
     ]
