@@ -72,8 +72,8 @@ class KeptPrompts:
             self._model.layout,
             PrefillRow(pending, recorder),
         )
-        own = PrefillJob(network, layout, [row], job.cache, job.done)  # a job files itself once
-        own.keep_rest()
+        own = PrefillJob(network, layout, [row], job.cache, job.done)  # a job stores its rest once
+        own.record_rest()
         recorder.close()
         self.memory_bytes += self._memory.memory.held_bytes
         while self._memory.unwritten or files.busy:
@@ -88,13 +88,13 @@ class KeptPrompts:
     def restored(self, job: PrefillJob, room: int) -> Cache:
         """The cache of a prompt that was kept, out of its files, with room for more tokens."""
         (pending,) = job.pending
-        recall = self._cache.recall(pending.ids_to_prefill)
-        while not recall.ready:
+        restore = self._cache.restore(pending.ids_to_prefill)
+        while not restore.ready:
             self._take()
         match = self._cache.find(pending.ids_to_prefill, in_memory=True)
         assert match.tokens == len(pending.ids_to_prefill)
         cache = self._cache.restored([match], match.tokens, match.tokens + room)
-        recall.close()
+        restore.close()
         self._forget()
         return cache
 
@@ -104,7 +104,7 @@ class KeptPrompts:
         self._memory.limit(self._memory.settings.memory_bytes)
 
     def _take(self) -> None:
-        self._memory.take(self._results.get(timeout=_LIMIT_S))
+        self._memory.handle_result(self._results.get(timeout=_LIMIT_S))
 
 
 def prefilled(model: LoadedModel, ids: list[int], room: int) -> PrefillJob:

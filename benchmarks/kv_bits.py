@@ -56,10 +56,10 @@ def main() -> None:
     import mlx.core as mx
 
     from benchmarks.kept_prompts import token_bytes
-    from worker.engine.device import keep_freed_memory
+    from worker.engine.device import retain_freed_memory
     from worker.engine.model import load_model
 
-    keep_freed_memory()
+    retain_freed_memory()
     model = load_model(LoadModel(ModelId("model"), str(demo_model.folder())))
     steps = (_LONGEST - _SHORTEST) // max(1, arguments.texts - 1)
     lengths = [_SHORTEST + number * steps for number in range(arguments.texts)]

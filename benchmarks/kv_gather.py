@@ -25,9 +25,9 @@ def main() -> None:
     load_fast_blas()
 
     # Only now may MLX be imported.
-    from worker.engine.device import keep_freed_memory
+    from worker.engine.device import retain_freed_memory
 
-    keep_freed_memory()
+    retain_freed_memory()
     results = {
         name: _compare(network(), arguments.blocks, arguments.repeats)
         for name, network in {"demo model": _demo_network, "48 layers": _deep_network}.items()

@@ -177,7 +177,9 @@ class SimulatedEngine(EngineProcess):
             case LoadModel():
                 few_s = await self._compute(self._device.pass_s(_FEW_TOKENS))
                 many_s = await self._compute(self._device.pass_s(_MANY_TOKENS))
-                self._speed = PrefillSpeed.from_two(_FEW_TOKENS, few_s, _MANY_TOKENS, many_s)
+                self._speed = PrefillSpeed.from_measurements(
+                    _FEW_TOKENS, few_s, _MANY_TOKENS, many_s
+                )
                 self._loaded = True
                 await self._tell(ModelLoaded(order.model, _CONTEXT_TOKENS, 0, []))
             case Submit():
@@ -214,7 +216,7 @@ class SimulatedEngine(EngineProcess):
         took_s = await self._compute(self._device.step_s(len(self._rows)))
         now = time.monotonic()
         self._step_s += _WEIGHT_OF_NEW * (took_s - self._step_s) if self._step_s else took_s
-        self._adaptive.stepped(took_s, len(self._rows), len(self._waiting), now)
+        self._adaptive.record_step(took_s, len(self._rows), len(self._waiting), now)
         outputs = [row.next_output() for row in self._rows]
         self._rows = [row for row in self._rows if row.made < row.answer_tokens]
         await self._tell(StepCompleted(outputs))
@@ -237,7 +239,7 @@ class SimulatedEngine(EngineProcess):
             tokens = min(max(wanted, _MIN_CHUNK_TOKENS), sequence.left)
             took_s = await self._compute(self._device.pass_s(tokens))
             if tokens >= _MIN_CHUNK_TOKENS:
-                self._speed.measured(tokens, 0, took_s)
+                self._speed.record_pass(tokens, 0, took_s)
             sequence.left -= tokens
             if sequence.left:
                 done = sequence.prompt_tokens - sequence.left

@@ -1,1 +1,1 @@
-"""The engine process: the only place that imports MLX. Load the BLAS first; see `blas`."""
+"""The engine process: the only package that imports MLX. Load the BLAS first; see `blas`."""

@@ -17,27 +17,29 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--activity-fd", type=int, required=True)
     parser.add_argument("--settings", required=True, help="the section `worker` as JSON")
-    parser.add_argument("--engines", type=int, required=True, help="of this worker")
-    parser.add_argument("--kv-folder", type=Path, help="for the KV cache on disk")
+    parser.add_argument(
+        "--engines", type=int, required=True, help="number of this worker's engines"
+    )
+    parser.add_argument("--kv-folder", type=Path, help="folder of the KV cache on disk")
     arguments = parser.parse_args()
     settings = WorkerSettings.model_validate_json(arguments.settings)
     batching = settings.continuous_batching
     adapts = batching.enabled and settings.adaptive_batching.enabled
 
-    faulthandler.enable()  # a crash in native code tells where it happened
+    faulthandler.enable()  # prints the stack after a crash in native code
 
-    # The agent decides when we end: by an order, by closing the socket, or by killing us.
+    # The agent ends this process: by an order, by closing the socket, or by killing it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     blas = load_fast_blas()
 
-    # Only now may MLX be imported.
+    # Importing MLX before the BLAS is loaded would bind it to the reference BLAS.
     from worker.engine.channel import Channel
     from worker.engine.device import (
         device_name,
-        keep_freed_memory,
         memory_limit_bytes,
         raise_wired_limit,
+        retain_freed_memory,
     )
     from worker.engine.heartbeat import start_heartbeat
     from worker.engine.kv_memory import kv_memory_settings
@@ -45,13 +47,13 @@ def main() -> None:
     from worker.link.activity import ActivityRecord
     from worker.link.messages import EngineStarted, Order
 
-    def give(order: Order) -> None:
-        engine.give(order)
+    def enqueue(order: Order) -> None:
+        engine.enqueue(order)
 
-    channel = Channel(socket.socket(fileno=arguments.fd), give)
+    channel = Channel(socket.socket(fileno=arguments.fd), enqueue)
     engine = Engine(
         channel.send,
-        channel.wait_for_room,
+        channel.wait_for_capacity,
         max_batch_size=batching.most_rows,
         max_chunk_tokens=batching.max_chunk_tokens,
         max_decode_stall_s=batching.max_decode_stall_ms / 1000,
@@ -64,7 +66,7 @@ def main() -> None:
         ),
         activity=ActivityRecord.open(arguments.activity_fd),
     )
-    keep_freed_memory()
+    retain_freed_memory()
     raise_wired_limit()
     name, accelerator = device_name()
     channel.send(

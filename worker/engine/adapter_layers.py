@@ -1,8 +1,8 @@
-"""An adapter on a network: loaded as mlx-lm loads it, or converted from PEFT's format.
+"""Applies an adapter to a network: loaded by mlx-lm, or converted from PEFT's format.
 
-A layer is fused, its update added to its weights, where that changes nothing but the order of
-sums: in float32. To fuse in half precision rounds the update to the weight's few bits, and to
-fuse a quantised layer quantises it anew; these keep the update beside the weights, as in mlx-lm.
+A float32 layer is fused: adding the update to its weights changes only the order of summation.
+Other layers keep the update beside the weights, as in mlx-lm: fusing in half precision would round
+the update to the few bits of the weight, and fusing a quantised layer would quantise it again.
 """
 
 import math
@@ -27,16 +27,16 @@ _SHOWN_CHARACTERS = 300
 
 
 def apply_adapter(network: Any, adapter: Adapter) -> None:
-    """Have a network whose weights are not computed yet answer as it was fine-tuned to.
+    """Apply an adapter to a network whose weights are not evaluated yet. Mutates the network.
 
     Raises:
-        ModelError: the adapter does not fit the network; names the first layers.
+        ModelError: the adapter does not fit the network; the message names the first layers.
     """
     if adapter.format == "peft":
         _apply_peft(network, adapter)
     else:
         _apply_mlx(network, adapter)
-    network.eval()  # without dropout
+    network.eval()  # disables dropout
     fused = [
         (name, module.fuse()) for name, module in network.named_modules() if _fuses_exactly(module)
     ]
@@ -46,7 +46,7 @@ def apply_adapter(network: Any, adapter: Adapter) -> None:
 def _apply_mlx(network: Any, adapter: Adapter) -> None:
     try:
         load_adapters(network, str(adapter.folder))
-    except Exception as error:  # its config may say anything
+    except Exception as error:  # the adapter's config may hold anything
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         named = lines[1:] if isinstance(error, ValueError) and len(lines) > 1 else lines
         raise ModelError(
@@ -55,8 +55,8 @@ def _apply_mlx(network: Any, adapter: Adapter) -> None:
 
 
 def _apply_peft(network: Any, adapter: Adapter) -> None:
-    """LoRA layers from pairs of matrices: `lora_A` is [rank, in], `lora_B` is [out, rank], and
-    what they add is scaled with alpha / rank (with rsLoRA alpha / sqrt(rank))."""
+    """Build LoRA layers from pairs of matrices: `lora_A` is [rank, in], `lora_B` is [out, rank],
+    and the update is scaled by alpha / rank (rsLoRA: alpha / sqrt(rank))."""
     modules = dict(network.named_modules())
     adapted = []
     for layer, (a, b) in _peft_pairs(adapter).items():
@@ -83,14 +83,14 @@ def _apply_peft(network: Any, adapter: Adapter) -> None:
 
 
 def _peft_pairs(adapter: Adapter) -> dict[str, tuple[mx.array, mx.array]]:
-    """The matrices A and B of each layer, by the layer's name."""
+    """Return the matrices A and B of each layer, by the layer's name."""
     found: defaultdict[str, dict[str, mx.array]] = defaultdict(dict)
     weights = cast(dict[str, mx.array], mx.load(str(adapter.weights)))
     for key, array in weights.items():
         parsed = _PEFT_KEY.fullmatch(key)
         if parsed is None or array.ndim != 2:
             raise ModelError(
-                f"{adapter.weights}: {key:.120} is no matrix of LoRA, so it cannot be converted"
+                f"{adapter.weights}: {key:.120} is not a LoRA matrix and cannot be converted"
             )
         found[parsed["layer"]][parsed["side"]] = array
     alone = [layer for layer, sides in found.items() if len(sides) < 2]

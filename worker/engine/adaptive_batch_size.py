@@ -1,14 +1,19 @@
-"""How many rows of a model decode at once: as many as still raise its throughput enough.
+"""The limit on the rows of a model that decode at once: raised while throughput still grows enough.
 
-While others wait, a row more is let in as long as it adds a hundredth to the tokens a second, and
-as long as the gap between two tokens of one stream stays within what the objective allows:
-`balanced`, the longer of a target and some times the gap of one row alone (where one row takes
-longer than the target, few rows would starve those who wait and make nothing faster); `latency`,
-the target; `throughput`, any, and as long as a hundredth more rows add a thousandth. The gap is a
-step and the prefill between two steps, which grows with the rows as a step does: each answer brings
-one prompt. What a step takes is told by a line that every step corrects (`StepCost`), so the size
-goes where the line says, by a quarter, or as many rows again where there is hardly a doubt, and
-looks again when the steps there were measured.
+While sequences wait, the limit grows as long as one more row adds a hundredth to the tokens per
+second, and as long as the gap between two tokens of one stream stays within what the objective
+allows:
+
+- `balanced`: the longer of the target and a multiple of the gap of a single row. Where a single
+  row takes longer than the target, few rows would starve the waiting sequences and speed up
+  nothing.
+- `latency`: the target.
+- `throughput`: any gap, as long as a hundredth more rows add a thousandth to the throughput.
+
+The gap is a step and the prefill between two steps, which grows with the rows as a step does: each
+answer brings one prompt. A line fitted to every step predicts the step time (`StepCost`). The limit
+moves to where the line says: by a quarter, or to twice the rows where there is hardly a doubt. It
+is adjusted again after the steps at the new limit were measured.
 """
 
 import math
@@ -23,25 +28,25 @@ from worker.engine.step_cost import LinearFit, StepCost
 Reason = Literal["room", "slow"]
 
 _START = 8
-_WORTH = 0.01
-"""What the last row shall add to the tokens a second."""
-_WORTH_OF_ALL = 0.1
-"""And for throughput, what as many rows again would add if each added what the last one does."""
-_FREE = 1.2
-"""A row that makes a step longer by less than this, compared to the fewest, costs nobody much."""
-_TRIED = 1 / 4
-"""So many rows more are tried at a time; and as many again as there are where they would keep to
-the bounds even if each cost more than is likely."""
-_MOST_TAKEN = 1 / 2
+_MIN_GAIN = 0.01
+"""The share that the last row must add to the tokens per second."""
+_MIN_DOUBLING_GAIN = 0.1
+"""Objective `throughput`: what doubling the rows must add, extrapolated from the last row."""
+_NEGLIGIBLE_SLOWDOWN = 1.2
+"""Objective `latency`: a gap up to this multiple of the gap at the minimum of rows is allowed."""
+_GROWTH_SHARE = 1 / 4
+"""The limit grows by this share at a time; it doubles if the gap would stay within the bounds even
+at a pessimistic estimate of the cost of a row."""
+_MAX_REDUCTION_SHARE = 1 / 2
 _TOLERANCE = 0.1
 _WEIGHT_OF_NEW = 0.005
-_KEPT_CHANGES = 16
-_KEPT_JUDGEMENTS = 60
+_MAX_CHANGES = 16
+_MAX_ADJUSTMENTS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSizeChange:
-    """One move of the limit; `latency_s` is the average that caused it."""
+    """One change of the limit; `latency_s` is the predicted step time that caused it."""
 
     at: float
     before: int
@@ -50,7 +55,7 @@ class BatchSizeChange:
     reason: Reason
 
     def as_json(self, now: float) -> dict[str, Any]:
-        """As `BatchChange` has it."""
+        """Return the fields of `BatchChange`."""
         return {
             "ago_s": round(now - self.at, 1),
             "before": self.before,
@@ -64,8 +69,8 @@ class TypicalRequest:
     """Moving averages over the requests of a model.
 
     Attributes:
-        prompt_s: what prefilling its prompt takes.
-        answer_tokens: of its answer; a guess among the first.
+        prompt_s: the prefill time of a prompt.
+        answer_tokens: the length of an answer; starts with a guess.
     """
 
     def __init__(self) -> None:
@@ -73,12 +78,12 @@ class TypicalRequest:
         self.answer_tokens = TYPICAL_ANSWER_TOKENS
         self._count = 0
 
-    def answered(self, prompt_s: float, tokens: int) -> None:
-        """A request ended: its prompt took so long, its answer has so many tokens."""
+    def record(self, prompt_s: float, tokens: int) -> None:
+        """Record a finished request: its prefill time and the tokens of its answer."""
         self._count += 1
         self.prompt_s += self._weight(self._count) * (prompt_s - self.prompt_s)
-        more = max(1, tokens) - self.answer_tokens
-        self.answer_tokens += self._weight(self._count + TYPICAL_ANSWER_WEIGHT) * more
+        difference = max(1, tokens) - self.answer_tokens
+        self.answer_tokens += self._weight(self._count + TYPICAL_ANSWER_WEIGHT) * difference
 
     @staticmethod
     def _weight(count: int) -> float:
@@ -89,104 +94,105 @@ class AdaptiveBatchSize:
     """The limit on the rows of one model. Belongs to the engine thread.
 
     Args:
-        least, most: the limit stays between them.
-        start: where it begins; by default with a few, as the first burst would be slow for long.
+        min_rows, max_rows: the bounds of the limit.
+        start: the first limit; low by default, because a first burst at a high limit stays slow
+            for long.
 
     Attributes:
         limit: rows that may decode at once.
-        latency_s: what a step of the present rows takes; 0 before the first.
-        cost: of steps, as measured.
-        usual: what requests are like; whoever sees one end tells it.
-        changes: the last ones, oldest first.
+        latency_s: the predicted step time of the current rows; 0 before the first step.
+        cost: the measured cost of steps.
+        typical_request: averages over the finished requests; the batch records them.
+        changes: the last changes of the limit, oldest first.
     """
 
     def __init__(
-        self, settings: AdaptiveBatchingSettings, least: int, most: int, start: int = _START
+        self, settings: AdaptiveBatchingSettings, min_rows: int, max_rows: int, start: int = _START
     ) -> None:
         self._settings = settings
-        self._least = least
-        self._most = most
-        self.limit = min(max(start, least), most)
+        self._min_rows = min_rows
+        self._max_rows = max_rows
+        self.limit = min(max(start, min_rows), max_rows)
         self.latency_s = 0.0
-        self.changes: deque[BatchSizeChange] = deque(maxlen=_KEPT_CHANGES)
+        self.changes: deque[BatchSizeChange] = deque(maxlen=_MAX_CHANGES)
         self.cost = StepCost()
-        self.usual = TypicalRequest()
+        self.typical_request = TypicalRequest()
         self._steps = 0
         self._full_steps = 0
-        self._in_band: deque[bool] = deque(maxlen=_KEPT_JUDGEMENTS)
+        self._unchanged: deque[bool] = deque(maxlen=_MAX_ADJUSTMENTS)
 
     @property
     def stability(self) -> float:
-        """The share of the last judgements that found nothing to change, from 0 to 1."""
-        return sum(self._in_band) / len(self._in_band) if self._in_band else 1.0
+        """The share of the last adjustments that left the limit unchanged, from 0 to 1."""
+        return sum(self._unchanged) / len(self._unchanged) if self._unchanged else 1.0
 
     def step_s(self, rows: int) -> float:
-        """How long a step of so many rows takes, as far as can be said; 0 before the first."""
+        """Predict the seconds of a step of `rows` rows; 0 before the first step."""
         return self.cost.line.seconds(rows) if self.cost.is_known else 0.0
 
-    def stepped(self, latency_s: float, rows: int, waiting: int, now: float) -> None:
-        """Take in one step of so many rows, while others waited to join."""
-        self.cost.stepped(rows, latency_s)
+    def record_step(self, latency_s: float, rows: int, waiting: int, now: float) -> None:
+        """Record a step of `rows` rows while `waiting` sequences waited to join; adjusts the limit
+        after every `adjustment_interval` steps."""
+        self.cost.record_step(rows, latency_s)
         self.latency_s = self.cost.line.seconds(rows)
         if rows > self.limit:
             return  # the last change has not taken effect
         self._steps += 1
         self._full_steps += rows == self.limit
         if self._steps >= self._settings.adjustment_interval:
-            limit, reason = self._wanted(rows, waiting)
+            limit, reason = self._next_limit(rows, waiting)
             self._steps = 0
-            self._in_band.append(limit == self.limit)
+            self._unchanged.append(limit == self.limit)
             self._move(limit, reason, now)
 
-    def _wanted(self, rows: int, waiting: int) -> tuple[int, Reason]:
-        """The limit that is right now, and why; the present one where nothing is wrong."""
+    def _next_limit(self, rows: int, waiting: int) -> tuple[int, Reason]:
+        """Return the limit to set, and why; the current one if nothing has to change."""
         gap = self._gap(self.cost.line)
         longest_s = self._longest_s(gap)
         if gap.seconds(rows) > longest_s + self._tolerance_s(longest_s):
             fewer = rows
-            while fewer > self._least and gap.seconds(fewer) > longest_s:
+            while fewer > self._min_rows and gap.seconds(fewer) > longest_s:
                 fewer -= 1
-            fewer = max(self._least, fewer, int(rows * (1 - _MOST_TAKEN)))
+            fewer = max(self._min_rows, fewer, int(rows * (1 - _MAX_REDUCTION_SHARE)))
             return min(self.limit, fewer), "slow"
         if self._full_steps < self._settings.adjustment_interval:
             return self.limit, "room"
-        return (self._more() if waiting else self.limit), "room"
+        return (self._raised_limit() if waiting else self.limit), "room"
 
-    def _more(self) -> int:
-        """How many rows may be tried next."""
-        tried = self.limit + max(1, int(self.limit * _TRIED))
-        most = min(self._most, tried if self._keeps_target else 2 * self.limit)
-        step = self.cost.hopeful(self.limit)
-        gap, doubted = self._gap(step), self._gap(self.cost.doubtful(self.limit))
+    def _raised_limit(self) -> int:
+        moderate = self.limit + max(1, int(self.limit * _GROWTH_SHARE))
+        largest = min(self._max_rows, moderate if self._keeps_target else 2 * self.limit)
+        step = self.cost.optimistic(self.limit)
+        gap, pessimistic_gap = self._gap(step), self._gap(self.cost.pessimistic(self.limit))
         longest_s = self._longest_s(gap if self._keeps_target else self._gap(self.cost.line))
         rows = self.limit
-        while rows < most and gap.seconds(rows + 1) <= longest_s:
-            if step.gain(rows) < self._worth(rows):
+        while rows < largest and gap.seconds(rows + 1) <= longest_s:
+            if step.gain(rows) < self._min_gain(rows):
                 break
-            if rows >= tried and doubted.seconds(rows + 1) > longest_s:
+            if rows >= moderate and pessimistic_gap.seconds(rows + 1) > longest_s:
                 break
             rows += 1
         return rows
 
-    def _worth(self, rows: int) -> float:
-        """What a row beside so many has to add to the tokens a second, as a share of them."""
+    def _min_gain(self, rows: int) -> float:
+        """The share by which one more row must raise the tokens per second."""
         match self._settings.objective:
             case "latency":
                 return -math.inf
             case "balanced":
-                return _WORTH
+                return _MIN_GAIN
             case "throughput":
-                return min(_WORTH, _WORTH_OF_ALL / rows)
+                return min(_MIN_GAIN, _MIN_DOUBLING_GAIN / rows)
 
     @property
     def _keeps_target(self) -> bool:
         return self._settings.objective == "latency"
 
     def _gap(self, step: LinearFit) -> LinearFit:
-        """Between two tokens of a stream, where a step takes this."""
+        """Return the gap between two tokens of a stream, given the cost of a step."""
         if self._keeps_target:
             return step
-        prefill_s = self.usual.prompt_s / self.usual.answer_tokens
+        prefill_s = self.typical_request.prompt_s / self.typical_request.answer_tokens
         return LinearFit(step.fixed_s, step.each_s + prefill_s)
 
     @property
@@ -194,10 +200,10 @@ class AdaptiveBatchSize:
         return self._settings.target_step_latency_ms / 1000
 
     def _longest_s(self, gap: LinearFit) -> float:
-        """How long a gap may be."""
+        """The longest gap that the objective allows."""
         match self._settings.objective:
             case "latency":
-                return max(self._target_s, _FREE * gap.seconds(self._least))
+                return max(self._target_s, _NEGLIGIBLE_SLOWDOWN * gap.seconds(self._min_rows))
             case "balanced":
                 return max(self._target_s, self._settings.slowdown_limit * gap.seconds(1))
             case "throughput":

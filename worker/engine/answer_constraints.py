@@ -1,4 +1,4 @@
-"""What an answer is bound to, from what a request asks and the model can write."""
+"""Compiles the constraint of an answer from the request and the model's answer format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,21 +18,21 @@ _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 def tools_of(calling: Calling | None) -> list[Tool]:
-    """The tools of a request as they were described."""
+    """Return the tools of a request, with the schemas that the client sent."""
     return [_tool(each) for each in calling.tools] if calling is not None else []
 
 
-def bind_answer(
+def compile_constraint(
     order: Submit, model: LoadedModel, *, opened: bool, thinks: bool, max_tokens: int
 ) -> tuple[Constraint | None, list[str]]:
-    """The constraint of an answer, if it needs one, and sentences about what is not enforced.
+    """Return the constraint of an answer, or None, and warnings about what is not enforced.
 
     Args:
         opened: the prompt has opened reasoning.
-        thinks: the model may open it itself.
+        thinks: the model may open reasoning itself.
 
     Raises:
-        RequestError: what it is to be bound to cannot be enforced; `param` names the place.
+        RequestError: a requested constraint cannot be enforced; `param` names the field.
     """
     answers = model.format if order.messages is not None else PLAIN_FORMAT
     calling, structured = order.calling, order.structure
@@ -41,12 +41,12 @@ def bind_answer(
         return None, []
     if model.grammars is None:
         raise RequestError(
-            "the tokenizer of this model allows no grammars: no tools, schemas or budgets: "
-            f"{model.no_grammars}",
+            "the tokenizer of this model supports no grammars, so tools, schemas and thinking "
+            f"budgets are not available: {model.no_grammars}",
             code="not_supported",
             param="tools" if calling is not None else structured.param if structured else None,
         )
-    tools, warnings = _enforced(calling, model.grammars)
+    tools, warnings = _enforceable_tools(calling, model.grammars)
     whole = sections = None
     if structured is not None or (calling is not None and calling.required):
         if structured is not None and structured.kind == "json":
@@ -56,11 +56,11 @@ def bind_answer(
         bound = AnswerConstraint(
             structured, tools, must_call, parallel, opened=opened, thinks=thinks
         )
-        whole = _whole(answers, bound, model.grammars)
+        whole = _answer_matcher(answers, bound, model.grammars)
         if budget is None and answers.can_reason:
             budget = max(1, max_tokens // 2)
     elif calling is not None:
-        sections = _sections(answers, tools, calling, model.grammars)
+        sections = _section_matchers(answers, tools, calling, model.grammars)
     constraint = Constraint(
         model.grammars.tokenizer,
         answers.control,
@@ -82,9 +82,12 @@ def _tool(described: Mapping[str, Any]) -> Tool:
     )
 
 
-def _enforced(calling: Calling | None, grammars: GrammarCompiler) -> tuple[list[Tool], list[str]]:
-    """The tools that may be called, with what is enforced of their schemas. Of a strict one that
-    must be all of it; one unusual tool among others must not be in an agent's way."""
+def _enforceable_tools(
+    calling: Calling | None, grammars: GrammarCompiler
+) -> tuple[list[Tool], list[str]]:
+    """Return the tools that may be called, with the enforceable part of their schemas, and
+    warnings. The schema of a strict tool must be enforceable in full. Of other tools a part is
+    enough: one unusual tool among others must not make an agent's request fail."""
     tools, warnings = [], []
     for number, tool in enumerate(tools_of(calling)):
         if calling is not None and calling.forced not in (None, tool.name):
@@ -94,14 +97,16 @@ def _enforced(calling: Calling | None, grammars: GrammarCompiler) -> tuple[list[
         if tool.strict:
             grammars.check_schema(schema, param)
         elif (problem := grammars.problem(schema)) is not None:
-            warnings.append(f"{param}: not enforced in full: {problem}")
+            warnings.append(f"{param}: the schema is not enforced in full: {problem}")
             if grammars.problem(schema, lenient=True) is not None:
                 schema = _ANY_OBJECT
         tools.append(replace(tool, parameters=schema))
     return tools, warnings
 
 
-def _whole(answers: AnswerFormat, bound: AnswerConstraint, grammars: GrammarCompiler) -> Any:
+def _answer_matcher(
+    answers: AnswerFormat, bound: AnswerConstraint, grammars: GrammarCompiler
+) -> Any:
     param = bound.structure.param if bound.structure is not None else "tools"
     try:
         return grammars.matcher(answer_grammar(answers, bound))
@@ -109,7 +114,7 @@ def _whole(answers: AnswerFormat, bound: AnswerConstraint, grammars: GrammarComp
         raise InvalidRequest(f"{param}: {error}", param=param) from None
 
 
-def _sections(
+def _section_matchers(
     answers: AnswerFormat, tools: Sequence[Tool], calling: Calling, grammars: GrammarCompiler
 ) -> dict[str, Any]:
     try:
@@ -122,7 +127,8 @@ def _sections(
 
 
 def _closing_ids(answers: AnswerFormat, grammars: GrammarCompiler, *, free: bool) -> list[int]:
-    """The tokens that end reasoning; where the answer is `free` they begin the content, too."""
+    """Return the tokens that end reasoning; of a `free` (unconstrained) answer they also begin the
+    content."""
     if answers.messages is not None:
         closing = answers.messages.closing_of_reasoning(into_content=free)
     elif answers.reasoning is not None:

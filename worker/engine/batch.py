@@ -29,12 +29,12 @@ class Batch:
     """All sequences of one model. Every method belongs to the engine thread.
 
     Attributes:
-        turns: whose step is next among them.
-        turn: of this model among those of the engine.
-        preempted: sequences that gave way since somebody looked.
-        first: tokens that were drawn where prompts were complete, since somebody looked.
-        adaptive: keeps the number of rows below `max_size` where steps take long.
-        kept: what is kept of texts; None where nothing is.
+        fair_share: selects the group that steps next.
+        virtual_time: of this model among the models of the engine; see `fair_share`.
+        preempted: sequences preempted since the caller last emptied the list.
+        first_tokens: sampled at the end of prefill, since the caller last emptied the list.
+        adaptive: limits the rows to fewer than `max_size` while steps are slow.
+        prefix_cache: None if nothing is cached.
     """
 
     def __init__(
@@ -48,25 +48,25 @@ class Batch:
         prefix_cache: PrefixCache | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a `prefix_cache` nothing is kept."""
         self._model = model
-        self.kept = prefix_cache
+        self.prefix_cache = prefix_cache
         self._accounting = accounting
         self._max_size = max_size
         self.adaptive = adaptive
         self._clock = clock
         self._prompts = Prefilling(
-            model, accounting, prefix_cache, max_chunk_tokens=max_chunk_tokens, room=self._room,
+            model, accounting, prefix_cache, max_chunk_tokens=max_chunk_tokens,
+            free_slots=self._free_slots,
             clock=clock,
         )  # fmt: skip
         self._cost = adaptive.cost if adaptive else StepCost()
-        self._usual = adaptive.usual if adaptive else TypicalRequest()
+        self._typical_request = adaptive.typical_request if adaptive else TypicalRequest()
         self._decoding = DecodeGroups(model, accounting, max_size)
-        self.turns = FairShare()
-        self.turn = 0.0
+        self.fair_share = FairShare()
+        self.virtual_time = 0.0
         self.preempted: list[int] = []
-        self.first: list[Token] = []
-        self._leaving: list[DecodingRow] = []
+        self.first_tokens: list[Token] = []
+        self._retired: list[DecodingRow] = []
         accounting.open(self)
 
     @property
@@ -77,8 +77,8 @@ class Batch:
     def close(self) -> None:
         self._accounting.close(self)
         self._prompts.close()
-        if self.kept is not None:
-            self.kept.close()
+        if self.prefix_cache is not None:
+            self.prefix_cache.close()
 
     # Sequences.
 
@@ -87,58 +87,62 @@ class Batch:
         self._prompts.add(prepared)
 
     def remove(self, sequence: int) -> None:
-        """Generate no more of a sequence; unknown ones are ignored."""
+        """Stop generating a sequence; unknown sequences are ignored."""
         self._prompts.remove(sequence)
-        for row in [*self._decoding.all_rows, *self._leaving]:
-            row.gone = row.gone or row.id == sequence
+        for row in [*self._decoding.all_rows, *self._retired]:
+            row.finished = row.finished or row.id == sequence
 
     def retire(self) -> None:
-        """Drop the rows that ended, or have all their tokens drawn."""
+        """Drop the rows that ended, or of which all tokens are sampled."""
         for group in self._decoding.all:
-            leaving = [row for row in group.rows if row.gone or row.left == 0]
-            if leaving:
-                for row in leaving:
+            ended = [row for row in group.rows if row.finished or row.left == 0]
+            if ended:
+                for row in ended:
                     if not row.pending.prepared.order.is_trial:
-                        self._usual.answered(row.pending.prefill_s, len(row.answer_ids))
-                group.keep_rest(leaving)
-                group.drop(leaving)
-                self._leaving += leaving
+                        self._typical_request.record(row.pending.prefill_s, len(row.answer_ids))
+                group.record_rest(ended)
+                group.drop(ended)
+                self._retired += ended
         self._decoding.drop_empty()
-        if self._leaving:
+        if self._retired:
             self._accounting.lend_rest()
-            self._leaving = [row for row in self._leaving if not row.settle()]
+            self._retired = [row for row in self._retired if not row.finish_recording()]
 
-    def took(self, group: DecodeGroup, rows: int, seconds: float) -> None:
-        """A step of a group took so long, of so many rows: some may have left since. A token of
-        each row takes as long as a step of every group."""
-        group.took(seconds)
-        self.turns.took(group, group.step_s)
+    def record_step(self, group: DecodeGroup, rows: int, seconds: float) -> None:
+        """Record a step of a group.
+
+        Args:
+            rows: the rows of the step; some may have left the group since.
+        """
+        group.record_step(seconds)
+        self.fair_share.charge(group, group.step_s)
+        # One token of every row takes a step of every group.
         others = [other for other in self.groups if other is not group]
         seconds += sum(other.step_s for other in others)
         rows += sum(len(other) for other in others)
         if self.adaptive is None:
-            self._cost.stepped(rows, seconds)
+            self._cost.record_step(rows, seconds)
         else:
             ready = self._prompts.ready_rows + len(self._decoding.parked)
             waiting = len(self._prompts.pending) + ready
-            self.adaptive.stepped(seconds, rows, waiting, self._clock())
+            self.adaptive.record_step(seconds, rows, waiting, self._clock())
 
     @property
     def step_s(self) -> float:
-        """What a step of every group takes, or will take as far as is known."""
+        """The seconds of a step of every group, measured, or predicted for new groups."""
         line = self._cost.line
         return sum(group.step_s or line.seconds(len(group)) for group in self.groups)
 
     def __len__(self) -> int:
-        """Sequences that have memory."""
+        """The number of sequences that hold KV cache memory."""
         return len(self._decoding.all_rows) + len(self._prompts)
 
     def measured(self, model: ModelId, now: float) -> BatchMeasured:
-        """The present state, for people."""
+        """Return the current state, for reports."""
         steps_s = sum(group.step_s for group in self.groups)
         adaptive, rows = self.adaptive, len(self._decoding.rows)
         next_s = adaptive.step_s(min(rows + 1, adaptive.limit)) if adaptive else 0.0
-        line = self._cost.hopeful(max(1, rows))
+        line = self._cost.optimistic(max(1, rows))
         return BatchMeasured(
             model,
             rows=rows,
@@ -157,94 +161,98 @@ class Batch:
 
     @property
     def next_due(self) -> float | None:
-        """When the prompt is due that may be prefilled next; None if there is none."""
+        """The due time of the next prompt that may be prefilled; None if there is none."""
         return self._prompts.next_due
 
     @property
     def waiting_prefill_s(self) -> float:
-        """What the prefill of those that wait will take, if each is alone."""
+        """The seconds that the waiting prompts would take if each were prefilled alone."""
         return sum(self._prompts.seconds(each) for each in self._prompts.pending)
 
     def prefill(
-        self, seconds: float, begins: Callable[[list[int]], None] = lambda _: None
+        self, seconds: float, on_pass: Callable[[list[int]], None] = lambda _: None
     ) -> list[PrefillProgress]:
-        """Prefill a chunk that takes about so long, and never nothing, of what is due first; rows
-        that are complete begin to decode, if there is a place. `begins` hears which sequences
-        the pass is for, before the network does."""
-        job = self._prompts.advance(seconds, begins, alone=not self._decoding.rows)
+        """Prefill one chunk of the job that is due first; complete rows begin to decode if slots
+        are free.
+
+        Args:
+            seconds: the chunk is sized to take about this long; it is never empty.
+            on_pass: called with the sequences of the pass before the network runs.
+        """
+        job = self._prompts.advance(seconds, on_pass, alone=not self._decoding.rows)
         self.join()
         return job.progress()
 
-    def prefill_pays(self, seconds: float) -> bool:
-        """Whether so much time holds a chunk of what is due first that is worth its pass."""
-        return self._prompts.pays(seconds)
+    def is_prefill_worthwhile(self, seconds: float) -> bool:
+        """Whether a chunk that fits into `seconds` is large enough to be worth a pass."""
+        return self._prompts.is_worthwhile(seconds)
 
     def take_restored(self) -> list[tuple[int, int]]:
-        """Sequences and how many of their tokens were kept, since this was asked last."""
+        """Return, and clear, the sequences that began with cached tokens, and how many tokens."""
         restored, self._prompts.restored = self._prompts.restored, []
         return restored
 
-    def _room(self, urgent: bool) -> int:
-        """How many more prompts may begin: a place is taken by what decodes, or could."""
-        return self._places(urgent) - len(self._decoding.rows) - self._prompts.ready_rows
+    def _free_slots(self, urgent: bool) -> int:
+        """The number of prompts that may begin: rows that decode, or are ready to, hold a slot."""
+        return self._slot_limit(urgent) - len(self._decoding.rows) - self._prompts.ready_rows
 
-    # Places among the rows that decode.
+    # Slots.
 
-    def _places(self, urgent: bool) -> int:
-        """High priority does not wait for steps to become faster."""
+    def _slot_limit(self, urgent: bool) -> int:
+        """The adaptive limit does not apply to the highest priority."""
         return self._max_size if self.adaptive is None or urgent else self.adaptive.limit
 
     @property
     def can_join(self) -> bool:
-        """Whether there is a place for somebody who is ready to decode."""
+        """Whether a sequence is ready to decode and has a slot, free or by preemption."""
         return self._next_to_join() is not None
 
     def join(self) -> None:
-        """Let those decode who are ready, as far as there are places, or others give theirs up;
-        all tokens that were drawn must have been read. Some may have ended with their `first`
-        token: call `retire`."""
+        """Start decoding the sequences that are ready, while slots are free or rows can be
+        preempted. All sampled tokens must have been read. A sequence may end with its first
+        token: call `retire` afterwards."""
         while (found := self._next_to_join()) is not None:
             ready, row = found
             if row is not None:
                 self._decoding.park(row)
             if isinstance(ready, PrefillJob):
                 self._prompts.jobs.remove(ready)
-                ready.keep_rest()  # where the last one to be prefilled was cancelled
+                ready.record_rest()  # not done yet if the last row to be prefilled was cancelled
                 ready = self._decoding_group(ready)
             for each in ready.rows:
                 each.since = self._clock()
-            self._decoding.join(ready, self._prompts.coming)
+            self._decoding.join(ready, self._prompts.upcoming)
 
     def _decoding_group(self, job: PrefillJob) -> DecodeGroup:
-        """Of a job that is complete; its first tokens are drawn where their logits are there."""
+        """Make a group of a complete job; samples its first tokens if their logits are known."""
         rows, logits = [self._row(each) for each in job.rows], job.logits
         inputs = mx.array(job.inputs, dtype=mx.uint32)
         group = DecodeGroup(self._model.network, rows, job.release_caches(), inputs)
         if logits is not None:
-            self.first += group.sample_from(logits).read()
+            self.first_tokens += group.sample_from(logits).read()
         return group
 
     def _next_to_join(self) -> tuple[PrefillJob | DecodeGroup, DecodingRow | None] | None:
-        """The sequence that is due first of those that can have a slot, and the row that is
-        preempted for it, if any. Of a job with several sequences only the first needs a free slot:
-        when the job began, there were slots for all."""
+        """Return the job or parked group that is due first of those that can have a slot, and the
+        row that is preempted for it, if any. Only the first sequence of a job needs a free slot:
+        when the job began, there were slots for all of them."""
         ready: list[PrefillJob | DecodeGroup] = [*self._prompts.complete, *self._decoding.parked]
         if not ready:
             return None
         step_s = self._cost.line.seconds(max(1, len(self._decoding.rows)))
         parkable = self._decoding.parkable
-        placed = [DecodingSlot(row.priority, row.since, row.left * step_s) for row in parkable]
+        slots = [DecodingSlot(row.priority, row.since, row.left * step_s) for row in parkable]
         for each in sorted(ready, key=_due_at):
             waiting = self._waiting(each, step_s)
-            if self._places(waiting.priority == 0) > len(self._decoding.rows):
+            if self._slot_limit(waiting.priority == 0) > len(self._decoding.rows):
                 return each, None
-            if (index := row_to_preempt(waiting, placed, self._clock())) is not None:
+            if (index := row_to_preempt(waiting, slots, self._clock())) is not None:
                 return each, parkable[index]
         return None
 
     def _waiting(self, ready: PrefillJob | DecodeGroup, step_s: float) -> WaitingSequence:
-        """How it looks to those that decode. A row that was parked has had its turn: all that it
-        may still generate counts."""
+        """Return the input of the preemption decision. The work of a new sequence is its prefill
+        and a typical answer; the work of a parked row is all that it may still generate."""
         if isinstance(ready, DecodeGroup):
             (row,) = ready.rows
             return WaitingSequence(row.pending.overdue_at, row.priority, row.left * step_s)
@@ -254,7 +262,8 @@ class Batch:
         return WaitingSequence(
             min(each.overdue_at for each in pending),
             min(each.prepared.order.priority for each in pending),
-            sum(each.prefill_s for each in pending) + min(left, self._usual.answer_tokens) * step_s,
+            sum(each.prefill_s for each in pending)
+            + min(left, self._typical_request.answer_tokens) * step_s,
         )
 
     def _row(self, row: PrefillRow) -> DecodingRow:
@@ -273,7 +282,7 @@ class Batch:
         return sum(group.growth_bytes for group in self.groups)
 
     @property
-    def claims(self) -> list[PreemptionCandidate]:
+    def preemption_candidates(self) -> list[PreemptionCandidate]:
         pending = [row.pending for row in self._decoding.all_rows]
         pending += [each for job in self._prompts.jobs for each in job.pending]
         return [
@@ -281,15 +290,16 @@ class Batch:
             for each in pending
         ]
 
-    def has_room(self, group: DecodeGroup) -> bool:
-        """Whether the next step of a group takes nothing from anybody."""
+    def can_grow(self, group: DecodeGroup) -> bool:
+        """Whether the next step of a group fits into memory without a preemption."""
         return self._accounting.fits(_growth_needed(group))
 
-    def make_room(self, group: DecodeGroup) -> bool:
-        """Have room for the next step of a group; False where none of its rows is left."""
-        if not group.has_room:
-            self._accounting.make_room(lambda: _growth_needed(group))
-            if group.rows and not group.has_room:
+    def ensure_capacity(self, group: DecodeGroup) -> bool:
+        """Make memory available for the next step of a group; may preempt sequences. Returns False
+        if none of its rows is left."""
+        if not group.has_capacity:
+            self._accounting.ensure_free(lambda: _growth_needed(group))
+            if group.rows and not group.has_capacity:
                 group.grow()
         return bool(group.rows)
 
@@ -298,32 +308,33 @@ class Batch:
             group.fit()
 
     def preempt(self, sequence: int) -> None:
-        """Take a sequence's memory; it is prefilled again later, with what it has generated."""
-        if (pending := self._prompts.take_back(sequence)) is not None:
+        """Free the memory of a sequence and queue it again; its prompt and the tokens generated so
+        far are prefilled later."""
+        if (pending := self._prompts.preempt(sequence)) is not None:
             self._prompts.add_again(pending, pending.prepared)
             self.preempted.append(sequence)
         for group in self._decoding.all:
             for row in [row for row in group.rows if row.id == sequence]:
-                row.gone = True
-                group.keep_rest([row])
+                row.finished = True
+                group.record_rest([row])
                 group.drop([row])
                 if group.rows:
                     group.fit()
                 self._accounting.lend_rest()
-                row.settle()
+                row.finish_recording()
                 self._prompts.add_again(row.pending, row.pending.prepared.resumed(row.answer_ids))
                 self.preempted.append(sequence)
         self._decoding.drop_empty()
 
 
 def _due_at(ready: PrefillJob | DecodeGroup) -> float:
-    """Of one that was parked as it was before: so it is the next to get a place."""
+    """A parked row keeps its due time, so that it gets the next free slot."""
     if isinstance(ready, DecodeGroup):
         return ready.rows[0].pending.due_at
     return ready.due_at
 
 
 def _growth_needed(group: DecodeGroup) -> int:
-    if not group.rows or group.has_room:
+    if not group.rows or group.has_capacity:
         return 0
     return group.growth_bytes

@@ -1,8 +1,8 @@
-"""The cache of a whole model for rows that decode together.
+"""The KV cache of all layers of a model for rows that decode together.
 
-Layers whose keys and values grow with the text get the row caches of ours once a prompt is
-prefilled. Other kinds stay what prefill filled: mlx-lm's own batch caches, or, where rows are
-served alone, the cache of the only row.
+Layers whose keys and values grow with the sequence get this project's row caches once a prompt is
+prefilled. Other layers keep the caches that prefill filled: mlx-lm's batch caches, or the cache of
+the single row if the model is not batched.
 """
 
 import sys
@@ -18,20 +18,20 @@ from worker.engine.caches import (
     blocks_for,
     bytes_of,
     evaluate,
+    leaf_bytes,
     leaves,
     map_leaves,
-    whole_bytes,
 )
-from worker.engine.opaque_cache import is_whole
+from worker.engine.opaque_cache import is_opaque
 from worker.engine.row_cache import GroupedRowKVCache, RowKVCache, Rows, SingleRowKVCache
 
 
 class BatchCache:
-    """The cache of a whole model for rows that decode together.
+    """The KV cache of all layers of a model for rows that decode together.
 
     Attributes:
-        layers: what the model gets.
-        rows: how many tokens each row holds.
+        layers: the argument `cache` of the network.
+        rows: the number of tokens of each row.
     """
 
     def __init__(self, layers: Cache, rows: Rows, layout: CacheLayout) -> None:
@@ -49,51 +49,52 @@ class BatchCache:
         rows = Rows(lengths)
         kind = _row_cache(layout)
 
-        def taken_over(leaf: Any) -> Any:
+        def row_cache(leaf: Any) -> Any:
             return kind.of(leaf, rows) if type(leaf) is KVCache else leaf
 
-        return cls([map_leaves(taken_over, layer) for layer in prefilled], rows, layout)
+        return cls([map_leaves(row_cache, layer) for layer in prefilled], rows, layout)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def nbytes(self) -> int:
-        """What it takes, as the layout counts windows and chunks, and what is kept whole."""
+        """The bytes allocated, with windows, chunks and opaque layers as the layout counts them."""
         return bytes_of(self._growing) + len(self.rows) * self._other_bytes(self.width)
 
     @property
     def slots(self) -> int:
-        """Rows there is room for."""
+        """The number of rows that are allocated."""
         return next((leaf.slots for leaf in self._growing), len(self.rows))
 
     @property
     def width(self) -> int:
-        """Tokens of a row there is room for; no limit where mlx-lm's caches see to it and take no
-        more for a longer text. What is kept whole makes room by itself, and is charged for it."""
-        at_will = self._reserved if self._layout.whole_token_bytes else sys.maxsize
-        return next((leaf.width for leaf in self._growing), at_will)
+        """The tokens per row that are allocated; unlimited if all layers are mlx-lm's caches whose
+        size does not grow with the sequence. Opaque layers grow by themselves; this value is what
+        they are charged for."""
+        otherwise = self._reserved if self._layout.opaque_token_bytes else sys.maxsize
+        return next((leaf.width for leaf in self._growing), otherwise)
 
     def bytes_at(self, slots: int, width: int) -> int:
-        """What it would take with other room."""
+        """Return the bytes of this cache at other numbers of slots and columns."""
         growing = bytes_of(self._growing)
         if growing:
             growing = growing // (self.slots * self.width) * slots * width
         return growing + slots * self._other_bytes(width)
 
     def _other_bytes(self, width: int) -> int:
-        """Of a row, in layers that are no row caches."""
-        whole = self._layout.whole_token_bytes
-        return self._layout.row_bytes_at(width) + (width * whole if whole else 0)
+        """Return the bytes of a row in layers that are not row caches."""
+        opaque = self._layout.opaque_token_bytes
+        return self._layout.row_bytes_at(width) + (width * opaque if opaque else 0)
 
     @property
     def layer_bytes(self) -> int:
-        """Of the largest layer: it exists twice while it is copied."""
-        copied = [leaf for leaf in self._leaves if isinstance(leaf, RowKVCache) or is_whole(leaf)]
-        return max(map(whole_bytes, copied), default=0)
+        """The bytes of the largest layer: a layer exists twice while it is copied."""
+        copied = [leaf for leaf in self._leaves if isinstance(leaf, RowKVCache) or is_opaque(leaf)]
+        return max(map(leaf_bytes, copied), default=0)
 
     def resize(self, slots: int, width: int) -> None:
-        """Make or give back room: copies, one layer after the other."""
+        """Grow or shrink the allocation; copies one layer after the other."""
         if (slots, width) == (self.slots, self.width):
             return
         self._reserved = width
@@ -102,47 +103,49 @@ class BatchCache:
             mx.eval(leaf.state)
 
     def extend(self, other: "BatchCache") -> None:
-        """Take over the rows of another cache; there must be room for them."""
+        """Append the rows of another cache; slots and width must suffice."""
         first, length = len(self.rows), other.rows.longest
-        for mine, theirs in zip(self._growing, other._growing, strict=True):
-            mine.write(theirs, first, length)
-        for mine, theirs in zip(self._others, other._others, strict=True):
-            mine.extend(theirs)
-        evaluate(self.layers)  # so that the other's memory is free
+        for own, added in zip(self._growing, other._growing, strict=True):
+            own.write(added, first, length)
+        for own, added in zip(self._others, other._others, strict=True):
+            own.extend(added)
+        evaluate(self.layers)  # so that the memory of `other` can be freed
         self.rows.set([*self.rows.lengths, *other.rows.lengths])
 
-    def take(self, places: Sequence[int]) -> "BatchCache":
-        """Some rows as a cache of their own; copies them."""
-        rows = Rows([self.rows.lengths[place] for place in places])
+    def take(self, indices: Sequence[int]) -> "BatchCache":
+        """Return some rows as a cache of their own; copies them."""
+        rows = Rows([self.rows.lengths[index] for index in indices])
         width = blocks_for(rows.longest + 1)
 
-        def taken(leaf: Any) -> Any:
+        def selected(leaf: Any) -> Any:
             if isinstance(leaf, RowKVCache):
-                return leaf.take(places, rows, width)
-            return self._layout.joined([leaf.extract(place) for place in places])
+                return leaf.take(indices, rows, width)
+            return self._layout.joined([leaf.extract(index) for index in indices])
 
-        layers = [map_leaves(taken, layer) for layer in self.layers]
+        layers = [map_leaves(selected, layer) for layer in self.layers]
         evaluate(layers)
         return BatchCache(layers, rows, self._layout)
 
-    def remove(self, places: Iterable[int]) -> list[int]:
-        """Drop rows; later ones move into their places.
+    def remove(self, indices: Iterable[int]) -> list[int]:
+        """Drop rows; the last rows move into their slots.
 
         Returns:
-            The places before of the rows that stay, in their new order.
+            The old indices of the rows that stay, in their new order.
         """
-        order = _order_without(len(self.rows), set(places))
-        targets = [place for place, source in enumerate(order) if source != place]
-        if targets and self.rows.longest:  # MLX divides by the width of what is written: not by 0
-            sources = [order[place] for place in targets]
+        order = _order_without(len(self.rows), set(indices))
+        targets = [index for index, source in enumerate(order) if source != index]
+        if targets and self.rows.longest:  # MLX divides by the width of what is written
+            sources = [order[index] for index in targets]
             copies = [leaf.copies(sources) for leaf in self._growing]
-            mx.async_eval(copies)  # before the writes, which happen in place only when alone
+            mx.async_eval(
+                copies
+            )  # before the writes: MLX writes in place only without other readers
             for leaf, copy in zip(self._growing, copies, strict=True):
                 leaf.put(targets, copy)
         if order:
             for leaf in self._others:
                 leaf.filter(order)
-        self.rows.set([self.rows.lengths[place] for place in order])
+        self.rows.set([self.rows.lengths[index] for index in order])
         return order
 
 
@@ -153,10 +156,10 @@ def _row_cache(layout: CacheLayout) -> type[RowKVCache]:
 
 
 def _order_without(count: int, gone: set[int]) -> list[int]:
-    """Rows that stay, each in its place if possible, the last ones in the places of the gone."""
+    """Return the rows that stay, each at its index if possible, the last ones at free indices."""
     staying = count - len(gone)
     order = list(range(staying))
-    movers = [place for place in range(staying, count) if place not in gone]
+    movers = [index for index in range(staying, count) if index not in gone]
     for hole, mover in zip(sorted(gone & set(order)), movers, strict=True):
         order[hole] = mover
     return order

@@ -1,8 +1,8 @@
-"""Whether rows of a model may be batched, as far as that is known before it is tried.
+"""Batching verdicts that ship with the project: whether rows of a model may be batched.
 
-`make architectures` judges a small model of each module of mlx-lm, and what it found comes with the
-project. It holds for a module, the kinds of caches that its layers have, and a release of mlx-lm;
-what is unknown is probed when it is loaded (`probe.py`).
+`make architectures` judges a small model of each module of mlx-lm and writes `verdicts.json`. A
+verdict holds for a module, the cache classes of its layers, and a release of mlx-lm. Models without
+a verdict are probed when they are loaded (`probe.py`).
 """
 
 import json
@@ -19,7 +19,7 @@ from worker.engine.caches import leaves
 
 DATA = Path(__file__).with_name("verdicts.json")
 _MODULES = "mlx_lm.models."
-_OURS = f"{__package__}."
+_OWN_MODULES = f"{__package__}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class BatchingVerdict:
     """Whether rows decode `together`, or each `alone`.
 
     Attributes:
-        reason: why alone.
-        probe_s: what finding out took, where it was probed.
+        reason: why rows decode alone.
+        probe_s: the seconds that the probe took; None if the model was not probed.
     """
 
     batching: Batching
@@ -40,7 +40,7 @@ TOGETHER = BatchingVerdict("together")
 
 
 def known_verdict(network: Any) -> BatchingVerdict | None:
-    """What comes with the project for a network like this; None where nothing does."""
+    """Return the verdict that ships with the project for this network, or None."""
     module = _module_of(network)
     if module is None:
         return None
@@ -48,20 +48,20 @@ def known_verdict(network: Any) -> BatchingVerdict | None:
 
 
 def key(module: str, caches: Sequence[str], release: str) -> str:
-    """Of a verdict in the data."""
+    """Return the key of a verdict in `verdicts.json`."""
     return f"{module}, {' and '.join(caches)}, mlx-lm {release}"
 
 
 def cache_kinds(network: Any) -> list[str]:
-    """The kinds of caches of its layers, as mlx-lm names them."""
+    """Return the names of the mlx-lm cache classes of a network's layers."""
     return sorted({type(leaf).__name__ for leaf in leaves(make_prompt_cache(network))})
 
 
 def _module_of(network: Any) -> str | None:
-    """The module of `mlx_lm.models` that defines a network, whatever this engine put before its
-    class; None where the definition came with the model's files."""
+    """Return the module of `mlx_lm.models` that defines a network, ignoring subclasses made by this
+    engine; None if the definition came with the model's files."""
     names = (kind.__module__ for kind in type(network).__mro__)
-    name = next(name for name in names if not name.startswith(_OURS))
+    name = next(name for name in names if not name.startswith(_OWN_MODULES))
     return name.removeprefix(_MODULES) if name.startswith(_MODULES) else None
 
 

@@ -1,13 +1,13 @@
-"""A fast BLAS for MLX on Linux, loaded before MLX is.
+"""Loads a fast BLAS for MLX on Linux, before MLX is imported.
 
 The Linux wheel of MLX links the reference BLAS (4 GFLOP/s). Loading OpenBLAS globally
 *before* the first `import mlx.core` makes its symbols resolve there: 30 to 100 times faster.
-On macOS MLX uses Accelerate and Metal; nothing is to be done.
+On macOS MLX uses Accelerate and Metal, and this module does nothing.
 
-Why these wheels: scipy's and numpy's OpenBLAS prefix their symbols and do not serve.
-`ngsolve-openblas` chooses its kernels by the processor (DYNAMIC_ARCH), x86-64 only.
-`cmeel-openblas` has Arm too, but is built for one processor: on another it may die of an
-illegal instruction, so a child process tries it first.
+Why these wheels: scipy's and numpy's OpenBLAS prefix their symbols and cannot be used.
+`ngsolve-openblas` selects its kernels at run time (DYNAMIC_ARCH), x86-64 only.
+`cmeel-openblas` supports Arm too, but is built for one processor: on another one it may crash with
+an illegal instruction, so a child process tries it first.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _loaded: list[ctypes.CDLL] = []
 
 
 def load_fast_blas() -> str:
-    """Load OpenBLAS into this process and say what MLX will use.
+    """Load OpenBLAS into this process and return the BLAS that MLX will use.
 
     Call it before anything imports `mlx.core`; `OPENBLAS_NUM_THREADS` must be set already.
 
@@ -44,13 +44,13 @@ def load_fast_blas() -> str:
 
 
 def use_threads(count: int) -> None:
-    """Have matrix products use so many threads from now on; only where OpenBLAS was loaded."""
+    """Set the number of threads of matrix products; no effect unless OpenBLAS was loaded."""
     for library in _loaded:
         library.openblas_set_num_threads(count)
 
 
 def _load(file: Path) -> str | None:
-    """Load one OpenBLAS globally; its description, or None where it does not work here."""
+    """Load one OpenBLAS globally; return its description, or None if it does not work here."""
     if not _is_dynamic(file) and not _survives_trial(file):
         return None
     try:
@@ -71,31 +71,31 @@ def _open(file: Path) -> ctypes.CDLL:
 
 
 def _is_dynamic(file: Path) -> bool:
-    """Whether this build chooses its kernels by the processor it runs on."""
+    """Whether this build selects its kernels for the processor at run time."""
     return b"DYNAMIC_ARCH" in file.read_bytes()
 
 
 def _survives_trial(file: Path) -> bool:
-    """Whether a child process gets through a small matrix product."""
+    """Whether a child process computes a small matrix product without crashing."""
     command = [*python_module("worker.engine.blas"), str(file)]
     return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
 
 
 def _load_bundled_fortran() -> None:
-    """Satisfy OpenBLAS's `libgfortran.so.5` on a machine that has none.
+    """Provide `libgfortran.so.5` to OpenBLAS on a machine without that library.
 
-    The wheel of MLX brings that library, renamed `libgfortran-<hash>.so.5.0.0`. A copy in
-    memory gets its usual name (SONAME) back, so that the loader matches it by name.
+    The wheel of MLX contains the library, renamed `libgfortran-<hash>.so.5.0.0`. A copy in memory
+    gets the usual SONAME, by which the loader finds it.
 
     Raises:
-        OSError: it cannot be loaded.
+        OSError: the library cannot be loaded.
     """
     for quadmath in _files_of("mlx-cpu", "libquadmath-"):
         ctypes.CDLL(str(quadmath), mode=ctypes.RTLD_GLOBAL)
     for fortran in _files_of("mlx-cpu", "libgfortran-"):
         bundled_name = fortran.name.encode() + b"\0"
-        usual_name = b"libgfortran.so.5\0".ljust(len(bundled_name), b"\0")
-        image = fortran.read_bytes().replace(bundled_name, usual_name)
+        soname = b"libgfortran.so.5\0".ljust(len(bundled_name), b"\0")
+        image = fortran.read_bytes().replace(bundled_name, soname)
         descriptor = os.memfd_create("libgfortran.so.5")
         with open(descriptor, "wb") as memory:
             memory.write(image)
@@ -112,7 +112,7 @@ def _files_of(package: str, prefix: str) -> list[Path]:
 
 
 def _trial(file: Path) -> bool:
-    """Multiply two matrices of ones; what a child process does for `_survives_trial`."""
+    """Multiply two matrices of ones; runs in the child process of `_survives_trial`."""
     size = 64
     ones = (ctypes.c_float * (size * size))(*([1.0] * (size * size)))
     product = (ctypes.c_float * (size * size))()

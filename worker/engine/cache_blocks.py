@@ -1,8 +1,8 @@
-"""Between the caches of rows and what is kept of them: the only place that knows both.
+"""Converts between the KV caches of rows and the blocks of KV memory.
 
-Keys and values of layers that grow with the text are cut into blocks; of all other layers (sliding
-windows, chunks, recurrent, convolutions, and what only its model can read) the whole state at a
-token is kept.
+Keys and values of layers that grow with the sequence are cut into blocks. Of all other layers
+(sliding windows, chunks, recurrent and convolution states, opaque caches) the whole state at a
+token is stored.
 """
 
 import json
@@ -31,11 +31,11 @@ from worker.engine.gather import (
     as_mlx,
     as_piece,
     dtype_of,
-    numbers,
     numpy_dtype,
+    numpy_view,
     piece,
 )
-from worker.engine.opaque_cache import content_of, fill, is_whole
+from worker.engine.opaque_cache import attributes_of, is_opaque, set_attributes
 from worker.engine.row_cache import RowKVCache
 from worker.kv_memory.block import Kind
 from worker.kv_memory.block_file import BlockContent, Tensor
@@ -46,13 +46,13 @@ _DTYPES = {
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _GROUP_SIZES = (64, 32)
-"""Of numbers that share a scale when they are kept in 8 bits."""
+"""Quantisation group sizes for keys and values stored in 8 bits, in order of preference."""
 _BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """What is kept of a block; `notes` say how the arrays of a state are put together."""
+    """The stored arrays of a block; `notes` is JSON that describes the structure of a state."""
 
     arrays: Sequence[Piece]
     notes: str = ""
@@ -63,38 +63,38 @@ class Arrays:
 
     @property
     def unevaluated(self) -> list[mx.array]:
-        """Those that the device may still have to compute."""
+        """The MLX arrays, which the device may still have to compute."""
         return [array for array in self.arrays if isinstance(array, mx.array)]
 
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
-    """With what a row begins: the blocks of its first tokens, and the state after them."""
+    """The cached beginning of a row: the blocks of its first tokens, and the state after them."""
 
     blocks: Sequence[Arrays] = ()
     state: Arrays | None = None
 
 
 class BlockCodec:
-    """Cuts, keeps and puts together what is kept of one model. Belongs to the engine thread.
+    """Encodes and decodes the blocks of one model. Belongs to the engine thread.
 
     Args:
-        bits: keep keys and values in so many bits; None for as they are.
+        bits: bits per stored key and value; None stores them unchanged.
     """
 
     def __init__(self, layout: CacheLayout, bits: int | None = None) -> None:
         self._layout = layout
         shapes = [shape for pair in layout.shapes for shape in pair]
         self._groups = [_group_size(dim) if bits is not None else None for _, dim, _ in shapes]
-        """Of each array of keys or values the size of its groups; None for as it is."""
+        """The quantisation group size of each array of keys or values; None if not quantised."""
         counts = [1 if group is None else 3 for group in self._groups]
-        self._places = [sum(counts[:number]) for number in range(len(counts))]
+        self._offsets = [sum(counts[:number]) for number in range(len(counts))]
         self._gatherer = Gatherer()
 
     # From caches.
 
     def cut(self, cache: Iterable[Any], row: int, start: int, end: int) -> Arrays:
-        """Keys and values of some tokens of a row; on a GPU not evaluated yet."""
+        """Copy keys and values of some tokens of a row; on a GPU they are not evaluated yet."""
         cut: list[Piece] = []
         groups = iter(self._groups)
         for leaf in leaves(cache):
@@ -111,7 +111,7 @@ class BlockCodec:
         return Arrays(cut)
 
     def snapshot(self, cache: Iterable[Any], row: int) -> Arrays:
-        """The state of a row in all layers that cannot be cut; not evaluated."""
+        """Copy the state of a row in all layers that cannot be cut into blocks; not evaluated."""
         arrays: list[mx.array] = []
         skeletons = [
             _flatten(_state_of(leaf, row), arrays) for leaf in leaves(cache) if not _grows(leaf)
@@ -121,7 +121,7 @@ class BlockCodec:
     # Into caches.
 
     def restored(self, starts: Sequence[RowStart], done: int, tokens: int) -> Cache:
-        """The cache of rows of which the first `done` tokens are there, with room for `tokens` of
+        """Build the cache of rows that have their first `done` tokens, with capacity for `tokens`
         each."""
         states = iter(self._states(starts))
         arrays = self._gatherer.gather(list(self._gathers(starts, blocks_for(tokens))), done)
@@ -135,55 +135,55 @@ class BlockCodec:
 
         return [map_leaves(new_leaf, layer) for layer in empty_cache(self._layout.network)]
 
-    def _gathers(self, starts: Sequence[RowStart], room: int) -> Iterator[GatherPlan]:
+    def _gathers(self, starts: Sequence[RowStart], width: int) -> Iterator[GatherPlan]:
         shapes = [shape for pair in self._layout.shapes for shape in pair]
         for number, (heads, dim, dtype) in enumerate(shapes):
             rows = [
-                [self._kept(block, number, dtype) for block in start.blocks] for start in starts
+                [self._decoded(block, number, dtype) for block in start.blocks] for start in starts
             ]
-            yield GatherPlan(rows, (len(rows), heads, room, dim), dtype)
+            yield GatherPlan(rows, (len(rows), heads, width, dim), dtype)
 
-    def _kept(self, block: Arrays, number: int, dtype: mx.Dtype) -> Piece:
-        place, group = self._places[number], self._groups[number]
+    def _decoded(self, block: Arrays, number: int, dtype: mx.Dtype) -> Piece:
+        offset, group = self._offsets[number], self._groups[number]
         if group is None:
-            return block.arrays[place]
-        packed, scales, biases = block.arrays[place : place + 3]
+            return block.arrays[offset]
+        packed, scales, biases = block.arrays[offset : offset + 3]
         restored = mx.dequantize(packed, scales, biases, group_size=group, bits=_BITS)
         return as_piece(restored.astype(dtype))
 
     def _states(self, starts: Sequence[RowStart]) -> list[list[Any]]:
-        """For each layer with a state the caches of all rows."""
+        """Return the caches of all rows for each layer with a state."""
         rows = [self._state(start.state) for start in starts]
         return [list(layer) for layer in zip(*rows, strict=True)]
 
-    def _state(self, kept: Arrays | None) -> list[Any]:
-        if kept is None:
+    def _state(self, stored: Arrays | None) -> list[Any]:
+        if stored is None:
             return []
-        states = [_unflatten(skeleton, kept.arrays) for skeleton in json.loads(kept.notes)]
+        states = [_unflatten(skeleton, stored.arrays) for skeleton in json.loads(stored.notes)]
         kinds = [leaf for leaf in leaves(empty_cache(self._layout.network)) if not _grows(leaf)]
         return [_with_state(leaf, state) for leaf, state in zip(kinds, states, strict=True)]
 
     # Files.
 
-    def content(self, kept: Arrays) -> BlockContent:
-        """As it goes into a file; shares the memory of the arrays."""
-        mx.eval(kept.unevaluated)
+    def content(self, stored: Arrays) -> BlockContent:
+        """Return the content of a block's file; shares the memory of the arrays."""
+        mx.eval(stored.unevaluated)
         return BlockContent(
             [
                 Tensor(str(number), _NAMES[dtype_of(array)], tuple(array.shape), _view(array))
-                for number, array in enumerate(kept.arrays)
+                for number, array in enumerate(stored.arrays)
             ],
-            kept.notes,
+            stored.notes,
         )
 
     def arrays(self, content: BlockContent, kind: Kind) -> Arrays:
-        """From a file.
+        """Return the arrays of a block's file.
 
         Raises:
-            ValueError: it does not hold what it should.
+            ValueError: the content is invalid.
         """
         try:
-            parts = [_numbers_of(tensor) for tensor in content.tensors]
+            parts = [_array_of(tensor) for tensor in content.tensors]
             if kind == "state" or any(self._groups) or on_gpu():
                 dtypes = [_DTYPES[tensor.dtype] for tensor in content.tensors]
                 parts = list(map(as_mlx, parts, dtypes))
@@ -203,16 +203,16 @@ def _group_size(dim: int) -> int | None:
 
 
 def _state_of(leaf: Any, row: int) -> Any:
-    return content_of(leaf) if is_whole(leaf) else _single(leaf, row).state
+    return attributes_of(leaf) if is_opaque(leaf) else _single(leaf, row).state
 
 
 def _with_state(empty: Any, state: Any) -> Any:
-    """A cache of the class of an empty one, that goes on from such a state."""
-    return fill(empty, state) if is_whole(empty) else type(empty).from_state(state)
+    """Return a cache of the class of an empty one, with this state."""
+    return set_attributes(empty, state) if is_opaque(empty) else type(empty).from_state(state)
 
 
 def _single(leaf: Any, row: int) -> Any:
-    """The cache of one row alone, without what is not looked at any more."""
+    """Return the cache of one row alone, without tokens that left its sliding window."""
     single = leaf.extract(row) if hasattr(leaf, "extract") else copy(leaf)
     if isinstance(single, RotatingKVCache) and single.keys.shape[2] > single.max_size:
         single.keys = mx.contiguous(single.keys[:, :, -single.max_size :])
@@ -222,7 +222,7 @@ def _single(leaf: Any, row: int) -> Any:
 
 
 def _flatten(tree: Any, arrays: list[mx.array]) -> Any:
-    """JSON with a number in a list for each array, which goes into `arrays`."""
+    """Return a tree for JSON with indices in place of arrays; appends the arrays to `arrays`."""
     if isinstance(tree, mx.array):
         arrays.append(mx.contiguous(tree))
         return {"array": len(arrays) - 1}
@@ -240,10 +240,10 @@ def _unflatten(tree: Any, arrays: Sequence[mx.array]) -> Any:
 
 
 def _view(array: Piece) -> memoryview:
-    raw = numbers(array) if isinstance(array, mx.array) else array
+    raw = numpy_view(array) if isinstance(array, mx.array) else array
     return raw.reshape(-1).data.cast("B") if raw.size else memoryview(b"")
 
 
-def _numbers_of(tensor: Tensor) -> Any:
+def _array_of(tensor: Tensor) -> Any:
     kind = numpy_dtype(_DTYPES[tensor.dtype])
     return np.frombuffer(tensor.data, dtype=kind).reshape(tensor.shape)

@@ -1,5 +1,8 @@
-"""The arguments of earlier calls as a chat template takes them: most want an object, some the text
-of one (DeepSeek's), and fail with the other or write it as Python does. Which, is tried once."""
+"""The arguments of earlier tool calls, in the form that a chat template expects.
+
+Most templates expect an object, some (DeepSeek's) its JSON text. They fail on the other form, or
+print it as Python does. A trial rendering finds out once per template.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +10,7 @@ from typing import Any
 
 Turn = dict[str, Any]
 Render = Callable[[list[Turn]], str | None]
-"""A conversation's prompt; None where the template refuses it."""
+"""Renders a conversation to its prompt; None if the template rejects it."""
 
 _KEY, _VALUE = "canary_key", "canary_value"
 _ARGUMENTS = {_KEY: _VALUE}
@@ -15,7 +18,7 @@ _AS_PYTHON = f"'{_KEY}'"
 
 
 def takes_text(render: Render) -> bool:
-    """Whether a template wants the text of a call's arguments."""
+    """Whether a template expects the arguments of a call as JSON text."""
     as_object = render(_conversation(_ARGUMENTS))
     if as_object is not None and _VALUE in as_object and _AS_PYTHON not in as_object:
         return False
@@ -24,7 +27,7 @@ def takes_text(render: Render) -> bool:
 
 
 def with_text_arguments(turns: Sequence[Turn]) -> list[Turn]:
-    """The conversation with the text of each object."""
+    """Return the conversation with the arguments of all calls as JSON text."""
     return [
         {**turn, "tool_calls": [_with_text(call) for call in turn["tool_calls"]]}
         if turn.get("tool_calls")

@@ -1,7 +1,7 @@
-"""The engine's end of the socket pair: threads that read, and write what the agent is not quick
-enough to take at once, so that MLX never waits.
+"""The engine's end of the socket pair, with a reader and a writer thread. The writer sends what the
+socket does not accept at once, so that MLX never waits.
 
-End of file means that the agent is dead: the process leaves at once, by `os._exit`, even in
+End of file means that the agent is dead: the process then ends at once by `os._exit`, even in
 the middle of a prefill.
 """
 
@@ -27,7 +27,7 @@ class Channel:
     """Frames in both directions. `send` may be called by any thread."""
 
     def __init__(self, connection: socket.socket, on_order: Callable[[Order], None]) -> None:
-        """`on_order` is called on the reader thread, for one order after another."""
+        """`on_order` is called on the reader thread, once per order."""
         self._connection = connection
         self._on_order = on_order
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -42,8 +42,9 @@ class Channel:
         threading.Thread(target=self._read, name="channel-read", daemon=True).start()
 
     def send(self, fact: Fact) -> None:
-        """Send a fact to the agent, or queue it while the agent reads what came before: a thread
-        that is woken for each step costs a tenth of the step of a small model."""
+        """Send a fact to the agent, or queue it behind facts that are not sent yet. The calling
+        thread writes to the socket itself: waking a thread for each step costs a tenth of the step
+        of a small model."""
         frame = encode_frame(fact)
         with self._lock:
             if self._backlog_bytes == 0:
@@ -55,7 +56,7 @@ class Channel:
                 self._outgoing.put(frame)
 
     def _send_at_once(self, frame: bytes) -> int:
-        """How many bytes the socket had room for."""
+        """Send without blocking; return the number of bytes that the socket accepted."""
         try:
             return self._connection.send(frame, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -63,12 +64,12 @@ class Channel:
         except OSError:
             os._exit(EXIT_AGENT_GONE)
 
-    def wait_for_room(self) -> None:
-        """Pause while the agent has more unread than the limit."""
+    def wait_for_capacity(self) -> None:
+        """Block while the unread backlog of the agent is above the limit."""
         self._drained.wait()
 
     def close(self) -> None:
-        """Wait until all facts are sent; nothing may be sent afterwards."""
+        """Wait until all facts are sent. `send` must not be called afterwards."""
         self._outgoing.put(None)
         self._writer.join()
 
@@ -79,7 +80,7 @@ class Channel:
                 body = stream.read(frame_length(header))
                 self._on_order(decode_body(body))  # type: ignore[arg-type]
         except OSError:
-            pass  # reset by the dying agent
+            pass  # the dying agent reset the connection
         except BaseException:
             traceback.print_exc()
         finally:

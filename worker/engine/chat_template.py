@@ -1,8 +1,8 @@
-"""From messages and tools to the tokens of a prompt, by the model's chat template.
+"""Renders messages and tools to the tokens of a prompt, with the model's chat template.
 
-Text from outside stays text: where a string of a message or tool holds what the tokenizer takes
-for a token of its own (`<|im_end|>`, `</think>`), a nonce splits it before the template is
-rendered, and the pieces are tokenised apart.
+Text of clients cannot produce control tokens: where a string of a message or tool contains an added
+token of the tokenizer (`<|im_end|>`, `</think>`), a nonce splits it before the template is
+rendered, and the pieces are tokenised separately.
 """
 
 import inspect
@@ -28,17 +28,17 @@ from worker.engine.native_tool_prompt import find_native_tool_prompt, with_nativ
 from worker.engine.tool_prompt import with_tools_as_text
 
 _ROLES = {"developer": "system"}
-"""OpenAI's newer name for a role that chat templates know by the older one."""
+"""OpenAI's newer name of a role, and the older name that chat templates know."""
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-"""What templates call what was thought: each family another."""
+"""The names of reasoning in templates; they differ between model families."""
 _ALTERNATE = ("user", "assistant")
 _END_CHARACTERS = 64
 _FUNCTIONS = {*DEFAULT_NAMESPACE, "raise_exception", "strftime_now"}
-"""What templates may call."""
+"""Functions that templates may call."""
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what a model is trained on; it prints its body."""
+    """`{% generation %}` marks the text that a model is trained on; it prints its body."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -49,13 +49,13 @@ class _Generation(Extension):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt.
+    """A rendered prompt.
 
     Attributes:
         end: the last characters of its text.
-        closed_reasoning: the model is not to think: that is over already, or turned off.
-        warnings: sentences about what of the request could not be done.
-        changes: sentences about how messages were put into an order that the template takes.
+        closed_reasoning: the model will not reason: reasoning is complete already, or turned off.
+        warnings: sentences about parts of the request that have no effect.
+        changes: sentences about how the messages were reordered for the template.
     """
 
     token_ids: list[int]
@@ -69,14 +69,14 @@ class ChatTemplate:
     """Belongs to the thread that prepares prompts.
 
     Attributes:
-        variables: what the template reads beyond what it sets itself.
-        continues: an answer may go on with a last message of the assistant's.
+        variables: the variables that the template reads and does not set itself.
+        continues: an answer may continue a last message of the assistant.
 
     Args:
-        reasoning: how the model marks it.
-        defaults: what the template is given where a request does not say otherwise.
-        write_id: the id of a call as the template demands it.
-        text: the template, where the tokenizer has several by name; else it has but one.
+        reasoning: the model's reasoning format.
+        defaults: values of template variables that the request does not set.
+        write_id: converts the id of a call to the form that the template demands.
+        text: the template, if the tokenizer has several named ones; None if it has a single one.
 
     Raises:
         ModelError: no request could use the template.
@@ -99,12 +99,12 @@ class ChatTemplate:
         self._defaults = {key: defaults[key] for key in self.variables & defaults.keys()}
         added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
         self._guard = Guard(added)
-        self._tool_words = find_native_tool_prompt(
+        self._native_tool_prompt = find_native_tool_prompt(
             text or getattr(tokenizer, "chat_template", None), added
         )
         self._text_arguments = False
-        self._text_arguments = takes_text(self._tried)
-        self.order = find_order(self._tried)
+        self._text_arguments = takes_text(self._try_render)
+        self.order = find_order(self._try_render)
         self.continues = self._can_continue()
 
     @property
@@ -119,15 +119,15 @@ class ChatTemplate:
         *,
         continues: bool = False,
     ) -> Rendered:
-        """The prompt of a conversation, with the assistant's turn opened.
+        """Render the prompt of a conversation, with the assistant's turn opened.
 
         Args:
-            tools: functions as OpenAI describes them.
-            values: for variables of the template, beyond messages and tools.
-            continues: the last message is the assistant's, and the answer goes on with it.
+            tools: functions in OpenAI's format.
+            values: of variables of the template, beyond messages and tools.
+            continues: the last message is the assistant's, and the answer continues it.
 
         Raises:
-            RequestError: the template cannot be rendered with them.
+            RequestError: the template fails or rejects the conversation.
         """
         ids = written_ids(messages, self._write_id)
         turns = [self._turn(message, ids) for message in messages]
@@ -135,14 +135,14 @@ class ChatTemplate:
         known.setdefault("enable_thinking", self._reasoning is not None)
         if self.knows_tools and tools:
             known["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
-        elif not self.knows_tools and self._tool_words is None:
+        elif not self.knows_tools and self._native_tool_prompt is None:
             turns = with_tools_as_text(turns, tools)
         turns, changes = ordered(turns, self.order)
         nonce = secrets.token_hex(8)
         turns, known = self._guard.split(turns, nonce), self._guard.split(known, nonce)
-        if not self.knows_tools and self._tool_words is not None:
+        if not self.knows_tools and self._native_tool_prompt is not None:
             turns = with_native_tool_prompt(
-                turns, self._guard.split(tools, nonce), self._tool_words
+                turns, self._guard.split(tools, nonce), self._native_tool_prompt
             )
         if continues:
             text = self._continued(turns, known)
@@ -164,32 +164,32 @@ class ChatTemplate:
         return Rendered(token_ids, end, closed, changes=changes)
 
     def _can_continue(self) -> bool:
-        texts = ("canary1", "canary2")
+        contents = ("canary1", "canary2")
         turns = [
-            {"role": role, "content": each} for role, each in zip(_ALTERNATE, texts, strict=True)
+            {"role": role, "content": each} for role, each in zip(_ALTERNATE, contents, strict=True)
         ]
         try:
             text = self._continued(turns, dict(self._defaults))
         except RequestError:
             return False
-        return texts[0] in text and text.endswith(texts[1])
+        return contents[0] in text and text.endswith(contents[1])
 
     def _continued(self, turns: list[dict[str, Any]], values: dict[str, Any]) -> str:
-        """Up to the end of the last message's content."""
+        """Render a conversation up to the end of the last message's content."""
         end = secrets.token_hex(8)
         *before, last = turns
         marked = [*before, {**last, "content": last["content"] + end}]
         text, mark, _ = self._rendered(marked, values, opens=False).rpartition(end)
         if not mark:
             raise InvalidRequest(
-                "continue_final_message: the model's chat template leaves the message out",
+                "continue_final_message: the model's chat template omits the message",
                 param="continue_final_message",
             )
         return text
 
-    def _tried(self, turns: list[dict[str, Any]]) -> str | None:
-        """What the template makes of them, if anything."""
-        if not self.knows_tools and self._tool_words is None:
+    def _try_render(self, turns: list[dict[str, Any]]) -> str | None:
+        """Render turns; None if the template fails or rejects them."""
+        if not self.knows_tools and self._native_tool_prompt is None:
             turns = with_tools_as_text(turns, [])
         if self._text_arguments:
             turns = with_text_arguments(turns)
@@ -209,9 +209,9 @@ class ChatTemplate:
             )
         except TemplateError as error:
             raise InvalidRequest(
-                f"messages: the model's chat template refuses them: {error}", param="messages"
+                f"messages: the model's chat template rejects them: {error}", param="messages"
             ) from None
-        except Exception as error:  # a template is a program from outside
+        except Exception as error:  # a template is third-party code
             raise RequestError(
                 f"the model's chat template failed: {type(error).__name__}: {error}",
                 code="request_failed",
@@ -223,26 +223,30 @@ class ChatTemplate:
         if turn["role"] == "assistant":
             reasoning = turn.pop("reasoning", None)
             if reasoning is None and self._reasoning is not None:
-                reasoning, turn["content"] = _parted(turn["content"], self._reasoning)
+                reasoning, turn["content"] = _split_reasoning(turn["content"], self._reasoning)
             if reasoning:
                 turn.update(dict.fromkeys(_REASONING_KEYS, reasoning))
             if calls := turn.get("tool_calls"):
-                turn["tool_calls"] = [_readable(call, ids, self._text_arguments) for call in calls]
+                turn["tool_calls"] = [
+                    _template_call(call, ids, self._text_arguments) for call in calls
+                ]
         elif (call_id := turn.get("tool_call_id")) is not None:
             turn["tool_call_id"] = ids.get(call_id, call_id)
         return turn
 
 
-def _parted(content: str, reasoning: ReasoningFormat) -> tuple[str | None, str]:
-    """What an assistant's content begins with as reasoning, and the rest."""
+def _split_reasoning(content: str, reasoning: ReasoningFormat) -> tuple[str | None, str]:
+    """Split an assistant's content into the reasoning at its start, if any, and the rest."""
     if not content.lstrip().startswith(reasoning.open):
         return None, content
     thought, mark, rest = content.lstrip().removeprefix(reasoning.open).partition(reasoning.close)
     return (thought.strip("\n"), rest.lstrip("\n")) if mark else (None, content)
 
 
-def _readable(call: Mapping[str, Any], ids: Mapping[str, str], as_text: bool) -> dict[str, Any]:
-    """A call whose arguments are an object, as most templates expect it; or their text."""
+def _template_call(
+    call: Mapping[str, Any], ids: Mapping[str, str], as_text: bool
+) -> dict[str, Any]:
+    """Return a call for the template, its arguments as an object or as JSON text."""
     function = call["function"]
     arguments = function["arguments"] or "{}"
     try:
@@ -251,14 +255,14 @@ def _readable(call: Mapping[str, Any], ids: Mapping[str, str], as_text: bool) ->
         found = arguments
     if as_text or not isinstance(found, dict):
         found = arguments
-    readable = {**call, "function": {**function, "arguments": found}}
+    converted = {**call, "function": {**function, "arguments": found}}
     if (call_id := call.get("id")) is not None:
-        readable["id"] = ids.get(call_id, call_id)
-    return readable
+        converted["id"] = ids.get(call_id, call_id)
+    return converted
 
 
 class Guard:
-    """Splits strings where a tokenizer would see a token of its own."""
+    """Splits strings that a tokenizer would parse as added tokens."""
 
     def __init__(self, added_tokens: Iterable[str]) -> None:
         tokens = sorted({token for token in added_tokens if len(token) > 1}, key=len, reverse=True)
@@ -269,8 +273,8 @@ class Guard:
         self._longest = max(map(len, tokens), default=1)
 
     def split(self, value: Any, nonce: str) -> Any:
-        """A value of JSON in which no string, key or value, holds or begins a token: a nonce stands
-        behind the first character."""
+        """Return a JSON value in which no string, key or value, contains an added token or ends
+        with the beginning of one: the nonce is inserted after the first character."""
         match value:
             case str():
                 return self._split(value, nonce)
@@ -292,7 +296,11 @@ class Guard:
 
 
 def _variables(tokenizer: TokenizerWrapper, text: str | None) -> frozenset[str]:
-    """Raises ModelError for a template that no request could use."""
+    """Return the variables that a template reads.
+
+    Raises:
+        ModelError: the template cannot be parsed.
+    """
     function = getattr(tokenizer, "_chat_template", None)  # mlx-lm's own, for some families
     if function is not None:
         return frozenset(inspect.signature(function).parameters) - {"messages", "conversation"}

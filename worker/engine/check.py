@@ -1,4 +1,4 @@
-"""`worker --check`: what MLX runs on here, and how fast it multiplies."""
+"""`worker --check`: prints MLX's device and BLAS, and measures matrix products."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--why", required=True)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    # Set before OpenBLAS loads, as for an engine.
+    # OpenBLAS reads the variable when it is loaded.
     os.environ["OPENBLAS_NUM_THREADS"] = str(arguments.threads)
     blas = load_fast_blas()
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _measure_gflops() -> float:
-    """The median of a few square float32 products."""
+    """Return the median speed of a few square float32 products."""
     import mlx.core as mx
 
     a = mx.random.normal((_SIZE, _SIZE))

@@ -1,10 +1,11 @@
 """The KV cache of one layer of chunked attention, for one row.
 
-In such a layer (Llama 4) a token attends to those before it in its own chunk of the text. mlx-lm's
-`ChunkedKVCache` holds as many of the last tokens as a chunk has, wherever chunks begin, and copies
-all of them for every token once it is full. Here a chunk goes as a whole when it is complete, as
-nobody attends to it any more: that is exact, holds less, and copies little. Speaks the protocol of
-mlx-lm's class. Models make one mask for all rows from its position, so rows cannot share one.
+In such a layer (Llama 4) a token attends to earlier tokens of its own chunk only. mlx-lm's
+`ChunkedKVCache` holds the last chunk-size tokens, wherever chunks begin, and copies all of them for
+every token once it is full. This cache drops a chunk as a whole when the chunk is complete, because
+no later token attends to it: that is exact, holds less, and copies little. The class has the
+interface of mlx-lm's class. Models build one mask for all rows from its position, so rows cannot
+share a cache.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ State = tuple[mx.array | None, mx.array | None, int, int]
 
 
 class ChunkCache:
-    """Keys and values of the tokens of the chunk that is not complete.
+    """Keys and values of the tokens of the incomplete chunk.
 
     Attributes:
-        keys, values: [1, heads, width, dim]; None when a chunk begins.
+        keys, values: [1, heads, width, dim]; None at the start of a chunk.
         offset: the position of the next token.
     """
 
@@ -30,21 +31,21 @@ class ChunkCache:
         self.values: mx.array | None = None
         self.offset = 0
 
-    # What models call.
+    # Called by models.
 
     @property
     def start_position(self) -> int:
-        """Of the first token that is held."""
+        """The position of the first token that is held."""
         return self.offset - self._held
 
     def maybe_trim_front(self) -> None:
-        """Nothing is left to trim."""
+        """Do nothing: complete chunks are dropped already."""
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Add [1, heads, new tokens, dim] each.
 
         Returns:
-            Those that were held, and the new ones behind them.
+            The held keys and values, followed by the new ones.
         """
         end = self._held + keys.shape[2]
         all_keys, all_values = self._with(self.keys, keys), self._with(self.values, values)
@@ -59,11 +60,12 @@ class ChunkCache:
             self.keys = self.values = None
         return all_keys[:, :, :end], all_values[:, :, :end]
 
-    # What we do with rows.
+    # Called by the engine.
 
     @property
     def state(self) -> State:
-        """Without free room: who goes on from it writes into room of its own."""
+        """Keys, values, offset and chunk size, without unused capacity: a cache made from this
+        state allocates its own."""
         if self.keys is None or self.values is None:
             return None, None, self.offset, self.chunk_size
         held = self._held
@@ -77,12 +79,12 @@ class ChunkCache:
         return cache
 
     def merge(self, caches: Sequence["ChunkCache"]) -> "ChunkCache":
-        """The only one there may be."""
+        """Return the only cache; rows cannot be batched."""
         (only,) = caches
         return only
 
     def extract(self, row: int) -> "ChunkCache":
-        """A copy of the only row, to go on from here."""
+        """Return a copy of the only row."""
         return self.from_state(self.state)
 
     @property
@@ -93,7 +95,7 @@ class ChunkCache:
 
     @property
     def max_size(self) -> int:
-        """The most tokens for which it holds room between two passes."""
+        """The largest number of tokens allocated between two passes."""
         return self.chunk_size
 
     @property
@@ -101,13 +103,13 @@ class ChunkCache:
         return self.offset % self.chunk_size
 
     def _with(self, array: mx.array | None, tokens: mx.array) -> mx.array:
-        """[1, heads, width, dim] with new tokens behind those that are held."""
+        """Return [1, heads, width, dim]: the held tokens followed by the new ones."""
         held, end = self._held, self._held + tokens.shape[2]
         if array is None or array.shape[2] < end:
             blocks = -(-end // BLOCK_TOKENS)
             width = max(end, min(blocks * BLOCK_TOKENS, self.chunk_size))
             _, heads, _, dim = tokens.shape
-            room = mx.zeros((1, heads, width - held, dim), tokens.dtype)
-            array = room if array is None else mx.concatenate([array[:, :, :held], room], axis=2)
+            free = mx.zeros((1, heads, width - held, dim), tokens.dtype)
+            array = free if array is None else mx.concatenate([array[:, :, :held], free], axis=2)
         array[:, :, held:end] = tokens
         return array

@@ -1,9 +1,9 @@
-"""How many tokens a model's context has, as its files say.
+"""The context length of a model, in tokens, from its files.
 
-In this order: `config.json`, stretched where YaRN stretches it; the tokenizer's
-`model_max_length`; what transformers takes where a config of this model type is silent, as files
-that transformers wrote name only what differs from that. A model whose cache does not grow with
-the text has no bound of its own. Where nothing says it, a value is assumed, and a warning tells.
+Sources, in this order: `config.json`, extended by YaRN; the tokenizer's `model_max_length`; the
+default of transformers for the model type, because files written by transformers omit defaults. A
+model whose cache does not grow with the sequence has no limit of its own. If no source has a value,
+one is assumed, with a warning.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,10 +16,10 @@ from shared.errors import ModelError
 
 ASSUMED_TOKENS = 4096
 UNBOUNDED_TOKENS = 2**20
-"""Allowed where the model has no bound: requests still need one."""
-_MOST_TOKENIZER_TOKENS = 100_000_000
-"""Tokenizers without a limit carry 10^30, and some other absurd numbers."""
-_MOST_YARN_FACTOR = 10_000
+"""Allowed if the model has no limit: requests still need one."""
+_MAX_TOKENIZER_TOKENS = 100_000_000
+"""Tokenizers without a limit have 10^30 or similar values."""
+_MAX_YARN_FACTOR = 10_000
 _KEYS = (
     "max_position_embeddings",
     "max_seq_len",
@@ -32,7 +32,7 @@ _KEYS = (
     "max_context_length",
     "block_size",
 )
-"""What configs call it, as families name it: the first that is there counts."""
+"""Keys of the context length in configs; they differ between families, the first one counts."""
 _SECTIONS = ("text_config", "llm_config", "language_config")
 
 ContextOrigin = Literal["config", "tokenizer", "model type", "unbounded", "assumed"]
@@ -40,14 +40,14 @@ ContextOrigin = Literal["config", "tokenizer", "model type", "unbounded", "assum
 
 @dataclass(frozen=True, slots=True)
 class ContextLength:
-    """The context of a model, in tokens, and where that is from."""
+    """The context of a model, in tokens, and the source of the value."""
 
     tokens: int
     origin: ContextOrigin
 
     def limited(self, max_context_tokens: int | None) -> int:
-        """The context as the setting has it: it lowers what the model's files say, and replaces
-        what they do not say."""
+        """Apply the setting `max_context_tokens`: it can lower a value from the model's files, and
+        replaces an assumed one."""
         if max_context_tokens is None:
             return self.tokens
         if self.origin in ("unbounded", "assumed"):
@@ -55,20 +55,20 @@ class ContextLength:
         return min(max_context_tokens, self.tokens)
 
     def warning(self, max_context_tokens: int | None) -> str | None:
-        """A sentence for operators where a number was assumed and none was set."""
+        """Return a warning for operators if the value was assumed and the setting is absent."""
         if max_context_tokens is not None:
             return None
         match self.origin:
             case "assumed":
                 return (
-                    f"neither config.json nor the tokenizer names the model's context: "
+                    f"neither config.json nor the tokenizer specifies the model's context: "
                     f"{self.tokens} tokens are assumed; set max_context_tokens of this model"
                 )
             case "unbounded":
                 return (
-                    f"config.json names no context, and the model's state does not grow with the "
-                    f"text: {self.tokens} tokens are allowed; what it was trained for may be less: "
-                    "set max_context_tokens of this model"
+                    f"config.json specifies no context, and the model's state does not grow with "
+                    f"the sequence: {self.tokens} tokens are allowed; the model may have been "
+                    "trained on fewer: set max_context_tokens of this model"
                 )
             case _:
                 return None
@@ -77,22 +77,22 @@ class ContextLength:
 def find_context_length(
     config: Mapping[str, Any], tokenizer_limit: Any, *, grows: bool
 ) -> ContextLength:
-    """The context of a model.
+    """Return the context length of a model.
 
     Args:
-        config: of `config.json`.
-        tokenizer_limit: the tokenizer's `model_max_length`, whatever that is.
-        grows: whether the model's cache grows with the text.
+        config: the content of `config.json`.
+        tokenizer_limit: the tokenizer's `model_max_length`, of any type.
+        grows: whether the model's cache grows with the sequence.
 
     Raises:
-        ModelError: the config names a context that is none.
+        ModelError: the context in the config is not a positive whole number.
     """
     for section in _sections(config):
         for key in _KEYS:
             if section.get(key) is not None:
                 tokens = _token_count(key, section[key])
                 return ContextLength(_stretched(tokens, section), "config")
-    if isinstance(tokenizer_limit, int) and 1 < tokenizer_limit <= _MOST_TOKENIZER_TOKENS:
+    if isinstance(tokenizer_limit, int) and 1 < tokenizer_limit <= _MAX_TOKENIZER_TOKENS:
         return ContextLength(tokenizer_limit, "tokenizer")
     if (implied := _implied_by_type(config)) is not None:
         return ContextLength(implied, "model type")
@@ -102,7 +102,7 @@ def find_context_length(
 
 
 def _sections(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The config, and those in it that are about text."""
+    """Yield the config, and its sections of the language model."""
     yield config
     for name in _SECTIONS:
         if isinstance(section := config.get(name), dict):
@@ -112,13 +112,13 @@ def _sections(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _token_count(key: str, value: Any) -> int:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or value < 1 or value != value // 1:
-        raise ModelError(f"config.json: {key} is {value!r:.80}, which is no number of tokens")
+        raise ModelError(f"config.json: {key} is {value!r:.80}, which is not a number of tokens")
     return int(value)
 
 
 def _stretched(tokens: int, section: Mapping[str, Any]) -> int:
-    """With YaRN the context is `factor` times what the model was trained with. Other kinds of
-    scaling are in the number already (Llama 3, LongRoPE, linear)."""
+    """Extend the context by YaRN: it is `factor` times the trained context. Other kinds of scaling
+    (Llama 3, LongRoPE, linear) are included in the config's number already."""
     for name in ("rope_scaling", "rope_parameters"):
         match section.get(name) or {}:
             case {
@@ -126,18 +126,18 @@ def _stretched(tokens: int, section: Mapping[str, Any]) -> int:
                 "original_max_position_embeddings": int(original),
             } as scaling if (
                 "yarn" in (scaling.get("rope_type"), scaling.get("type"))
-                and 1 <= factor <= _MOST_YARN_FACTOR
+                and 1 <= factor <= _MAX_YARN_FACTOR
             ):
                 return max(tokens, int(factor * original))
     return tokens
 
 
 def _implied_by_type(config: Mapping[str, Any]) -> int | None:
-    """What transformers assumes for a model type."""
+    """Return the default of transformers for the model type, if any."""
     for section in reversed(list(_sections(config))):
         try:
             default = CONFIG_MAPPING[section["model_type"]]()
-        except Exception:  # it knows no such type, or that needs values
+        except Exception:  # an unknown type, or a config class with required arguments
             continue
         text = default.get_text_config()
         tokens = getattr(text, "max_position_embeddings", None)

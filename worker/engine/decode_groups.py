@@ -1,5 +1,5 @@
-"""The rows of one model that decode, in groups that step together; and rows that were parked: they
-keep their memory, and decode on when they have a place again."""
+"""The decoding rows of one model, in groups that step together, and the parked rows: they keep
+their KV cache, and continue when they get a slot again."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from worker.engine.model import LoadedModel
 from worker.engine.partition import STEPS_TO_PAY_BACK, best_partition, total_cost
 
 _SPARE_SLOTS = 1.5
-"""A group that needs more slots gets so many times those it has, so that few joins copy it."""
+"""A group that needs more slots grows by this factor, so that few joins copy its cache."""
 _NO_ROWS = (0, 0)
 
 
@@ -19,13 +19,13 @@ class DecodeGroups:
     """Belongs to the engine thread.
 
     Args:
-        max_size: the most rows there will be.
+        max_size: the maximum number of rows.
 
     Attributes:
-        groups: the rows that decode.
-        parked: each with one row.
-        _most: rows of the largest group since nobody decoded, and its width.
-        _lately: the same, of the time before that: so many often come again.
+        groups: the groups that decode.
+        parked: groups of one row each.
+        _largest: rows and width of the largest group since decoding last paused.
+        _previous_largest: the same for the period before, as a forecast of the slots needed.
     """
 
     def __init__(self, model: LoadedModel, accounting: KVAccounting, max_size: int) -> None:
@@ -34,17 +34,17 @@ class DecodeGroups:
         self._max_size = max_size
         self.groups: list[DecodeGroup] = []
         self.parked: list[DecodeGroup] = []
-        self._most = _NO_ROWS
-        self._lately = _NO_ROWS
+        self._largest = _NO_ROWS
+        self._previous_largest = _NO_ROWS
 
     @property
     def rows(self) -> list[DecodingRow]:
-        """Those that decode."""
+        """The rows that decode."""
         return [row for group in self.groups for row in group.rows]
 
     @property
     def all_rows(self) -> list[DecodingRow]:
-        """Those that are parked, too."""
+        """The rows that decode, and the parked ones."""
         return [row for group in self.all for row in group.rows]
 
     @property
@@ -56,30 +56,30 @@ class DecodeGroups:
         return sum(group.cache.nbytes for group in self.all)
 
     def drop_empty(self) -> None:
-        """Forget groups all of whose rows have left."""
+        """Remove groups without rows."""
         had_groups = bool(self.groups)
         self.groups = [group for group in self.groups if group.rows]
         self.parked = [group for group in self.parked if group.rows]
         if had_groups and not self.groups:
-            self._lately, self._most = self._most, _NO_ROWS
+            self._previous_largest, self._largest = self._largest, _NO_ROWS
 
-    def join(self, group: DecodeGroup, coming: Sequence[int] = ()) -> None:
-        """Have a group decode, one that was parked too.
+    def join(self, group: DecodeGroup, upcoming: Sequence[int] = ()) -> None:
+        """Start decoding a group, new or parked.
 
         Args:
-            coming: tokens of each that will join soon: rather than for each anew, room is made
-                for all at once.
+            upcoming: the tokens of each sequence that will join soon: capacity is allocated for all
+                of them at once.
         """
         if group in self.parked:
             self.parked.remove(group)
         self.groups.append(group)
-        self._regroup(coming)
-        self._most = max(self._most, *((len(each), each.cache.width) for each in self.groups))
+        self._regroup(upcoming)
+        self._largest = max(self._largest, *((len(each), each.cache.width) for each in self.groups))
         self._accounting.lend_rest()
 
     @property
     def parkable(self) -> list[DecodingRow]:
-        """Those that decode and can be moved out of their group: there is room for a copy."""
+        """The decoding rows that can leave their group: alone, or with free memory for a copy."""
         return [
             row
             for group in self.groups
@@ -88,7 +88,7 @@ class DecodeGroups:
         ]
 
     def park(self, row: DecodingRow) -> None:
-        """Have a parkable row decode no further for now."""
+        """Pause a parkable row; it keeps its KV cache."""
         group = next(group for group in self.groups if row in group.rows)
         if len(group.rows) == 1:
             self.groups.remove(group)
@@ -98,8 +98,9 @@ class DecodeGroups:
 
     # Which rows decode together.
 
-    def _regroup(self, coming: Sequence[int]) -> None:
-        """Let rows decode together in the cheapest way, where moving them pays soon."""
+    def _regroup(self, upcoming: Sequence[int]) -> None:
+        """Move rows to the cheapest partition into groups, if the saved reads soon outweigh the
+        copies."""
         if not self._model.layout.allows_batching:
             return
         pass_cost, token_cost = self._model.memory_bytes, self._model.layout.token_bytes
@@ -117,45 +118,50 @@ class DecodeGroups:
         )
         if (now - best) * STEPS_TO_PAY_BACK > 2 * moved * token_cost:
             for part, home in zip(parts, homes, strict=True):
-                self._gather([placed[i][1] for i in part], home, coming)
+                self._gather([placed[i][1] for i in part], home, upcoming)
             self.groups = [group for group in self.groups if group.rows]
 
     def _gather(
         self,
         rows: Sequence[DecodingRow],
         home: DecodeGroup | None,
-        coming: Sequence[int] = (),
+        upcoming: Sequence[int] = (),
     ) -> None:
-        """Bring rows together in their new home, as far as there is room for copies."""
+        """Move rows into one group, as far as memory for the copies is free.
+
+        Args:
+            home: the group that receives the rows; None to make a new one.
+        """
         for group in [group for group in self.groups if group is not home]:
             moving = [row for row in group.rows if row in rows]
             if not moving:
                 continue
             if len(moving) == len(group.rows):
-                leaving = group
+                source = group
             elif self._accounting.fits(group.bytes_of(moving)):
-                leaving = group.take(moving)
-                self.groups.append(leaving)
+                source = group.take(moving)
+                self.groups.append(source)
             else:
                 continue
             if home is None:
-                home = leaving
-            elif self._widen(home, leaving, coming):
-                home.absorb(leaving)
-                self.groups.remove(leaving)
+                home = source
+            elif self._widen(home, source, upcoming):
+                home.absorb(source)
+                self.groups.remove(source)
 
-    def _widen(self, home: DecodeGroup, joining: DecodeGroup, coming: Sequence[int]) -> bool:
-        """Have room in a group for another; with some to spare where memory allows."""
+    def _widen(self, home: DecodeGroup, joining: DecodeGroup, upcoming: Sequence[int]) -> bool:
+        """Allocate capacity in a group for another group, with spare slots if memory allows; False
+        if it does not fit."""
         cache = home.cache
         count = len(home) + len(joining)
-        width = max(cache.width, joining.fitting[1])
-        alike = count + sum(2 * blocks_for(tokens) >= width for tokens in coming)
-        lately, width_then = self._lately
-        if 2 * width_then < width:
-            lately = 0
-        spare = max(alike, lately, math.ceil(cache.slots * _SPARE_SLOTS))
-        most = max(count, min(self._max_size, spare))
-        for slots in (cache.slots,) if count <= cache.slots else (most, count):
+        width = max(cache.width, joining.required_size[1])
+        expected = count + sum(2 * blocks_for(tokens) >= width for tokens in upcoming)
+        previous_rows, previous_width = self._previous_largest
+        if 2 * previous_width < width:
+            previous_rows = 0
+        spare = max(expected, previous_rows, math.ceil(cache.slots * _SPARE_SLOTS))
+        generous = max(count, min(self._max_size, spare))
+        for slots in (cache.slots,) if count <= cache.slots else (generous, count):
             grown = cache.bytes_at(slots, width) - cache.nbytes
             if grown <= 0 or self._accounting.fits(grown + cache.layer_bytes):
                 cache.resize(slots, width)
@@ -166,8 +172,8 @@ class DecodeGroups:
 def _homes(
     parts: Sequence[Sequence[tuple[DecodeGroup, int]]],
 ) -> list[DecodeGroup | None]:
-    """For each part, rows by their group and length, the group that most of it is in already,
-    unless that is another part's home."""
+    """Return for each part of a partition the group that holds most of its tokens, if that group is
+    not yet the home of another part. A part lists the group and the length of each row."""
     homes: list[DecodeGroup | None] = []
     for part in parts:
         held: dict[DecodeGroup, int] = {}

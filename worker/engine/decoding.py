@@ -1,4 +1,4 @@
-"""The rows that generate: one forward pass and one draw for all rows of a group at a time."""
+"""Decoding: one forward pass and one sampling step for all rows of a group at a time."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +18,10 @@ from worker.engine.token_mask import mask_of
 from worker.engine.tokens import Token, TokenLogprobs
 
 _WEIGHT_OF_NEW = 0.3
-_PATIENT_STEPS = 64
-"""So many steps long a group keeps room that it does not need: others often come soon."""
-_LONGEST_OF_USUAL = 4.0
-"""A step of more than so many times the usual tells of the machine, not of the group."""
+_STEPS_BEFORE_SHRINKING = 64
+"""A group retains unused capacity for this many steps, because other rows often join soon."""
+_MAX_STEP_RATIO = 4.0
+"""A step longer than this multiple of the average is an outlier of the machine, and is capped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,14 +29,14 @@ class DecodingRow:
     """One sequence of a group.
 
     Attributes:
-        ends: tokens that end it.
-        end: the one that did.
-        answer_ids: what was generated and read, by earlier attempts too.
-        left: tokens that may still be drawn.
-        fresh: nothing was drawn yet.
-        gone: it ended or was removed; what was drawn for it ahead is of no use.
-        since: when it got its place among those that decode, or lost it.
-        trail: how far its text is kept; None where nothing is.
+        ends: token ids that end the sequence.
+        end: the end token that was sampled, if any.
+        answer_ids: the generated tokens that were read, including those of earlier attempts.
+        left: the number of tokens that may still be sampled.
+        fresh: no token was sampled yet.
+        finished: the sequence ended or was removed; tokens sampled ahead for it are discarded.
+        since: the time when it got its slot.
+        recorder: stores its blocks; None if nothing is cached.
     """
 
     pending: PendingPrefill
@@ -47,7 +47,7 @@ class DecodingRow:
     left: int = field(init=False)
     sampled: SampledRow = field(init=False)
     fresh: bool = field(default=True, init=False)
-    gone: bool = field(default=False, init=False)
+    finished: bool = field(default=False, init=False)
     since: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -68,28 +68,28 @@ class DecodingRow:
 
     @property
     def constraint(self) -> Constraint | None:
-        """What its tokens are bound to."""
+        """The constraint on its tokens, if any."""
         sequence = self.pending.prepared.sequence
         return sequence.constraint if sequence is not None else None
 
     @property
-    def text_ids(self) -> list[int]:
-        """All tokens that are known, the one that ended it too."""
+    def all_ids(self) -> list[int]:
+        """All known tokens, including the end token."""
         return [*self.pending.prepared.prompt_ids, *self.answer_ids, *self.end]
 
-    def settle(self) -> bool:
-        """File what is kept of a row that has left its group, and let that be all; False while
-        its last tokens are not read."""
+    def finish_recording(self) -> bool:
+        """Store the remaining blocks of a row that has left its group, and close its recorder.
+        Returns False while its last tokens are not read yet."""
         if self.recorder is not None:
-            self.recorder.file(self.text_ids)
-            if not (self.gone or self.recorder.filed):
+            self.recorder.store(self.all_ids)
+            if not (self.finished or self.recorder.is_stored):
                 return False
             self.recorder.close()
         return True
 
 
 class SampledTokens:
-    """Tokens that nobody has read: one for each row."""
+    """The sampled tokens of one step, one per row, still on the device."""
 
     def __init__(
         self, rows: Sequence[DecodingRow], tokens: mx.array, logprobs: Logprobs | None
@@ -102,35 +102,35 @@ class SampledTokens:
             row.fresh = False
 
     def __len__(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return len(self._rows)
 
     @property
-    def is_wanted(self) -> bool:
+    def has_active_rows(self) -> bool:
         """Whether any of its rows is still generating."""
-        return not all(row.gone for row in self._rows)
+        return not all(row.finished for row in self._rows)
 
-    def ask(self) -> None:
-        """Have the device compute them; on a CPU that takes most of a step."""
+    def start_evaluation(self) -> None:
+        """Start computing the tokens (`mx.async_eval`); on a CPU the call takes most of a step."""
         mx.async_eval(self._tokens, *(self._logprobs.arrays if self._logprobs else ()))
 
     def read(self) -> list[Token]:
-        """Wait for the device; rows that ended are marked as gone."""
+        """Wait for the device and return the tokens; marks rows that ended as finished."""
         token_ids = cast(list[int], self._tokens.tolist())
         logprobs = _read_logprobs(self._logprobs) if self._logprobs else {}
         tokens = []
-        for place, (row, token_id) in enumerate(zip(self._rows, token_ids, strict=True)):
-            if row.gone:
+        for index, (row, token_id) in enumerate(zip(self._rows, token_ids, strict=True)):
+            if row.finished:
                 continue
             if token_id in row.ends:
-                row.gone = True
+                row.finished = True
                 row.end = [token_id]
                 tokens.append(Token(row.id, None, "stop", end_id=token_id))
             else:
                 row.answer_ids.append(token_id)
-                row.gone = len(row.answer_ids) >= row.pending.prepared.max_tokens
-                reason: FinishReason | None = "length" if row.gone else None
-                tokens.append(Token(row.id, token_id, reason, logprobs.get(place)))
+                row.finished = len(row.answer_ids) >= row.pending.prepared.max_tokens
+                reason: FinishReason | None = "length" if row.finished else None
+                tokens.append(Token(row.id, token_id, reason, logprobs.get(index)))
         return tokens
 
 
@@ -138,12 +138,12 @@ class DecodeGroup:
     """Rows that step together. Belongs to the engine thread.
 
     Args:
-        inputs: [B] each row's next input.
+        inputs: [B] the next input token of each row.
 
     Attributes:
-        step_s: how long a step takes, lately; 0 before the first.
-        turn: see `turns`.
-        stepped: since the last prefill of whatever model.
+        step_s: moving average of the step time; 0 before the first step.
+        virtual_time: see `fair_share`.
+        stepped: the group has stepped since the last prefill of any model.
     """
 
     def __init__(
@@ -156,147 +156,147 @@ class DecodeGroup:
         self._sampler = BatchSampler()
         self._sampler.extend([row.sampled for row in rows])
         self.step_s = 0.0
-        self.turn = 0.0
+        self.virtual_time = 0.0
         self.stepped = False
-        self._roomy_steps = 0
+        self._oversized_steps = 0
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens in the cache of each row."""
+        """The number of tokens in the cache of each row."""
         return self.cache.rows.lengths
 
     # Steps.
 
     @property
     def is_constrained(self) -> bool:
-        """Whether what a row may get depends on what it got last."""
+        """Whether any row has a constraint, so that its next mask depends on its last token."""
         return any(row.constraint is not None for row in self.rows)
 
     def sample(self) -> SampledTokens:
-        """The next token of every row, for which the device is to be asked."""
+        """Build the next token of every row; evaluation is not started."""
         return self.sample_next(self.forward())
 
     def forward(self) -> mx.array:
-        """[B, V] the logits of the next step; `sample_next` comes then."""
-        self._roomy_steps = self._roomy_steps + 1 if self._is_roomy else 0
-        if self._roomy_steps > _PATIENT_STEPS:
+        """Return the logits [B, V] of the next step; call `sample_next` with them."""
+        self._oversized_steps = self._oversized_steps + 1 if self._is_oversized else 0
+        if self._oversized_steps > _STEPS_BEFORE_SHRINKING:
             self.fit()
         logits = self._network(self._inputs[:, None], cache=self.cache.layers)[:, -1]
         self.cache.rows.advance()
         return cast(mx.array, logits)
 
     def sample_next(self, logits: mx.array) -> SampledTokens:
-        """The next token of every row, from `forward`."""
+        """Sample the next token of every row from the logits of `forward`."""
         sampled = self.sample_from(logits)
-        self._keep()
+        self._record_blocks()
         self.stepped = True
         return sampled
 
     def sample_from(self, logits: mx.array) -> SampledTokens:
-        """The next token of every row from what is known already: [B, V]."""
-        mask = mask_of([None if row.gone else row.constraint for row in self.rows])
+        """Sample the next token of every row from logits [B, V], without a forward pass."""
+        mask = mask_of([None if row.finished else row.constraint for row in self.rows])
         tokens, logprobs = self._sampler.sample(logits, self._inputs, mask)
         self._inputs = tokens
         for row in self.rows:
             row.left -= 1
         return SampledTokens(self.rows, tokens, logprobs)
 
-    def took(self, seconds: float) -> None:
-        """A step took so long."""
-        usual = self.step_s or seconds
-        counted = min(seconds, _LONGEST_OF_USUAL * usual)
-        self.step_s = usual + _WEIGHT_OF_NEW * (counted - usual)
+    def record_step(self, seconds: float) -> None:
+        """Update the average step time."""
+        average = self.step_s or seconds
+        capped = min(seconds, _MAX_STEP_RATIO * average)
+        self.step_s = average + _WEIGHT_OF_NEW * (capped - average)
 
     # Rows.
 
-    def _keep(self) -> None:
-        """Have the blocks that became full filed."""
-        for place, (row, length) in enumerate(zip(self.rows, self.lengths, strict=True)):
+    def _record_blocks(self) -> None:
+        """Record the blocks that became full."""
+        for index, (row, length) in enumerate(zip(self.rows, self.lengths, strict=True)):
             if row.recorder is not None and length >= row.recorder.next_cut:
-                row.recorder.cut(self.cache.layers, place, length, row.text_ids)
+                row.recorder.cut(self.cache.layers, index, length, row.all_ids)
 
-    def keep_rest(self, rows: Collection[DecodingRow]) -> None:
-        """Have all of rows that leave taken along for what is kept of them; they file it."""
-        for place, (row, length) in enumerate(zip(self.rows, self.lengths, strict=True)):
+    def record_rest(self, rows: Collection[DecodingRow]) -> None:
+        """Copy the rest of rows that are about to leave from the cache to their recorders."""
+        for index, (row, length) in enumerate(zip(self.rows, self.lengths, strict=True)):
             if row.recorder is not None and row in rows:
-                row.recorder.cut_rest(self.cache.layers, place, length)
+                row.recorder.cut_rest(self.cache.layers, index, length)
 
     def drop(self, rows: Collection[DecodingRow]) -> None:
-        """Rows leave between two steps; their room stays for a while."""
+        """Remove rows between two steps; the cache keeps its size for a while."""
         if not rows:
             return
-        places = [place for place, row in enumerate(self.rows) if row in rows]
-        order = self.cache.remove(places)
-        self.rows = [self.rows[place] for place in order]
-        self._sampler.keep(order)
+        indices = [index for index, row in enumerate(self.rows) if row in rows]
+        order = self.cache.remove(indices)
+        self.rows = [self.rows[index] for index in order]
+        self._sampler.retain(order)
         self._inputs = self._inputs[mx.array(order, dtype=mx.uint32)]
 
     def take(self, rows: Collection[DecodingRow]) -> "DecodeGroup":
-        """Rows leave as a group of their own; copies their cache."""
-        places = [place for place, row in enumerate(self.rows) if row in rows]
-        taken = DecodeGroup(
+        """Move rows into a group of their own; copies their cache."""
+        indices = [index for index, row in enumerate(self.rows) if row in rows]
+        separate = DecodeGroup(
             self._network,
-            [self.rows[place] for place in places],
-            self.cache.take(places),
-            self._inputs[mx.array(places, dtype=mx.uint32)],
+            [self.rows[index] for index in indices],
+            self.cache.take(indices),
+            self._inputs[mx.array(indices, dtype=mx.uint32)],
         )
         self.drop(rows)
-        return taken
+        return separate
 
     def absorb(self, other: "DecodeGroup") -> None:
-        """All rows of another group join; there must be room for them."""
+        """Append all rows of another group; the cache must have the capacity."""
         self.cache.extend(other.cache)
         self.rows += other.rows
         self._sampler.extend(other._sampler.release())
         self._inputs = mx.concatenate([self._inputs, other._inputs])
 
-    # Room.
+    # Capacity.
 
     @property
-    def fitting(self) -> tuple[int, int]:
-        """Slots and width that the next step needs, and no more."""
+    def required_size(self) -> tuple[int, int]:
+        """The minimum slots and width for the next step."""
         return len(self.rows), blocks_for(self.cache.rows.longest + 1)
 
     @property
-    def _is_roomy(self) -> bool:
-        """Whether half the room or less would do."""
-        slots, width = self.fitting
+    def _is_oversized(self) -> bool:
+        """Whether half the slots or half the width would suffice."""
+        slots, width = self.required_size
         return 2 * slots <= self.cache.slots or 2 * width <= self.cache.width
 
     @property
-    def has_room(self) -> bool:
-        """Whether the next step fits."""
-        return self.cache.width >= self.fitting[1]
+    def has_capacity(self) -> bool:
+        """Whether the next step fits into the cache."""
+        return self.cache.width >= self.required_size[1]
 
     @property
     def growth_bytes(self) -> int:
-        """What the next block of width costs, whenever it is needed, and while it is made."""
+        """The bytes of growing by one block of width, including the temporary copy of a layer."""
         cache = self.cache
         grown = cache.bytes_at(cache.slots, cache.width + BLOCK_TOKENS)
         return grown - cache.nbytes + cache.layer_bytes
 
     def bytes_of(self, rows: Collection[DecodingRow]) -> int:
-        """What the cache of some of the rows takes, alone."""
+        """Return the bytes of a separate cache for some of the rows."""
         lengths = [
             length for row, length in zip(self.rows, self.lengths, strict=True) if row in rows
         ]
         return self.cache.bytes_at(len(lengths), blocks_for(max(lengths) + 1))
 
     def grow(self) -> None:
-        """Make room for the next step."""
-        self.cache.resize(self.cache.slots, self.fitting[1])
+        """Grow the cache to the width of the next step."""
+        self.cache.resize(self.cache.slots, self.required_size[1])
 
     def fit(self) -> None:
-        """Give back what the next step does not need."""
-        slots, width = self.fitting
+        """Release the slots and the width that the next step does not need."""
+        slots, width = self.required_size
         self.cache.resize(slots, min(width, self.cache.width))
 
 
 def _read_logprobs(logprobs: Logprobs) -> dict[int, TokenLogprobs]:
-    """By the row's place in the batch."""
+    """Return log-probabilities by the row's index in the batch."""
     sampled = cast(list[float], logprobs.sampled.tolist())
     top_ids = cast(list[list[int]], logprobs.top_ids.tolist())
     top = cast(list[list[float]], logprobs.top.tolist())

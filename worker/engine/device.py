@@ -1,4 +1,4 @@
-"""What MLX runs on."""
+"""The device of MLX: its name and its memory."""
 
 import contextlib
 import ctypes
@@ -10,12 +10,12 @@ import psutil
 
 _SHARE_FOR_KV = 0.7
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-_KEPT_FREE_BYTES = 2**30
-_LARGEST_ON_HEAP_BYTES = 2**25  # the most that glibc takes
+_TRIM_THRESHOLD_BYTES = 2**30
+_MMAP_THRESHOLD_BYTES = 2**25  # the maximum in glibc
 
 
 def device_name() -> tuple[str, str]:
-    """The device's name for people, and metal, cuda or cpu."""
+    """Return the device's display name, and metal, cuda or cpu."""
     info = _info()
     name = str(info.get("device_name") or info.get("architecture") or platform.processor())
     if not on_gpu():
@@ -28,21 +28,21 @@ def on_gpu() -> bool:
 
 
 def memory_limit_bytes() -> int:
-    """What the device recommends as its working set, or has; on a CPU the machine's memory."""
+    """Return the device's recommended working set, or its memory; on a CPU the machine's memory."""
     info = _info()
     recommended = info.get("max_recommended_working_set_size") or info.get("total_memory")
     return int(recommended or psutil.virtual_memory().total)
 
 
 def free_for_kv_bytes(held: int) -> int:
-    """What KV caches may take beside the models that are loaded, where nobody says: most of
-    what is left of the memory limit, and of what the machine has left.
+    """Return the default KV budget beside the loaded models: 70 % of what is left of the memory
+    limit, or of the memory that is free on the machine or device, whichever is less.
 
     Args:
-        held: bytes that caches take already; they count as free for them.
+        held: bytes that KV caches hold already; they count as free.
     """
     left = memory_limit_bytes() - mx.get_active_memory()
-    if "free_memory" in (info := _info()):  # of a device with memory of its own
+    if "free_memory" in (info := _info()):  # a device with separate memory
         left = min(left, info["free_memory"] + mx.get_cache_memory())
     else:
         left = min(left, psutil.virtual_memory().available)
@@ -50,28 +50,28 @@ def free_for_kv_bytes(held: int) -> int:
 
 
 def raise_wired_limit() -> None:
-    """Let Metal keep as much memory wired as the device recommends, for this whole process:
-    weights that are paged out make every step slow."""
+    """Let Metal wire as much memory as the device recommends, for this whole process: weights that
+    are paged out slow down every step."""
     if mx.metal.is_available():
         mx.set_wired_limit(memory_limit_bytes())
 
 
-def keep_freed_memory() -> None:
-    """Have the allocator keep what is freed for what is allocated next. On Linux MLX allocates
-    each result of a CPU operation anew, and glibc gives pages back at once: to map them again
-    takes longer than many operations. On a Mac MLX keeps buffers by itself."""
+def retain_freed_memory() -> None:
+    """Make the allocator reuse freed memory. On Linux MLX allocates each result of a CPU operation
+    anew, and glibc returns pages at once: mapping them again takes longer than many operations. On
+    a Mac MLX caches buffers itself."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_FREE_BYTES)
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
 
 
 def release_memory() -> None:
-    """Return to the machine what is kept for later. Waits for the device: to take buffers from
-    under a kernel has crashed Macs."""
+    """Return cached buffers to the operating system. Waits for the device first: freeing buffers
+    that a kernel still uses has crashed Macs."""
     mx.synchronize()
     mx.clear_cache()
-    with contextlib.suppress(OSError, AttributeError):  # elsewhere than with glibc
+    with contextlib.suppress(OSError, AttributeError):  # libc is not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 

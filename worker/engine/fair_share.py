@@ -1,10 +1,10 @@
-"""Who gets the device next: time in proportion to the square root of the rows, among the models
-of an engine, and among the groups of a model.
+"""Fair sharing of the device among the models of an engine, and among the groups of a model: each
+gets time in proportion to the square root of its rows.
 
-A group that gets the share s of the time is 1/s times slower than alone. Of all shares those
-proportional to sqrt(rows) make the sum of this slowdown over all rows least: one long row
-beside seven short ones takes 27 % of the time, not half of it. The order is that of stride
-scheduling (Waldspurger and Weihl, 1995).
+A group with the share s of the time is 1/s times slower than alone. Shares proportional to
+sqrt(rows) minimise the sum of this slowdown over all rows: one long row beside seven short ones
+gets 27 % of the time, not half of it. The order is that of stride scheduling (Waldspurger and
+Weihl, 1995).
 """
 
 import math
@@ -13,13 +13,13 @@ from typing import Protocol, TypeVar
 
 
 class Schedulable(Protocol):
-    """A group of rows, or all of a model.
+    """A group of rows, or the batch of a model.
 
     Attributes:
-        turn: the one with the lowest is next.
+        virtual_time: the lowest is scheduled next.
     """
 
-    turn: float
+    virtual_time: float
 
     def __len__(self) -> int: ...
 
@@ -28,11 +28,11 @@ G = TypeVar("G", bound=Schedulable)
 
 
 class FairShare:
-    """The order of those who share the device.
+    """Schedules groups by their virtual time.
 
     Args:
-        longest_debt_s: who took more than that at a time, for a long prompt, does not wait for
-            the others to have had as much.
+        longest_debt_s: caps the time charged at once: after a long prompt a group does not wait
+            until the others have had as much.
     """
 
     def __init__(self, *, longest_debt_s: float = math.inf) -> None:
@@ -40,15 +40,17 @@ class FairShare:
         self._now = 0.0
 
     def next(self, groups: Sequence[G]) -> G:
-        """The group that steps next; one that was away does not catch up."""
+        """Return the group that steps next; a group that was idle gets no credit for that time."""
         for group in groups:
-            group.turn = max(group.turn, self._now)
-        chosen = min(groups, key=lambda group: group.turn)
-        self._now = chosen.turn
+            group.virtual_time = max(group.virtual_time, self._now)
+        chosen = min(groups, key=lambda group: group.virtual_time)
+        self._now = chosen.virtual_time
         return chosen
 
-    def took(self, group: Schedulable, seconds: float) -> None:
-        """A group had the device for so long."""
+    def charge(self, group: Schedulable, seconds: float) -> None:
+        """Charge a group for the time that it used the device."""
         weight = math.sqrt(max(1, len(group)))
         latest = self._now + self._longest_debt_s / weight
-        group.turn = min(group.turn + seconds / weight, max(group.turn, latest))
+        group.virtual_time = min(
+            group.virtual_time + seconds / weight, max(group.virtual_time, latest)
+        )

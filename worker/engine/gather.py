@@ -1,5 +1,5 @@
-"""Pieces of rows copied side by side: on a GPU by MLX, else by numpy, because MLX's own copies of
-what is not contiguous take six times as long as the memory allows on a CPU."""
+"""Copies pieces of rows into one array: with MLX on a GPU, with numpy on a CPU, where MLX's copies
+of non-contiguous arrays run at a sixth of the memory bandwidth."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,22 +11,22 @@ import numpy as np
 
 from worker.engine.device import on_gpu
 
-_OF_MLX = {
+_TO_NUMPY = {
     mx.float32: np.dtype(np.float32), mx.float16: np.dtype(np.float16),
     mx.bfloat16: np.dtype(np.uint16), mx.uint32: np.dtype(np.uint32),
     mx.int32: np.dtype(np.int32), mx.int64: np.dtype(np.int64), mx.uint8: np.dtype(np.uint8),
     mx.bool_: np.dtype(np.bool_),
 }  # fmt: skip
-_TO_MLX = {numpy: dtype for dtype, numpy in _OF_MLX.items()}
+_TO_MLX = {numpy: dtype for dtype, numpy in _TO_NUMPY.items()}
 
 Piece = Any
-"""An array of MLX on a GPU, else of numpy; of bfloat16 numpy has the bits."""
+"""An MLX array on a GPU, else a numpy array; bfloat16 is held as uint16 bits in numpy."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatherPlan:
-    """An array [rows, heads, room, dim]: of each row pieces [1, heads, tokens, dim] one behind the
-    other, and zeros."""
+    """A plan of an array [rows, heads, width, dim]: each row is its pieces [1, heads, tokens, dim]
+    in sequence, padded with zeros."""
 
     rows: Sequence[Sequence[Piece]]
     shape: tuple[int, int, int, int]
@@ -34,11 +34,11 @@ class GatherPlan:
 
 
 def piece(array: mx.array, row: int, start: int, end: int) -> Piece:
-    """[1, heads, end - start, dim] of a row of [rows, heads, tokens, dim], as a copy; on a GPU it
+    """Copy [1, heads, end - start, dim] from a row of [rows, heads, tokens, dim]; on a GPU the copy
     is not evaluated yet."""
     if on_gpu():
         return mx.contiguous(array[row : row + 1, :, start:end])
-    return np.array(numbers(array)[row : row + 1, :, start:end], order="C")
+    return np.array(numpy_view(array)[row : row + 1, :, start:end], order="C")
 
 
 class Gatherer:
@@ -47,14 +47,14 @@ class Gatherer:
     def __init__(self) -> None:
         self._scratch: Any = None
 
-    def gather(self, gathers: Sequence[GatherPlan], tokens: int) -> Iterator[mx.array]:
-        """The arrays, with the first so many tokens of each row."""
-        return self._on_device(gathers, tokens) if on_gpu() else self._on_host(gathers, tokens)
+    def gather(self, plans: Sequence[GatherPlan], tokens: int) -> Iterator[mx.array]:
+        """Yield the array of each plan, with the first `tokens` tokens of each row."""
+        return self._on_device(plans, tokens) if on_gpu() else self._on_host(plans, tokens)
 
-    def _on_device(self, gathers: Sequence[GatherPlan], tokens: int) -> Iterator[mx.array]:
-        for each in gathers:
-            _, heads, room, dim = each.shape
-            rest = mx.zeros((1, heads, room - tokens, dim), each.dtype)
+    def _on_device(self, plans: Sequence[GatherPlan], tokens: int) -> Iterator[mx.array]:
+        for each in plans:
+            _, heads, width, dim = each.shape
+            rest = mx.zeros((1, heads, width - tokens, dim), each.dtype)
             rows = []
             for pieces in each.rows:
                 left, used = tokens, []
@@ -64,20 +64,20 @@ class Gatherer:
                 rows.append(mx.concatenate([*used, rest], axis=2))
             yield mx.concatenate(rows) if len(rows) > 1 else rows[0]
 
-    def _on_host(self, gathers: Sequence[GatherPlan], tokens: int) -> Iterator[mx.array]:
-        """What is filled is small enough to stay in the processor's cache until it is MLX's."""
-        for each in gathers:
-            yield as_mlx(self._fill(each, tokens), each.dtype)
+    def _on_host(self, plans: Sequence[GatherPlan], tokens: int) -> Iterator[mx.array]:
+        """The scratch buffer is small enough to stay in the CPU cache until MLX copies it."""
+        for each in plans:
+            yield as_mlx(self._filled(each, tokens), each.dtype)
 
-    def _fill(self, gather: GatherPlan, tokens: int) -> Any:
-        kind = numpy_dtype(gather.dtype)
+    def _filled(self, plan: GatherPlan, tokens: int) -> Any:
+        kind = numpy_dtype(plan.dtype)
         if self._scratch is None or self._scratch.dtype != kind:
             self._scratch = np.empty(0, kind)
-        size = math.prod(gather.shape)
+        size = math.prod(plan.shape)
         if self._scratch.size < size:
             self._scratch = np.empty(size, kind)
-        filled = self._scratch[:size].reshape(gather.shape)
-        for row, pieces in enumerate(gather.rows):
+        filled = self._scratch[:size].reshape(plan.shape)
+        for row, pieces in enumerate(plan.rows):
             at = 0
             for part in pieces:
                 end = min(tokens, at + part.shape[2])
@@ -87,13 +87,13 @@ class Gatherer:
         return filled
 
 
-def numbers(array: mx.array) -> Any:
-    """A view of an array by numpy, without a copy; waits until it is computed."""
+def numpy_view(array: mx.array) -> Any:
+    """Return a numpy view of an array, without a copy; waits until the array is computed."""
     return np.array(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array, copy=False)
 
 
 def as_mlx(part: Piece, dtype: mx.Dtype) -> mx.array:
-    """A piece for MLX to compute with."""
+    """Convert a piece to an MLX array."""
     if isinstance(part, mx.array):
         return part
     array = mx.array(part)
@@ -101,7 +101,7 @@ def as_mlx(part: Piece, dtype: mx.Dtype) -> mx.array:
 
 
 def as_piece(array: mx.array) -> Piece:
-    return array if on_gpu() else numbers(array)
+    return array if on_gpu() else numpy_view(array)
 
 
 def dtype_of(part: Piece) -> mx.Dtype:
@@ -109,5 +109,5 @@ def dtype_of(part: Piece) -> mx.Dtype:
 
 
 def numpy_dtype(dtype: mx.Dtype) -> Any:
-    """In which numpy holds the bits."""
-    return _OF_MLX[dtype]
+    """Return the numpy dtype that holds the bits."""
+    return _TO_NUMPY[dtype]

@@ -1,4 +1,4 @@
-"""A sign of life once a second, from a thread of its own: also while MLX is at work."""
+"""The engine's heartbeat, once a second, from a thread of its own: also while MLX computes."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ def start_heartbeat(send: Callable[[EngineAlive], None], stuck_s: Callable[[], f
     """Send `EngineAlive` until the process ends.
 
     Args:
-        stuck_s: how long the engine's thread has been in its present step.
+        stuck_s: returns the seconds since the engine's thread began its current step.
     """
 
     def beat() -> None:

@@ -22,12 +22,12 @@ _CLOSE_S = 2.0
 class KVMemorySettings:
     """
     Attributes:
-        block_tokens: of a block.
-        memory_bytes: what blocks may take in memory.
-        path: of the folder for files; None for none.
-        disk_bytes: what all files may take.
-        daily_bytes: what may be written to disk a day.
-        bits: of a number of keys and values as they are kept; None for as they are.
+        block_tokens: tokens per block.
+        memory_bytes: the limit of blocks in memory.
+        path: the folder of block files; None disables the disk tier.
+        disk_bytes: the limit of all files.
+        daily_bytes: the limit of bytes written to disk per day; None for no limit.
+        bits: bits per stored key and value; None stores them unchanged.
     """
 
     block_tokens: int = 256
@@ -39,21 +39,21 @@ class KVMemorySettings:
     enabled: bool = True
 
 
-NOTHING_KEPT = KVMemorySettings(enabled=False)
+KV_MEMORY_DISABLED = KVMemorySettings(enabled=False)
 _DEFAULT_SHARE = 4
 _MB = 1_000_000
-_TEXTS_AT_ONCE = 64
+_MEASURED_AT_ONCE = 64
 
 
 def kv_memory_settings(
     worker: WorkerSettings, path: Path | None, memory_limit: int, *, engines: int
 ) -> KVMemorySettings:
-    """What the settings say for one of a worker's engines.
+    """Return the settings for one engine of a worker.
 
     Args:
-        path: of the folder for files.
-        memory_limit: bytes that the device allows; by default blocks may take a quarter.
-        engines: of this worker, which share all of it.
+        path: the folder of block files.
+        memory_limit: bytes that the device allows; by default blocks may use a quarter.
+        engines: the number of engines of this worker, which share memory and disk.
     """
     settings = worker.kv_cache
     hard = worker.resource_limits.critical_memory_mb
@@ -73,14 +73,14 @@ def kv_memory_settings(
 
 @dataclass(slots=True)
 class KVMemoryStatistics:
-    """Since the start.
+    """Totals since the start.
 
     Attributes:
-        hits: prompts of which some tokens were there.
-        prompt_tokens: of all prompts.
-        saved_tokens: of them those that were not computed.
-        promoted: blocks that were read for prompts that had not come yet.
-        restore_s: for putting blocks into caches.
+        hits: prompts with cached tokens.
+        prompt_tokens: tokens of all prompts.
+        saved_tokens: prompt tokens that were cached and not computed.
+        promoted: blocks prefetched from disk.
+        restore_s: time spent copying blocks into KV caches.
     """
 
     hits: int = 0
@@ -97,8 +97,8 @@ class KVMemory:
     """Belongs to the engine thread.
 
     Args:
-        put: takes what the threads for files have done, on one of them; the engine thread gives
-            it to `take`.
+        put: receives the results of the file threads, on one of these threads; the engine thread
+            passes them to `handle_result`.
     """
 
     settings: KVMemorySettings
@@ -106,20 +106,20 @@ class KVMemory:
     tree: BlockTree = field(init=False)
     memory: MemoryTier = field(init=False)
     files: FileTier | None = field(init=False, default=None)
-    figures: KVMemoryStatistics = field(init=False, default_factory=KVMemoryStatistics)
+    statistics: KVMemoryStatistics = field(init=False, default_factory=KVMemoryStatistics)
     _to_write: "OrderedDict[tuple[BlockKey, Kind], tuple[Block, BlockCodec]]" = field(
         init=False, default_factory=OrderedDict
     )
     _codecs: "dict[tuple[BlockKey, Kind], BlockCodec]" = field(init=False, default_factory=dict)
     _limit_bytes: int = field(init=False)
-    texts: TrackedSequences = field(init=False)
-    _kept: list[SequenceCached] = field(init=False, default_factory=list)
+    sequences: TrackedSequences = field(init=False)
+    _cached: list[SequenceCached] = field(init=False, default_factory=list)
     _to_drop: list[Block] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         settings = self.settings
         self.tree = BlockTree(settings.block_tokens)
-        self.texts = TrackedSequences(self.tree)
+        self.sequences = TrackedSequences(self.tree)
         self.memory = MemoryTier(self._evicted)
         self._limit_bytes = settings.memory_bytes
         if settings.enabled and settings.path is not None and settings.disk_bytes > 0:
@@ -136,16 +136,16 @@ class KVMemory:
             self.files.start()
 
     def close(self) -> None:
-        """Finish what was handed over to be written, as far as that goes quickly."""
+        """Finish pending writes, for a few seconds at most."""
         if self.files is not None:
             self.files.close(_CLOSE_S)
 
-    # Keeping.
+    # Blocks.
 
-    def keep(
+    def store(
         self, block: Block, kind: Kind, arrays: Arrays, codec: BlockCodec, *, on_disk: bool
     ) -> None:
-        """Keep a part of a block that was computed; with `on_disk` also there, in time."""
+        """Store a computed part of a block; with `on_disk` it is queued to be written, too."""
         if not block.in_memory(kind):
             self.memory.put(block, kind, arrays)
         if on_disk and self.files is not None and not block.part(kind).file_bytes:
@@ -154,16 +154,17 @@ class KVMemory:
 
     @property
     def limit_bytes(self) -> int:
-        """What blocks may take in memory now."""
+        """The current limit of blocks in memory."""
         return self._limit_bytes
 
-    def limit(self, most_bytes: int) -> None:
-        """Blocks may take so much in memory at most, and never more than their own limit."""
-        self._limit_bytes = max(0, min(self.settings.memory_bytes, most_bytes))
+    def limit(self, max_bytes: int) -> None:
+        """Limit blocks in memory to `max_bytes`, and to the limit of the settings."""
+        self._limit_bytes = max(0, min(self.settings.memory_bytes, max_bytes))
         self.memory.shrink(self._limit_bytes)
 
     def touch(self, block: Block) -> None:
-        """A text up to this block was used: of its blocks the first one last."""
+        """Mark the blocks of a sequence up to this one as used. The first block is marked last, so
+        that it is evicted last."""
         at: Block | None = block
         while at is not None and at.parent is not None:
             self.memory.touch(at)
@@ -172,7 +173,7 @@ class KVMemory:
             at = at.parent
 
     def drop(self, block: Block) -> None:
-        """Forget a block that nobody needs."""
+        """Drop a block from memory and disk, unless it is in use or pinned."""
         if block.users or block.pins:
             return
         for kind in block.parts:
@@ -182,53 +183,53 @@ class KVMemory:
                 self.files.drop(block, kind)
         self.tree.prune(block)
 
-    # Whole texts.
+    # Cached sequences.
 
-    def ended(self, sequence: int, last: Block) -> None:
-        """What is kept of a sequence ends with this block: from now on its text is followed."""
+    def record_end(self, sequence: int, last: Block) -> None:
+        """Record that the blocks of a sequence end with this one, and track the cached sequence."""
         if last.parent is not None:
-            self.texts.follow(last.key, pinned=self.texts.pins(last.key))
-            self._kept.append(SequenceCached(sequence, last.key.hex(), last.end))
+            self.sequences.follow(last.key, pinned=self.sequences.pins(last.key))
+            self._cached.append(SequenceCached(sequence, last.key.hex(), last.end))
 
-    def take_kept(self) -> list[SequenceCached]:
-        """The texts that ended since this was asked last."""
-        kept, self._kept = self._kept, []
-        return kept
+    def take_cached(self) -> list[SequenceCached]:
+        """Return, and clear, the sequences whose blocks are complete."""
+        cached, self._cached = self._cached, []
+        return cached
 
-    def drop_text(self, end: BlockKey) -> None:
-        """Follow a text no more, and let all go that no other text has."""
-        self.texts.forget(end)
+    def drop_sequence(self, end: BlockKey) -> None:
+        """Stop tracking a cached sequence, and drop the blocks that no other sequence has."""
+        self.sequences.forget(end)
         if (block := self.tree.find(end)) is not None:
             self._to_drop += exclusive_blocks(block)
-            self.drop_forgotten()
+            self.drop_unused()
 
-    def drop_forgotten(self) -> None:
-        """Let go what was to be dropped, as far as nobody uses it now."""
+    def drop_unused(self) -> None:
+        """Drop the blocks of dropped sequences that are no longer in use."""
         for block in self._to_drop:
             self.drop(block)
         self._to_drop = [block for block in self._to_drop if block.users]
 
-    def measured_texts(self) -> list[SequenceMeasured]:
-        """Followed texts of which something changed; of many a part at a time."""
+    def measured_sequences(self) -> list[SequenceMeasured]:
+        """Return the tracked sequences that changed, at most 64 per call."""
         return [
-            SequenceMeasured(end.hex(), **asdict(figures))
-            for end, figures in self.texts.changed(_TEXTS_AT_ONCE)
+            SequenceMeasured(end.hex(), **asdict(measured))
+            for end, measured in self.sequences.changed(_MEASURED_AT_ONCE)
         ]
 
     # Disk.
 
     @property
     def unwritten(self) -> bool:
-        """Whether something is to be written, now or when there is room for it again."""
+        """Whether parts wait to be written, now or when the disk tier accepts writes again."""
         return bool(self._to_write) and self.files is not None and self.files.problem is None
 
     @property
     def can_write(self) -> bool:
-        """Whether `write_one` has something to do."""
+        """Whether `write_one` may be called."""
         return bool(self._to_write) and self.files is not None and self.files.takes
 
     def write_one(self) -> None:
-        """Hand the next part over to be written."""
+        """Pass the next part to the file threads to be written."""
         assert self.files is not None
         (_, kind), (block, codec) = self._to_write.popitem(last=False)
         arrays = block.part(kind).payload
@@ -236,17 +237,17 @@ class KVMemory:
             self.files.write(block, kind, codec.content(arrays))
 
     def read(self, block: Block, kind: Kind, codec: BlockCodec) -> None:
-        """Have a part come from disk; `take` brings it."""
+        """Start reading a part from disk; `handle_result` stores it in memory."""
         assert self.files is not None
         self._codecs[block.key, kind] = codec
         self.files.read(block, kind)
 
     def is_reading(self, block: Block, kind: Kind) -> bool:
-        """Whether a part is on its way from disk."""
+        """Whether a part is being read from disk."""
         return (block.key, kind) in self._codecs
 
-    def take(self, result: Result) -> None:
-        """Take in what a thread for files has done."""
+    def handle_result(self, result: Result) -> None:
+        """Process a result of a file thread."""
         assert self.files is not None
         read = self.files.take(result)
         if read is None:
@@ -264,30 +265,30 @@ class KVMemory:
         self.memory.shrink(self._limit_bytes)
 
     def measured(self) -> KVMemoryMeasured:
-        """The present state, for people."""
-        figures, memory, files = self.figures, self.memory, self.files
-        ours = KVMemoryMeasured(
+        """Return the current state, for reports."""
+        statistics, memory, files = self.statistics, self.memory, self.files
+        measured = KVMemoryMeasured(
             blocks=len(self.tree),
-            hits=figures.hits,
-            misses=figures.misses,
-            prompt_tokens=figures.prompt_tokens,
-            saved_tokens=figures.saved_tokens,
-            restore_ms=_average_ms(figures.restore_s, figures.restores),
+            hits=statistics.hits,
+            misses=statistics.misses,
+            prompt_tokens=statistics.prompt_tokens,
+            saved_tokens=statistics.saved_tokens,
+            restore_ms=_average_ms(statistics.restore_s, statistics.restores),
             memory_bytes=memory.held_bytes,
             memory_limit_bytes=self._limit_bytes if self.settings.enabled else 0,
             evictions=memory.evictions,
         )
         if files is None:
-            return ours
+            return measured
         return replace(
-            ours,
+            measured,
             disk_bytes=files.held_bytes,
             disk_limit_bytes=self.settings.disk_bytes,
             disk_evictions=files.figures.evictions,
             read_blocks=files.figures.read,
             read_bytes=files.figures.read_bytes,
             read_ms=_average_ms(files.figures.read_s, files.figures.read),
-            promoted_blocks=figures.promoted,
+            promoted_blocks=statistics.promoted,
             written_blocks=files.figures.written,
             written_bytes=files.figures.written_bytes,
             written_today_bytes=files.written_today,

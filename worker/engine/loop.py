@@ -1,4 +1,4 @@
-"""The engine's loop: take orders, load a while, one step."""
+"""The engine's loop: handle orders, load a model for a while, run one step."""
 
 import contextlib
 import math
@@ -14,17 +14,17 @@ from worker.engine.adaptive_batch_size import AdaptiveBatchSize
 from worker.engine.batch import Batch
 from worker.engine.blas import use_threads
 from worker.engine.device import on_gpu, release_memory
-from worker.engine.kv_memory import NOTHING_KEPT, KVMemory, KVMemorySettings
+from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemory, KVMemorySettings
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
 from worker.engine.prefetch import PrefetchedPrompts
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.preparation import (
-    PreparationFailed,
+    PreparationCancelled,
     Prepared,
     PromptPrefetched,
     PromptPreparation,
-    refused,
+    rejection,
 )
 from worker.engine.prompt import PreparedSequence
 from worker.engine.served_models import ServedModels
@@ -55,28 +55,28 @@ from worker.link.messages import (
 )
 
 _MEASURE_INTERVAL_S = 1.0
-_LEAST_LOADING_S = 0.05
-_LAST_WRITES_S = 2.0
-_LAST_WAIT_S = 0.01
-_PATIENCE = 1 / 40
-_LONGEST_PATIENCE_S = 0.006
-"""Whoever comes while nobody is served waits for so much of the time of its prefill: those who come
-at the same time arrive one after the other, and rows that begin together step together."""
+_MIN_LOADING_S = 0.05
+_FINAL_WRITES_S = 2.0
+_FINAL_WAIT_S = 0.01
+_ARRIVAL_WAIT_SHARE = 1 / 40
+_MAX_ARRIVAL_WAIT_S = 0.006
+"""An idle engine delays the first prompts by this share of their prefill time: prompts sent at the
+same time arrive one after another, and rows that begin together step together."""
 
 Send = Callable[[Fact], None]
 
 
 class Engine:
-    """Generates for all loaded models: takes orders, makes a step, and so on.
+    """Generates for all loaded models.
 
-    `give` may be called by any thread; everything else runs on the thread that calls `run`,
-    the only one that touches MLX.
+    `enqueue` and `stuck_s` may be used by any thread; everything else runs on the thread that calls
+    `run`, the only one that calls MLX.
     """
 
     def __init__(
         self,
         send: Send,
-        wait_for_room: Callable[[], None],
+        wait_for_capacity: Callable[[], None],
         *,
         max_batch_size: int,
         max_chunk_tokens: int,
@@ -85,24 +85,25 @@ class Engine:
         engines: int = 1,
         adaptive: AdaptiveBatchingSettings | None = None,
         min_batch_size: int = 1,
-        asks_first: bool | None = None,
-        kv_memory: KVMemorySettings = NOTHING_KEPT,
+        evaluates_ahead: bool | None = None,
+        kv_memory: KVMemorySettings = KV_MEMORY_DISABLED,
         activity: ActivityRecord | None = None,
     ) -> None:
         """
         Args:
-            kv_budget_bytes: for all KV caches; by default a share of what is free.
-            engines: among how many engines of this machine that is shared.
-            adaptive: how the batch size of each model follows its latency, between
-                `min_batch_size` and `max_batch_size`; None keeps it.
-            asks_first: ask the device for a step before the tokens of the last one are read; by
-                default on a GPU. To ask a CPU is to wait for most of the step.
-            kv_memory: what is kept of texts, and where.
-            activity: where it writes what it is at.
+            wait_for_capacity: blocks while the agent has too many unread facts.
+            kv_budget_bytes: the limit of all KV caches; by default a share of the free memory.
+            engines: the number of engines of this machine that share the free memory.
+            adaptive: adapts the batch size of each model to its latency, between `min_batch_size`
+                and `max_batch_size`; None fixes it at `max_batch_size`.
+            evaluates_ahead: start evaluating a step before the tokens of the last one are read; by
+                default on a GPU. On a CPU starting an evaluation waits for most of the step.
+            kv_memory: settings of the KV memory.
+            activity: the record of the current work, shared with the agent for crash attribution.
         """
         self._activity = activity or ActivityRecord.private()
         self._send = send
-        self._wait_for_room = wait_for_room
+        self._wait_for_capacity = wait_for_capacity
         self._max_batch_size = max_batch_size
         self._adaptive = adaptive
         self._min_batch_size = min_batch_size
@@ -116,19 +117,19 @@ class Engine:
             kv_budget_bytes=kv_budget_bytes,
             engines=engines,
         )
-        self._prefetched = PrefetchedPrompts(self._kv_memory, self._kept_of)
+        self._prefetched = PrefetchedPrompts(self._kv_memory, self._prefix_cache_of)
         self._preparation = PromptPreparation(
-            self._models.find, self._prefetched.known, self._inbox.put, self._activity
+            self._models.find, self._prefetched.find, self._inbox.put, self._activity
         )
         self._step_scheduler = StepScheduler(
             self._models.batches,
             send,
             self._activity,
             max_decode_stall_s=max_decode_stall_s,
-            asks_first=on_gpu() if asks_first is None else asks_first,
+            evaluates_ahead=on_gpu() if evaluates_ahead is None else evaluates_ahead,
         )
         self._measured_at = 0.0
-        self._turned_at: float | None = None  # None while there is nothing to do
+        self._busy_since: float | None = None  # None while idle
 
     def _new_batch(self, model: LoadedModel, accounting: KVAccounting) -> Batch:
         adaptive = None
@@ -143,69 +144,70 @@ class Engine:
             prefix_cache=PrefixCache(self._kv_memory, model.layout, model.fingerprint),
         )
 
-    def _kept_of(self, model: ModelId) -> PrefixCache | None:
+    def _prefix_cache_of(self, model: ModelId) -> PrefixCache | None:
         batch = self._models.batches.get(model)
-        return batch.kept if batch is not None else None
+        return batch.prefix_cache if batch is not None else None
 
     @property
     def stuck_s(self) -> float:
-        """How long the loop has been in its present step; any thread may ask."""
-        turned_at = self._turned_at
-        return time.monotonic() - turned_at if turned_at is not None else 0.0
+        """The seconds since the loop began its current step; 0 while idle."""
+        busy_since = self._busy_since
+        return time.monotonic() - busy_since if busy_since is not None else 0.0
 
-    def give(self, order: Order) -> None:
-        """Hand the engine an order; prompts are tokenised on a thread of their own first."""
+    def enqueue(self, order: Order) -> None:
+        """Enqueue an order; prompts are tokenised on a thread of their own first."""
         if isinstance(order, Submit | Prefetch | CancelPrefetch):
-            self._preparation.give(order)
+            self._preparation.enqueue(order)
         else:
             self._inbox.put(order)
 
     def run(self) -> None:
-        """Serve until a `Stop` comes. An exception leaves every sequence unfinished: the
-        caller must end the process, and the agent reports and restarts."""
+        """Serve until a `Stop` order. An exception leaves every sequence unfinished: the caller
+        must end the process; the agent then reports the failure and starts a new engine."""
         self._preparation.start()
         self._kv_memory.start()
         running = True
         while running:
-            running = self._take_orders()
+            running = self._handle_orders()
             self._prefetched.advance()
             if self._models.is_loading:
                 self._load()
             if self._step_scheduler.can_step:
-                self._turned_at = None
-                self._wait_for_room()
-                self._turned_at = time.monotonic()
+                self._busy_since = None
+                self._wait_for_capacity()
+                self._busy_since = time.monotonic()
                 self._step_scheduler.step()
                 if not len(self._step_scheduler):
-                    self._measured_at = 0.0  # what the last ones showed is told at once
-            for kept in self._kv_memory.take_kept():
-                self._send(kept)  # before a pass: the next turn may be on its way
+                    self._measured_at = 0.0  # report at once when the engine becomes idle
+            for cached in self._kv_memory.take_cached():
+                self._send(cached)  # before prefill: the next turn of the session may be on its way
             self._step_scheduler.prefill()
             if self._kv_memory.can_write:
                 self._kv_memory.write_one()
             self._measure()
-            self._turned_at = None
-        self._prefetched.forget_all_of()
+            self._busy_since = None
+        self._prefetched.forget_all()
         self._write_rest()
         self._kv_memory.close()
 
-    def _take_orders(self) -> bool:
-        """Carry out what has arrived; wait for something only while there is nothing to do."""
+    def _handle_orders(self) -> bool:
+        """Handle the items that have arrived; waits for one only while idle. Returns False after
+        `Stop`."""
         for item in self._arrived():
-            self._turned_at = time.monotonic()
+            self._busy_since = time.monotonic()
             if isinstance(item, Result):
-                self._kv_memory.take(item)
+                self._kv_memory.handle_result(item)
                 continue
             match item:
                 case PreparedSequence():
                     self._start(item)
                     self._prefetched.forget(item.order.sequence)
                 case SequenceRejected():
-                    self._preparation.leave(item.sequence)
+                    self._preparation.finish(item.sequence)
                     self._prefetched.forget(item.sequence)
                     self._send(item)
-                case PreparationFailed():
-                    self._preparation.leave(item.order.sequence)
+                case PreparationCancelled():
+                    self._preparation.finish(item.order.sequence)
                     self._prefetched.forget(item.order.sequence)
                     self._send(StepCompleted([_cancelled(item.order)]))
                 case PromptPrefetched():
@@ -219,16 +221,16 @@ class Engine:
                 case UnloadModel():
                     self._unload(item.model)
                 case TrackSequence():
-                    self._kv_memory.texts.follow(block_key_of(item.end), pinned=item.pinned)
+                    self._kv_memory.sequences.follow(block_key_of(item.end), pinned=item.pinned)
                 case DropSequence():
-                    self._kv_memory.drop_text(block_key_of(item.end))
+                    self._kv_memory.drop_sequence(block_key_of(item.end))
                 case LimitMemory():
                     self._limit_memory(item)
                 case UseThreads():
                     use_threads(item.threads)
                 case Stop():
                     return False
-                case Submit() | Prefetch():  # `give` sends these to their own thread
+                case Submit() | Prefetch():  # `enqueue` sends these to the preparation thread
                     raise AssertionError("a prompt was not prepared")
         return True
 
@@ -240,34 +242,36 @@ class Engine:
                 yield self._inbox.get(timeout=wait_s)
                 now = time.monotonic()
                 if not busy:
-                    until = min(until, now + self._patience_s)
+                    until = min(until, now + self._arrival_wait_s)
                     wait_s = max(0.0, until - now)
 
     @property
-    def _patience_s(self) -> float:
-        """How long to wait for others who come at the same time as the first prompts do."""
-        return min(_LONGEST_PATIENCE_S, _PATIENCE * self._step_scheduler.waiting_prefill_s)
+    def _arrival_wait_s(self) -> float:
+        """The seconds to wait for more prompts that arrive together with the first ones."""
+        return min(
+            _MAX_ARRIVAL_WAIT_S, _ARRIVAL_WAIT_SHARE * self._step_scheduler.waiting_prefill_s
+        )
 
     def _write_rest(self) -> None:
-        """Before the end: what is kept in memory only would be lost."""
-        until = time.monotonic() + _LAST_WRITES_S
+        """Write blocks to disk that are in memory only; the end of the process would lose them."""
+        until = time.monotonic() + _FINAL_WRITES_S
         while self._kv_memory.unwritten and time.monotonic() < until:
             if self._kv_memory.can_write:
                 self._kv_memory.write_one()
             with contextlib.suppress(queue.Empty):
-                if isinstance(item := self._inbox.get(timeout=_LAST_WAIT_S), Result):
-                    self._kv_memory.take(item)
+                if isinstance(item := self._inbox.get(timeout=_FINAL_WAIT_S), Result):
+                    self._kv_memory.handle_result(item)
 
     def _start(self, prepared: PreparedSequence) -> None:
         order = prepared.order
-        cancelled = self._preparation.leave(order.sequence)
+        cancelled = self._preparation.finish(order.sequence)
         if self._models.find(order.model) is None:  # unloaded while its prompt was prepared
-            self._send(refused(order, "model_unavailable", f"{order.model} was unloaded"))
+            self._send(rejection(order, "model_unavailable", f"{order.model} was unloaded"))
             return
         if not cancelled:
             self._send(SequenceStarted(order.sequence, len(prepared.prompt_ids)))
         sequence, replayed = prepared.sequence, prepared.replayed
-        if sequence is None:  # it was only to be counted
+        if sequence is None:  # the order only counts the tokens of its prompt
             counted = Output(order.sequence, 0, [], "", "stop")
             self._send(StepCompleted([_cancelled(order) if cancelled else counted]))
             return
@@ -287,20 +291,20 @@ class Engine:
             self._preparation.cancel(sequence_id)
 
     def _load(self) -> None:
-        """Load for a while: while others decode, for as long as a step of theirs takes."""
-        self._step_scheduler.read_ahead()  # so that a crash on the device is of the model loaded
-        reads = self._models.reads_weights  # a disk may take as long as it likes
-        self._turned_at = None if reads else time.monotonic()
-        for fact in self._models.load_some(
-            max(_LEAST_LOADING_S, sum(self._step_scheduler.step_times))
+        """Load for a while: for about as long as a step of the rows that decode."""
+        self._step_scheduler.read_ahead()  # so that a crash is attributed to the model that loads
+        reads = self._models.reads_weights  # a slow disk must not count as a stuck engine
+        self._busy_since = None if reads else time.monotonic()
+        for fact in self._models.load_for(
+            max(_MIN_LOADING_S, sum(self._step_scheduler.step_times))
         ):
             self._send(fact)
-        self._step_scheduler.paused()
+        self._step_scheduler.skip_idle_time()
 
     def _unload(self, model: ModelId) -> None:
-        for sequence in self._step_scheduler.remove_all_of(model):
+        for sequence in self._step_scheduler.remove_all(model):
             self._send(StepCompleted([sequence.cancel()]))
-        self._prefetched.forget_all_of(model)
+        self._prefetched.forget_all(model)
         self._models.unload(model)
 
     def _limit_memory(self, order: LimitMemory) -> None:
@@ -315,9 +319,9 @@ class Engine:
         now = time.monotonic()
         if now - self._measured_at >= _MEASURE_INTERVAL_S:
             self._measured_at = now
-            self._kv_memory.drop_forgotten()
-            if texts := self._kv_memory.measured_texts():
-                self._send(SequencesMeasured(texts))
+            self._kv_memory.drop_unused()
+            if measured := self._kv_memory.measured_sequences():
+                self._send(SequencesMeasured(measured))
             accounting = self._models.accounting
             self._send(
                 EngineMeasured(

@@ -1,4 +1,4 @@
-"""What the KV caches of an engine take, and may take; who gives way when that is not enough."""
+"""Memory accounting of an engine's KV caches, and preemption of sequences if memory runs short."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from worker.engine.row_cache import BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True, order=True)
 class PreemptionCandidate:
-    """A sequence that holds memory; of all claims the greatest gives way first: the lowest
-    priority, then the youngest."""
+    """A sequence that holds memory. The greatest candidate is preempted first: the lowest priority,
+    then the latest arrival."""
 
     priority: int
     arrived_at: float
@@ -19,12 +19,12 @@ class PreemptionCandidate:
 
 
 class MemoryHolder(Protocol):
-    """The batch of a model, as the ledger sees it.
+    """The batch of a model, as the accounting sees it.
 
     Attributes:
-        held_bytes: of all its caches, padding and free slots included, and what prompts on
-            their way will hold.
-        growth_bytes: what its groups need when each grows by a block.
+        held_bytes: of all its caches, padding and free slots included, and the full caches of
+            prompts that are being prefilled.
+        growth_bytes: needed if each of its groups grows by a block.
     """
 
     @property
@@ -32,20 +32,21 @@ class MemoryHolder(Protocol):
     @property
     def growth_bytes(self) -> int: ...
     @property
-    def claims(self) -> Sequence[PreemptionCandidate]: ...
+    def preemption_candidates(self) -> Sequence[PreemptionCandidate]: ...
     def release_slack(self) -> None: ...
     def preempt(self, sequence: int) -> None: ...
 
 
 class KVAccounting:
-    """Asked before anything is put into memory. Belongs to the engine thread.
+    """Accounts for the KV caches of all models; consulted before memory is allocated. Belongs to
+    the engine thread.
 
     Args:
-        lend: told how many bytes nobody needs now, so that what is kept of texts may take them.
+        lend: receives the number of unused bytes, which KV memory may use.
 
     Attributes:
-        budget_bytes: for the caches of all models together.
-        preemptions: how often a sequence gave way.
+        budget_bytes: the limit of the caches of all models together.
+        preemptions: the number of preempted sequences.
     """
 
     def __init__(self, budget_bytes: int, lend: Callable[[int], None] = lambda _: None) -> None:
@@ -65,41 +66,46 @@ class KVAccounting:
         return sum(holder.held_bytes for holder in self._holders)
 
     def admits(self, size: int) -> bool:
-        """Whether a sequence of this many bytes may start. If it does not fit, the batches release
-        their unused capacity first. A sequence of any size may start in an empty ledger."""
-        if not self.has_room(size):
+        """Whether a sequence of `size` bytes may start. If it does not fit, the batches release
+        their unused capacity first. A sequence of any size may start while no cache is held."""
+        if not self.fits_with_growth(size):
             self._release_slack()
-        return self.has_room(size) or self.held_bytes == 0
+        return self.fits_with_growth(size) or self.held_bytes == 0
 
-    def has_room(self, size: int) -> bool:
-        """Whether so many bytes fit, and what runs can still grow by a block."""
+    def fits_with_growth(self, size: int) -> bool:
+        """Whether `size` bytes fit, and every running group can still grow by a block."""
         growth = sum(holder.growth_bytes for holder in self._holders)
         return self.fits(growth + size)
 
-    def make_room(self, needed: Callable[[], int]) -> None:
-        """Preempt sequences until so many bytes are free. The last one is left alone: it fits,
-        because no context is longer than `max_tokens`.
+    def ensure_free(self, needed: Callable[[], int]) -> None:
+        """Preempt sequences until the needed bytes are free. The last sequence is never preempted:
+        it fits, because no context is longer than `max_tokens`.
 
         Args:
-            needed: how many bytes, now: less when those who need them gave way themselves.
+            needed: returns the bytes needed now; fewer after a preemption of the sequences that
+                need them.
         """
-        self._make_room(needed)
+        self._preempt_until_free(needed)
         self.lend_rest(needed())
 
     def lend_rest(self, needed: int = 0) -> None:
-        """Lend what is neither held nor needed now."""
+        """Lend the bytes that are neither held nor needed now."""
         self._lend(max(0, self.budget_bytes - self.held_bytes - needed))
 
-    def _make_room(self, needed: Callable[[], int]) -> None:
+    def _preempt_until_free(self, needed: Callable[[], int]) -> None:
         if self.fits(needed()):
             return
         self._release_slack()
         while not self.fits(needed()):
-            claims = [(claim, holder) for holder in self._holders for claim in holder.claims]
-            if len(claims) < 2:
+            candidates = [
+                (candidate, holder)
+                for holder in self._holders
+                for candidate in holder.preemption_candidates
+            ]
+            if len(candidates) < 2:
                 return
-            claim, holder = max(claims, key=lambda pair: pair[0])
-            holder.preempt(claim.sequence)
+            candidate, holder = max(candidates, key=lambda pair: pair[0])
+            holder.preempt(candidate.sequence)
             self.preemptions += 1
 
     def _release_slack(self) -> None:
@@ -107,7 +113,7 @@ class KVAccounting:
             holder.release_slack()
 
     def max_tokens(self, layout: CacheLayout) -> int:
-        """The longest text of one sequence that fits: growing, it holds its largest layer
+        """Return the longest sequence that fits alone: while it grows, it holds its largest layer
         twice."""
         if layout.token_bytes == 0:
             return 2**31
@@ -115,5 +121,5 @@ class KVAccounting:
         return (self.budget_bytes - layout.row_bytes) // block_bytes * BLOCK_TOKENS
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes are free."""
+        """Whether `size` bytes are free."""
         return self.held_bytes + size <= self.budget_bytes

@@ -1,8 +1,8 @@
-"""Messages in an order that the model's chat template takes.
+"""Reorders messages for the model's chat template.
 
-Templates differ in what they take beyond one system message and turns of user and assistant by
-turns; some refuse the rest, others leave it out without a word. What a template takes is found
-once, when it is loaded: it renders conversations whose every text must come out.
+All templates accept one system message and alternating turns of user and assistant. Beyond that
+they differ: some reject other orders, others omit messages silently. What a template accepts is
+found once, when it is loaded, by rendering trial conversations: every text must be in the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ from typing import Any
 
 Turn = dict[str, Any]
 Render = Callable[[list[Turn]], str | None]
-"""A conversation's prompt; None where the template refuses it."""
+"""Renders a conversation to its prompt; None if the template rejects it."""
 
-_BETWEEN = "\n\n"
+_SEPARATOR = "\n\n"
 _CALL: Turn = {
     "id": "abcdefghi", "type": "function", "function": {"name": "look", "arguments": {}}
 }  # fmt: skip
@@ -21,15 +21,15 @@ _CALL: Turn = {
 
 @dataclass(frozen=True, slots=True)
 class MessageOrder:
-    """What a chat template takes.
+    """What a chat template accepts.
 
     Attributes:
-        system: a system message at all.
-        without_user: a conversation in which the user has no turn.
-        later_system: one behind other turns, in their midst and at the end.
-        repeated_roles: two turns of the user, or of the assistant, one after the other.
-        user_after_tool: a turn of the user behind the result of a call.
-        assistant_first: a conversation that the assistant begins.
+        system: a system message.
+        without_user: a conversation without a turn of the user.
+        later_system: a system message after other turns, in the middle and at the end.
+        repeated_roles: two successive turns of the user, or of the assistant.
+        user_after_tool: a turn of the user after the result of a call.
+        assistant_first: a conversation that starts with the assistant.
     """
 
     system: bool = True
@@ -41,7 +41,7 @@ class MessageOrder:
 
 
 def find_order(render: Render) -> MessageOrder:
-    """What a template takes, tried."""
+    """Find out by trial renderings what a template accepts."""
     system = _is_whole(render, ["system", "user"])
     return MessageOrder(
         system=system,
@@ -55,10 +55,10 @@ def find_order(render: Render) -> MessageOrder:
 
 
 def ordered(turns: Sequence[Turn], order: MessageOrder) -> tuple[list[Turn], list[str]]:
-    """The same conversation as the template takes it, and sentences about what was changed.
+    """Return the conversation in an order that the template accepts, and descriptions of changes.
 
-    Leading system messages become one. Later ones become the user's words where they stand, or
-    behind the results of calls if they stand before these; turns of one role are joined.
+    Leading system messages are merged. Later ones become user messages at the same position, or
+    after the results of calls if they are before these; successive turns of one role are joined.
     """
     changes: list[str] = []
     leading = 0
@@ -66,18 +66,18 @@ def ordered(turns: Sequence[Turn], order: MessageOrder) -> tuple[list[Turn], lis
         leading += 1
     system, rest = list(turns[:leading]), list(turns[leading:])
     if leading > 1:
-        system = [{**system[0], "content": _BETWEEN.join(each["content"] for each in system)}]
+        system = [{**system[0], "content": _SEPARATOR.join(each["content"] for each in system)}]
         changes.append("the leading system messages were merged")
-    is_missed = not order.without_user and not _has(rest, "user")
-    if system and (not order.system or (is_missed and not rest)):
-        system = [_of_user(system[0])]
-        changes.append("the system message became a user's")
-    elif rest and (is_missed or (rest[0]["role"] == "assistant" and not order.assistant_first)):
+    lacks_user = not order.without_user and not _has(rest, "user")
+    if system and (not order.system or (lacks_user and not rest)):
+        system = [_as_user(system[0])]
+        changes.append("the system message became a user message")
+    elif rest and (lacks_user or (rest[0]["role"] == "assistant" and not order.assistant_first)):
         rest = [{"role": "user", "content": ""}, *rest]
-        changes.append("an empty turn of the user was put before the first")
+        changes.append("an empty user message was inserted before the first message")
     if not order.later_system and _has(rest, "system"):
         rest = _without_system(rest)
-        changes.append("a later system message became a user's")
+        changes.append("a later system message became a user message")
     found = [*system, *rest]
     if not order.repeated_roles:
         found = _joined(found)
@@ -87,19 +87,19 @@ def ordered(turns: Sequence[Turn], order: MessageOrder) -> tuple[list[Turn], lis
         before = len(found)
         found = _with_results_last(found)
         if len(found) < before:
-            changes.append("a turn of the user behind a tool's result became part of that")
+            changes.append("a user message after a tool's result was appended to the result")
     return found, changes
 
 
 def _is_whole(render: Render, roles: Sequence[str]) -> bool:
-    """Whether every text of a conversation comes out, in its order."""
-    texts = [f"canary{number}{role}" for number, role in enumerate(roles)]
-    turns = [_canary(role, text) for role, text in zip(roles, texts, strict=True)]
+    """Whether the prompt has every text of a trial conversation, in order."""
+    contents = [f"canary{number}{role}" for number, role in enumerate(roles)]
+    turns = [_canary(role, text) for role, text in zip(roles, contents, strict=True)]
     prompt = render(turns)
     if prompt is None:
         return False
     at = 0
-    for text in texts:
+    for text in contents:
         at = prompt.find(text, at)
         if at < 0:
             return False
@@ -120,12 +120,13 @@ def _has(turns: Sequence[Turn], role: str) -> bool:
     return any(turn["role"] == role for turn in turns)
 
 
-def _of_user(turn: Turn) -> Turn:
+def _as_user(turn: Turn) -> Turn:
     return {"role": "user", "content": turn["content"]}
 
 
 def _without_system(turns: Sequence[Turn]) -> list[Turn]:
-    """System messages as the user's; one between a call and its results comes behind them."""
+    """Turn system messages into user messages; one between a call and its results moves after the
+    results."""
     found: list[Turn] = []
     held: list[Turn] = []
     for index, turn in enumerate(turns):
@@ -136,7 +137,7 @@ def _without_system(turns: Sequence[Turn]) -> list[Turn]:
             found.append(turn)
             continue
         later = (each["role"] for each in turns[index + 1 :] if each["role"] != "system")
-        (held if next(later, None) == "tool" or held else found).append(_of_user(turn))
+        (held if next(later, None) == "tool" or held else found).append(_as_user(turn))
     return found + held
 
 
@@ -159,9 +160,9 @@ def _may_join(first: Turn, second: Turn) -> bool:
 def _join(first: Turn, second: Turn) -> Turn:
     joined = {**first, **second}
     for name in ("content", "reasoning"):
-        texts = [text for text in (first.get(name), second.get(name)) if text]
-        if texts:
-            joined[name] = _BETWEEN.join(texts)
+        parts = [text for text in (first.get(name), second.get(name)) if text]
+        if parts:
+            joined[name] = _SEPARATOR.join(parts)
     if first.get("name") != second.get("name"):
         joined.pop("name", None)
     return joined
@@ -173,7 +174,7 @@ def _with_results_last(turns: Sequence[Turn]) -> list[Turn]:
         if turn["role"] == "user" and found and found[-1]["role"] == "tool":
             found[-1] = {
                 **found[-1],
-                "content": _BETWEEN.join((found[-1]["content"], turn["content"])),
+                "content": _SEPARATOR.join((found[-1]["content"], turn["content"])),
             }
         else:
             found.append(turn)

@@ -1,4 +1,4 @@
-"""A model in memory with its tokenizer, and how it gets there."""
+"""A loaded model with its tokenizer, and the steps of loading it."""
 
 import logging
 import math
@@ -42,28 +42,28 @@ _log = logging.getLogger(__name__)
 
 _TOKENIZER_WAIT_S = 0.01
 _FEW_TOKENS, _MANY_TOKENS = 8, 128
-_MOST_UNNAMED = 3
+_MAX_UNNAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What the engine keeps of a model.
+    """A model that the engine has loaded.
 
     Attributes:
-        tokenizer, replay_decode: for the thread that prepares prompts.
-        decode: for the engine thread; it has a tokenizer of its own, because the library's
-            fail when two threads use one.
+        tokenizer, replay_decode: belong to the thread that prepares prompts.
+        decode: belongs to the engine thread and has its own copy of the tokenizer, because the
+            library's tokenizers fail if two threads use one.
         end_ids: the tokens that end an answer.
         layout: of its KV cache.
-        prefill_speed: as measured, first while loading.
-        output: for the logits of single positions; None where they cannot be had, or not be used.
+        prefill_speed: measured while loading, then updated by every pass.
+        output: computes the logits of single positions; None if the network does not allow it.
         fingerprint: of its weights; see `worker.models.fingerprint`.
         format: of its answers.
-        templates: for the thread that prepares prompts; None where it has none.
-        grammars: for that thread, too; None where the tokenizer does not allow any.
-        no_grammars: why it does not.
+        templates: belong to the thread that prepares prompts; None without a chat template.
+        grammars: belong to that thread, too; None if the tokenizer supports none.
+        no_grammars: the reason for that.
         warnings: sentences for operators about what was assumed or left out.
-        verdict: on its rows; where it says `alone`, the layout does, too.
+        verdict: the batching verdict; if it is `alone`, `layout.allows_batching` is False.
     """
 
     network: Any
@@ -87,7 +87,7 @@ class LoadedModel:
 
     @property
     def abilities(self) -> list[str]:
-        """As `ModelStatus` has them."""
+        """The abilities of `ModelStatus`."""
         can = {
             "tools": self.grammars is not None and self.format.can_call,
             "schema": self.grammars is not None,
@@ -98,8 +98,8 @@ class LoadedModel:
 
 
 class Loading:
-    """A model on its way into memory, a little at a time, so that others can decode in between.
-    Belongs to the engine thread.
+    """Loads a model in small steps, so that other models can decode in between. Belongs to the
+    engine thread.
 
     Attributes:
         progress: from 0 to 1.
@@ -111,7 +111,7 @@ class Loading:
         self._steps = _loading_steps(order)
 
     def advance(self, seconds: float) -> LoadedModel | None:
-        """Go on for about so long, and at least a step; returns the model once it is there.
+        """Continue for about `seconds`, and at least one step; return the model once it is loaded.
 
         Raises:
             ModelError: says what is wrong with which file.
@@ -126,12 +126,12 @@ class Loading:
                 return None
 
     def close(self) -> None:
-        """Give up."""
+        """Abandon loading."""
         self._steps.close()
 
 
 def load_model(order: LoadModel) -> LoadedModel:
-    """Load a model at one go.
+    """Load a model in one call.
 
     Raises:
         ModelError: says what is wrong with which file.
@@ -142,7 +142,7 @@ def load_model(order: LoadModel) -> LoadedModel:
 
 
 def _loading_steps(order: LoadModel) -> Generator[float, None, LoadedModel]:
-    """Load weights and tokenizer and measure some passes; yields the progress after each step."""
+    """Load weights and tokenizer and measure some passes; yield the progress after each step."""
     yield 0.0
     folder = Path(order.path)
     check_config(folder / "config.json", order.path, trust_remote_code=order.trust_remote_code)
@@ -161,7 +161,7 @@ def _loading_steps(order: LoadModel) -> Generator[float, None, LoadedModel]:
                 yield 1.0
             stage = "run"
             return (yield from _assemble(order, network, loaded.result(), config))
-    except (Exception, SystemExit) as error:  # anything may be wrong with files from outside
+    except (Exception, SystemExit) as error:  # third-party files can raise anything
         raise loading_error(error, folder, stage) from error
 
 
@@ -204,10 +204,10 @@ def _assemble(
     context_tokens = context.limited(order.max_context_tokens)
     speed = yield from _measure_prefill(network, layout, min(_MANY_TOKENS, context_tokens))
     adapter = Path(order.adapter) if order.adapter is not None else None
-    marked = fingerprint(Path(order.path), adapter)
-    kept = VerdictStore(Path(order.verdicts_file) if order.verdicts_file else None)
+    model_fingerprint = fingerprint(Path(order.path), adapter)
+    store = VerdictStore(Path(order.verdicts_file) if order.verdicts_file else None)
     verdict = yield from find_verdict(
-        network, layout, loaded.vocabulary_size, context_tokens, speed, kept, marked
+        network, layout, loaded.vocabulary_size, context_tokens, speed, store, model_fingerprint
     )
     layout.allows_batching = layout.allows_batching and verdict.batching == "together"
     if verdict.probe_s is not None:
@@ -226,7 +226,7 @@ def _assemble(
         memory_bytes=sum(array.nbytes for array in _weights(network)),
         layout=layout,
         prefill_speed=speed,
-        fingerprint=marked,
+        fingerprint=model_fingerprint,
         output=OutputLayer.of(network, layout),
         format=answers,
         templates=templates,
@@ -240,14 +240,18 @@ def _assemble(
 def _warnings(
     order: LoadModel, context: ContextLength, templates: NamedTemplates
 ) -> tuple[str, ...]:
-    """What operators should know of a model that is served all the same."""
+    """Return, and log, warnings for operators about a model that is served nevertheless."""
     adapter = Path(order.adapter) if order.adapter is not None else None
-    said = context.warning(order.max_context_tokens)
+    assumed = context.warning(order.max_context_tokens)
     unnamed = [
-        f"{folder} holds an adapter, which is not loaded; name it as `adapter` of this model"
+        f"{folder} contains an adapter, which is not loaded; set it as `adapter` of this model"
         for folder in find_unnamed(Path(order.path), adapter)
     ]
-    found = (*([said] if said is not None else []), *templates.warnings, *unnamed[:_MOST_UNNAMED])
+    found = (
+        *([assumed] if assumed is not None else []),
+        *templates.warnings,
+        *unnamed[:_MAX_UNNAMED],
+    )
     for warning in found:
         _log.warning("%s: %s", order.path, warning)
     return found
@@ -274,8 +278,8 @@ def _find_format(order: LoadModel, tokenizer: TokenizerWrapper) -> AnswerFormat:
 def _measure_prefill(
     network: Any, layout: CacheLayout, many: int
 ) -> Generator[float, None, PrefillSpeed]:
-    """Passes of few and of many tokens; so the first request finds kernels compiled and pages
-    mapped, too."""
+    """Measure passes of few and of many tokens; this also compiles kernels and maps pages before
+    the first request."""
     few = min(_FEW_TOKENS, max(1, many // 2))
     took_s = {few: math.inf, many: math.inf}
     for tokens in (few, few, many, many):
@@ -285,4 +289,4 @@ def _measure_prefill(
         evaluate(cache)
         took_s[tokens] = min(took_s[tokens], time.perf_counter() - started)
         yield 1.0
-    return PrefillSpeed.from_two(few, took_s[few], many, took_s[many])
+    return PrefillSpeed.from_measurements(few, took_s[few], many, took_s[many])

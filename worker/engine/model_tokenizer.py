@@ -1,4 +1,4 @@
-"""The tokenizer of a model, with what of its files is wrong in ways that need not end a load."""
+"""Loads the tokenizer of a model; tolerates faults in its files that do not prevent serving."""
 
 import json
 import logging
@@ -31,8 +31,8 @@ class ModelTokenizer:
     Attributes:
         end_ids: the tokens that end an answer.
         vocabulary_size: of the model, which may be larger than the tokenizer's.
-        grammars: None where the tokenizer does not allow any, and why in `no_grammars`.
-        template_problem: why its chat template was left out, if it was.
+        grammars: None if the tokenizer supports none; `no_grammars` is the reason.
+        template_problem: why its chat template was ignored, if it was.
     """
 
     tokenizer: TokenizerWrapper
@@ -44,27 +44,27 @@ class ModelTokenizer:
 
     @property
     def decode(self) -> Decode:
-        return _decoder(self._decoding)
+        return _decoder(self._backend)
 
     @property
     def decode_copy(self) -> Decode:
-        """Of a tokenizer of its own, for another thread."""
-        return _decoder(deepcopy(self._decoding))
+        """A decoder with its own copy of the tokenizer, for another thread."""
+        return _decoder(deepcopy(self._backend))
 
     @property
-    def _decoding(self) -> Any:
+    def _backend(self) -> Any:
         return getattr(self.tokenizer, "backend_tokenizer", None) or self.tokenizer
 
 
 def load_tokenizer(order: LoadModel, config: Mapping[str, Any]) -> ModelTokenizer:
-    """Load what lies beside a model; takes a second, and needs no device.
+    """Load the tokenizer of a model; takes about a second and does not use the device.
 
     Args:
-        config: as mlx-lm loads it: its `eos_token_id` is that of `generation_config.json` where
-            that names one. The tokenizer's own end token counts besides.
+        config: as mlx-lm loads it: its `eos_token_id` is that of `generation_config.json` if that
+            file has one. The tokenizer's own end token counts in addition.
 
     Raises:
-        ModelError: it cannot be read, or the end tokens are none of its vocabulary.
+        ModelError: the tokenizer cannot be read, or an end token is outside the vocabulary.
     """
     folder = Path(order.path)
     extra: dict[str, Any] = {"trust_remote_code": True} if order.trust_remote_code else {}
@@ -74,13 +74,13 @@ def load_tokenizer(order: LoadModel, config: Mapping[str, Any]) -> ModelTokenize
     named = _named_end_ids(config)
     try:
         tokenizer = cast(TokenizerWrapper, _load_tokenizer(folder, extra, eos_token_ids=named))
-    except Exception as error:  # its files may hold anything
+    except Exception as error:  # third-party files can raise anything
         raise loading_error(error, folder, "tokenizer") from error
     vocabulary = vocabulary_size(config, tokenizer)
     end_ids = frozenset(token for token in tokenizer.eos_token_ids if token is not None)
     if not all(0 <= token < vocabulary for token in end_ids):
         raise ModelError(
-            f"{order.path}: eos_token_id {sorted(end_ids)} lies outside the vocabulary of "
+            f"{order.path}: eos_token_id {sorted(end_ids)} is outside the vocabulary of "
             f"{vocabulary} tokens"
         )
     grammars, no_grammars = _grammars(order, tokenizer, vocabulary, end_ids)
@@ -95,37 +95,43 @@ def vocabulary_size(config: Mapping[str, Any], tokenizer: TokenizerWrapper) -> i
 def _grammars(
     order: LoadModel, tokenizer: TokenizerWrapper, vocabulary: int, end_ids: frozenset[int]
 ) -> tuple[GrammarCompiler | None, str]:
-    """None, and why, where there can be none: it can still answer."""
+    """Return the grammar compiler, or None and the reason: the model can still answer without."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     try:
-        known = backend.to_str() if backend is not None else PythonTokenizer(tokenizer._tokenizer)
-        return GrammarCompiler(known, vocabulary, list(end_ids)), ""
-    except Exception as error:  # a tokenizer that is a program may raise anything
-        is_told = isinstance(error, ValueError)
-        problem = str(error) if is_told else f"{type(error).__name__}: {error}"
-        _log.warning("%s: no tools, schemas or budgets: its tokenizer: %s", order.path, problem)
+        source = backend.to_str() if backend is not None else PythonTokenizer(tokenizer._tokenizer)
+        return GrammarCompiler(source, vocabulary, list(end_ids)), ""
+    except Exception as error:  # a tokenizer written in Python may raise anything
+        is_described = isinstance(error, ValueError)
+        problem = str(error) if is_described else f"{type(error).__name__}: {error}"
+        _log.warning(
+            "%s: tools, schemas and thinking budgets are disabled: its tokenizer: %s",
+            order.path,
+            problem,
+        )
         return None, problem
 
 
 def _named_end_ids(config: Mapping[str, Any]) -> list[int] | None:
-    """The end tokens that the config names: one, several, or none."""
+    """Return the end tokens in the config; None if it has none."""
     named = config.get("eos_token_id")
     if named is None:
         return None
     found = list(named) if isinstance(named, list | tuple) else [named]
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in found):
-        raise ModelError(f"eos_token_id is {named!r:.80}, which is no token id, nor a list of them")
+        raise ModelError(
+            f"eos_token_id is {named!r:.80}, which is not a token id or a list of them"
+        )
     return found
 
 
 def _template_problem(folder: Path) -> str | None:
-    """Why transformers could not read the list of named templates in the tokenizer's config."""
+    """Return why transformers cannot read the list of named templates in the tokenizer's config."""
     if (folder / _TEMPLATE_FILE).exists() or any((folder / _TEMPLATE_FOLDER).glob("*.jinja")):
-        return None  # these count instead
+        return None  # these files take precedence
     try:
         config = json.loads((folder / _CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError):
-        return None  # what loads the tokenizer says more of it
+        return None  # loading the tokenizer reports it in more detail
     named = config.get("chat_template") if isinstance(config, dict) else None
     if not isinstance(named, list):
         return None
@@ -136,7 +142,9 @@ def _template_problem(folder: Path) -> str | None:
                 f"template each: {entry!r:.80}"
             )
         if not isinstance(entry["name"], str):
-            return f"chat_template in {_CONFIG} has a name that is no text: {entry['name']!r:.80}"
+            return (
+                f"chat_template in {_CONFIG} has a name that is not a string: {entry['name']!r:.80}"
+            )
     return None
 
 

@@ -1,8 +1,8 @@
 """The chat templates of a tokenizer: one for all conversations, or several by name.
 
-Command-R+ and Hermes 3 have several. As transformers does (`get_chat_template` in
-tokenization_utils_base.py): `tool_use` where a request brings tools, else `default`. Those of
-other names (`rag`) need documents, which no request has.
+Command-R+ and Hermes 3 have several. The choice is that of transformers (`get_chat_template` in
+tokenization_utils_base.py): `tool_use` if a request has tools, else `default`. Templates of other
+names (`rag`) need documents, which no request has.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ _SHOWN_CHARACTERS = 200
 
 
 def template_text(tokenizer: TokenizerWrapper) -> str:
-    """What a tokenizer's templates say, for finding formats by their marks: all that may be
-    rendered, and nothing where there is none."""
+    """Return the text of all templates of a tokenizer that may be rendered, in which formats are
+    detected by their marks; empty without a template."""
     template = getattr(tokenizer, "chat_template", None)
     if not isinstance(template, Mapping):
         return template if isinstance(template, str) else ""
@@ -30,8 +30,8 @@ def template_text(tokenizer: TokenizerWrapper) -> str:
 
 
 class NamedTemplates:
-    """The templates that conversations are rendered with. A template that no request could use
-    is no reason not to serve plain prompts.
+    """The templates that conversations are rendered with. A model whose templates cannot be used
+    still serves plain prompts.
 
     Belongs to the thread that prepares prompts.
 
@@ -39,8 +39,8 @@ class NamedTemplates:
         warnings: sentences about templates that cannot be used.
 
     Args:
-        problem: why the tokenizer has none, where it was to have one.
-        others: as `ChatTemplate` has them.
+        problem: why the tokenizer's template was ignored, if it was.
+        others: see `ChatTemplate`.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class NamedTemplates:
                 self._problems[name] = error.message[:_SHOWN_CHARACTERS]
 
     def _found(self) -> Mapping[str, str | None]:
-        """The templates by name; None stands for the tokenizer's only one."""
+        """Return the templates by name; None stands for the tokenizer's only template."""
         if not self._tokenizer.has_chat_template:
             return {}
         if getattr(self._tokenizer, "_chat_template", None) is not None:
-            return {_DEFAULT: None}  # mlx-lm renders it by a function
+            return {_DEFAULT: None}  # mlx-lm renders it with a function
         template = getattr(self._tokenizer, "chat_template", None)
         if template is None or isinstance(template, str):
             return {_DEFAULT: None}
         if not isinstance(template, Mapping):
             self._problems[_DEFAULT] = (
-                f"chat_template of the tokenizer is neither a text nor a list of named ones, but "
-                f"{template!r:.80}"
+                f"chat_template of the tokenizer is neither a string nor a list of named "
+                f"templates, but {template!r:.80}"
             )
             return {}
         named = {name: template[name] for name in (_DEFAULT, _WITH_TOOLS) if name in template}
@@ -86,25 +86,25 @@ class NamedTemplates:
             )
         for name, text in named.items():
             if not isinstance(text, str):
-                self._problems[name] = f"its chat template {name} is no text, but {text!r:.80}"
+                self._problems[name] = f"its chat template {name} is not a string, but {text!r:.80}"
         return {name: text for name, text in named.items() if isinstance(text, str)}
 
     @property
     def warnings(self) -> list[str]:
         return [
             f"{problem}; {'requests with tools' if name == _WITH_TOOLS else 'messages'} are "
-            "refused, prompts are served"
+            "rejected, prompts are served"
             for name, problem in self._problems.items()
         ]
 
     @property
     def variables(self) -> frozenset[str]:
-        """What any of the templates reads."""
+        """The variables that any of the templates reads."""
         return frozenset[str]().union(*(each.variables for each in self._templates.values()))
 
     @property
     def continues(self) -> bool:
-        """An answer may go on with a last message of the assistant's."""
+        """Whether an answer may continue a last message of the assistant."""
         default = self._templates.get(_DEFAULT)
         return default is not None and default.continues
 
@@ -113,18 +113,18 @@ class NamedTemplates:
         return any(each.knows_tools for each in self._templates.values())
 
     def choose(self, *, with_tools: bool) -> ChatTemplate:
-        """The template for a request.
+        """Return the template for a request.
 
         Raises:
-            InvalidRequest: there is none, or it cannot be used; says why.
+            InvalidRequest: there is none, or it cannot be used; the message says why.
         """
         name = _WITH_TOOLS if with_tools and self._has(_WITH_TOOLS) else _DEFAULT
         if name in self._templates:
             return self._templates[name]
         problem = self._problems.get(name)
-        said = f"this model cannot be asked with messages: {problem}" if problem else ""
+        reason = f"this model does not accept messages: {problem}" if problem else ""
         raise InvalidRequest(
-            f"messages: {said or 'this model has no chat template'}; use prompt", param="messages"
+            f"messages: {reason or 'this model has no chat template'}; use prompt", param="messages"
         )
 
     def _has(self, name: str) -> bool:

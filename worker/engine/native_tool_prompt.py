@@ -1,7 +1,7 @@
-"""Tools in the words of a model that has a format of its own for calls, and a chat template that
-shows calls and their results but no tools: DeepSeek's. The words are those of its model cards.
+"""Tool descriptions for models with a call format of their own whose chat template renders calls
+and results but no tools: DeepSeek's. The wording is that of its model cards.
 
-Other models without tools in their template get them as `tool_prompt` says.
+Other models whose template renders no tools use `tool_prompt`.
 """
 
 import json
@@ -18,8 +18,8 @@ from worker.answer.formats.deepseek import (
 from worker.answer.formats.known import find_tool_format
 
 Turn = dict[str, Any]
-ToolWords = Callable[[Sequence[Mapping[str, Any]]], str]
-"""From functions as OpenAI describes them."""
+DescribeTools = Callable[[Sequence[Mapping[str, Any]]], str]
+"""Describes functions, given in OpenAI's format, in a system message."""
 
 _V3 = """\
 # Tools
@@ -55,31 +55,31 @@ Where:
 - For multiple tool calls, chain them directly without separators or spaces"""
 
 
-def find_native_tool_prompt(template: object, added_tokens: Container[str]) -> ToolWords | None:
-    """By the format of calls that a template, if it is a text, or a vocabulary shows."""
+def find_native_tool_prompt(template: object, added_tokens: Container[str]) -> DescribeTools | None:
+    """Select the description by the call format detected in the template or the added tokens."""
     text = template if isinstance(template, str) else ""
-    return _WORDS.get(find_tool_format(text, added_tokens) or "")
+    return _DESCRIPTIONS.get(find_tool_format(text, added_tokens) or "")
 
 
 def with_native_tool_prompt(
-    turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]], words: ToolWords
+    turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]], describe: DescribeTools
 ) -> list[Turn]:
-    """The conversation with the tools, if there are any, in its system message."""
+    """Return the conversation with the tools, if there are any, in its system message."""
     if not tools:
         return list(turns)
-    said = words(tools)
+    description = describe(tools)
     if turns and turns[0]["role"] == "system":
         first, *rest = turns
-        return [{**first, "content": f"{first['content']}\n\n{said}"}, *rest]
-    return [{"role": "system", "content": said}, *turns]
+        return [{**first, "content": f"{first['content']}\n\n{description}"}, *rest]
+    return [{"role": "system", "content": description}, *turns]
 
 
-def _words_of_v3(tools: Sequence[Mapping[str, Any]]) -> str:
+def _describe_v3(tools: Sequence[Mapping[str, Any]]) -> str:
     described = [_json({"type": "function", "function": tool}) for tool in tools]
     return _V3.format(tools="\n".join(described))
 
 
-def _words_of_v31(tools: Sequence[Mapping[str, Any]]) -> str:
+def _describe_v31(tools: Sequence[Mapping[str, Any]]) -> str:
     described = [
         f"### {tool['name']}\nDescription: {tool.get('description', '')}\n\n"
         f"Parameters: {_json(tool.get('parameters', {}))}"
@@ -88,7 +88,7 @@ def _words_of_v31(tools: Sequence[Mapping[str, Any]]) -> str:
     return _V31.format(tools="\n\n".join(described))
 
 
-def _words_of_dsml(tools: Sequence[Mapping[str, Any]]) -> str:
+def _describe_dsml(tools: Sequence[Mapping[str, Any]]) -> str:
     return str(render_tools([dict(tool) for tool in tools]))
 
 
@@ -96,8 +96,8 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_WORDS: dict[str, ToolWords] = {
-    DeepSeekV3Format.name: _words_of_v3,
-    DeepSeekV31Format.name: _words_of_v31,
-    DeepSeekDsmlFormat.name: _words_of_dsml,
+_DESCRIPTIONS: dict[str, DescribeTools] = {
+    DeepSeekV3Format.name: _describe_v3,
+    DeepSeekV31Format.name: _describe_v31,
+    DeepSeekDsmlFormat.name: _describe_dsml,
 }

@@ -1,8 +1,8 @@
-"""The cache of a layer of which mlx-lm can make no batch: it serves one row, and is kept whole.
+"""Opaque caches: layer caches that mlx-lm cannot batch. They serve one row and are stored whole.
 
-What such a class (DeepSeek V4.1's `LayerCache`) does with its arrays only its model knows. So it
-stays as it is, and a copy of it is a new one with the same attributes. MLX's arrays can be shared:
-who writes to one gets an array of its own.
+Only the model knows how such a class (DeepSeek V4.1's `LayerCache`) uses its arrays. The engine
+does not convert it; a copy is a new object with the same attributes. The copies can share MLX
+arrays: MLX copies an array on write.
 """
 
 from collections.abc import Iterator
@@ -15,30 +15,30 @@ from worker.engine.row_cache import RowKVCache
 _Plain = bool | int | float | str | None
 
 
-def is_whole(leaf: Any) -> bool:
+def is_opaque(leaf: Any) -> bool:
     """Whether a cache is of such a class."""
     return not (hasattr(leaf, "merge") or isinstance(leaf, RowKVCache))
 
 
 def arrays_of(leaf: Any) -> list[mx.array]:
-    """All that it holds."""
+    """Return all arrays of an opaque cache."""
     return [each for each in _atoms(list(vars(leaf).values())) if isinstance(each, mx.array)]
 
 
-def can_be_copied(leaf: Any) -> bool:
-    """Whether it holds arrays and plain values, and nothing that is changed in its place."""
+def is_copyable(leaf: Any) -> bool:
+    """Whether an opaque cache holds only arrays and immutable plain values."""
     atoms = _atoms(list(vars(leaf).values()))
     return all(isinstance(each, mx.array | _Plain) for each in atoms)
 
 
-def content_of(leaf: Any) -> list[list[Any]]:
-    """Its attributes: name and value of each."""
+def attributes_of(leaf: Any) -> list[list[Any]]:
+    """Return the name and value of each attribute."""
     return [list(pair) for pair in vars(leaf).items()]
 
 
-def fill(empty: Any, content: list[list[Any]]) -> Any:
-    """Give a new cache of the same class the attributes of another one."""
-    vars(empty).update(content)
+def set_attributes(empty: Any, attributes: list[list[Any]]) -> Any:
+    """Set the attributes of a new cache of the same class; return the cache."""
+    vars(empty).update(attributes)
     return empty
 
 

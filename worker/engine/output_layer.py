@@ -1,9 +1,9 @@
 """The output layer of a network, for single positions.
 
-mlx-lm's networks compute the logits of every position. Of a prompt those of its last token are of
-use, and with a large vocabulary to compute all takes longer than the rest of the pass. All of them
-call that layer in one of two ways: as `lm_head`, or as `as_linear` of the embedding, where both
-share their weights.
+mlx-lm's networks compute the logits of every position. A prompt needs only those of its last token,
+and with a large vocabulary computing all takes longer than the rest of the pass. All networks call
+the output layer in one of two ways: as `lm_head`, or, with shared weights, as `as_linear` of the
+embedding.
 """
 
 from collections.abc import Sequence
@@ -13,60 +13,63 @@ import mlx.core as mx
 
 from worker.engine.caches import CacheLayout
 
-Place = tuple[int, int]
-"""A row and a column of the tokens of a pass."""
+Position = tuple[int, int]
+"""Row and column in the tokens of a pass."""
 
 _TOLERANCE = 0.05
-"""Of the largest logit: a pass may round in another way where its matrices have another shape."""
+"""Relative to the largest logit: rounding differs with the shape of the matrices."""
 
 
 class OutputLayer:
-    """Belongs to the engine thread. Holds nothing of the network."""
+    """Belongs to the engine thread. Holds no reference to the network."""
 
     def __init__(self) -> None:
-        self._places: Sequence[Place] | None = None
+        self._positions: Sequence[Position] | None = None
 
     @classmethod
     def of(cls, network: Any, layout: CacheLayout) -> "OutputLayer | None":
-        """That of a network; None where it cannot be had for single positions, and where what is
-        kept of a prompt is its state before the last token: so the same prompt finds it."""
+        """Patch the output layer of a network. Returns None if single positions do not work, or if
+        the cache has states: a prompt's cached state must be the one before its last token, so that
+        the same prompt finds it."""
         if not layout.allows_padding:
             return None
         layer = cls()
         for name, module in network.named_modules():
             if hasattr(module, "as_linear"):
-                layer._take_over(module, "as_linear")
+                layer._patch(module, "as_linear")
             elif name.rpartition(".")[2] == "lm_head":
-                layer._take_over(module, "__call__")
+                layer._patch(module, "__call__")
         return layer if layer._works(network, layout) else None
 
     def logits(
-        self, network: Any, tokens: mx.array, cache: Any, places: Sequence[Place]
+        self, network: Any, tokens: mx.array, cache: Any, positions: Sequence[Position]
     ) -> mx.array:
-        """[N, V] the logits at N places of tokens [B, T], all of which go into the cache."""
-        return self._at(network, tokens, cache, places)[:, 0]
+        """Return the logits [N, V] at N positions of tokens [B, T]; caches all tokens."""
+        return self._at(network, tokens, cache, positions)[:, 0]
 
-    def _at(self, network: Any, tokens: mx.array, cache: Any, places: Sequence[Place]) -> mx.array:
-        self._places = places
+    def _at(
+        self, network: Any, tokens: mx.array, cache: Any, positions: Sequence[Position]
+    ) -> mx.array:
+        self._positions = positions
         try:
             return cast(mx.array, network(tokens, cache=cache))
         finally:
-            self._places = None
+            self._positions = None
 
-    def _take_over(self, module: Any, method: str) -> None:
+    def _patch(self, module: Any, method: str) -> None:
         kind = type(module)
-        whole = getattr(kind, method)
+        original = getattr(kind, method)
 
-        def at_places(module: Any, hidden: mx.array) -> Any:
-            return whole(module, self._chosen(hidden))
+        def at_positions(module: Any, hidden: mx.array) -> Any:
+            return original(module, self._selected(hidden))
 
-        module.__class__ = type(kind.__name__, (kind,), {method: at_places})
+        module.__class__ = type(kind.__name__, (kind,), {method: at_positions})
 
-    def _chosen(self, hidden: mx.array) -> mx.array:
-        """[N, 1, D] of [B, T, D]; all of it where no places are asked for."""
-        if self._places is None:
+    def _selected(self, hidden: mx.array) -> mx.array:
+        """Return [N, 1, D] of [B, T, D]; all of it if no positions are set."""
+        if self._positions is None:
             return hidden
-        rows, columns = zip(*self._places, strict=True)
+        rows, columns = zip(*self._positions, strict=True)
         return hidden[mx.array(rows), mx.array(columns)][:, None]
 
     def _works(self, network: Any, layout: CacheLayout) -> bool:

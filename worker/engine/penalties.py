@@ -1,6 +1,6 @@
-"""Penalties and bias on the logits of a batch: each for the rows that ask for it.
+"""Logits processors for penalties and bias, each applied only to the rows that request it.
 
-Shapes: logits [B, V]; inputs [B], the tokens that the next ones follow.
+Shapes: logits [B, V]; inputs [B], the last token of each row.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from worker.engine.token_sampling import column
 from worker.link.messages import Sampling
 
 
-class Counted(Protocol):
-    """What penalties know of a row.
+class PenaltyRow(Protocol):
+    """A row as the penalties see it.
 
     Attributes:
-        prompt_ids, answer_ids: all tokens up to the row's first input, that included.
-        fresh: its input stands in those; later ones were drawn here and are yet to be counted.
-        seen, counts: [V] kept between the sets of rows that it was a part of.
+        prompt_ids, answer_ids: all tokens up to and including the row's first input.
+        fresh: its input is one of these; later inputs were sampled here and are not counted yet.
+        seen, counts: [V], saved when the batch changes.
     """
 
     sampling: Sampling
@@ -30,9 +30,9 @@ class Counted(Protocol):
 
 
 class Repetition:
-    """Weakens every token of prompt and answer (CTRL, arXiv:1909.05858, section 4.1)."""
+    """Penalises every token of prompt and answer (CTRL, arXiv:1909.05858, section 4.1)."""
 
-    def __init__(self, rows: Sequence[Counted], vocabulary: int) -> None:
+    def __init__(self, rows: Sequence[PenaltyRow], vocabulary: int) -> None:
         self._indices = [i for i, row in enumerate(rows) if row.sampling.repetition_penalty != 1]
         self._rows = [rows[i] for i in self._indices]
         if self._rows:
@@ -47,20 +47,20 @@ class Repetition:
             return logits
         inputs = take(inputs, self._indices)[:, None]
         self._seen = mx.put_along_axis(self._seen, inputs, mx.array(True), axis=-1)
-        mine = take(logits, self._indices)
-        weakened = mx.where(mine < 0, mine * self._penalty, mine / self._penalty)
-        return put(logits, self._indices, mx.where(self._seen, weakened, mine))
+        own = take(logits, self._indices)
+        penalised = mx.where(own < 0, own * self._penalty, own / self._penalty)
+        return put(logits, self._indices, mx.where(self._seen, penalised, own))
 
-    def requeue(self) -> None:
-        """Leave with each row what was counted for it."""
-        for place, row in enumerate(self._rows):
-            row.seen = self._seen[place]
+    def save_state(self) -> None:
+        """Store in each row which tokens were seen."""
+        for index, row in enumerate(self._rows):
+            row.seen = self._seen[index]
 
 
 class PresenceAndFrequency:
-    """Weakens the tokens of the answer, once each and by count, as OpenAI's API defines it."""
+    """Penalises the tokens of the answer, once each and by count, as OpenAI's API defines it."""
 
-    def __init__(self, rows: Sequence[Counted], vocabulary: int) -> None:
+    def __init__(self, rows: Sequence[PenaltyRow], vocabulary: int) -> None:
         self._indices = [
             i
             for i, row in enumerate(rows)
@@ -79,21 +79,21 @@ class PresenceAndFrequency:
         if not self._rows:
             return logits
         new = mx.array([0.0 if row.fresh else 1.0 for row in self._rows])
-        places = mx.arange(len(self._rows))
-        self._counts = self._counts.at[places, take(inputs, self._indices)].add(new)
+        rows = mx.arange(len(self._rows))
+        self._counts = self._counts.at[rows, take(inputs, self._indices)].add(new)
         penalty = self._frequency * self._counts + self._presence * (self._counts > 0)
         return put(logits, self._indices, take(logits, self._indices) - penalty)
 
-    def requeue(self) -> None:
-        """Leave with each row what was counted for it."""
-        for place, row in enumerate(self._rows):
-            row.counts = self._counts[place]
+    def save_state(self) -> None:
+        """Store in each row the counts of its tokens."""
+        for index, row in enumerate(self._rows):
+            row.counts = self._counts[index]
 
 
 class Bias:
     """Adds the logit biases of all rows at once."""
 
-    def __init__(self, rows: Sequence[Counted]) -> None:
+    def __init__(self, rows: Sequence[PenaltyRow]) -> None:
         entries = [
             (index, int(token), value)
             for index, row in enumerate(rows)
@@ -115,28 +115,28 @@ class Bias:
 
 
 def take(array: mx.array, indices: Sequence[int]) -> mx.array:
-    """Some rows of an array; itself where that is all of them."""
+    """Select rows of an array; returns the array itself if that is all of them."""
     if len(indices) == array.shape[0]:
         return array
     return array[mx.array(list(indices))]
 
 
 def put(array: mx.array, indices: Sequence[int], rows: mx.array) -> mx.array:
-    """The array with some of its rows replaced; may change `array` itself."""
+    """Return the array with some of its rows replaced; may mutate `array`."""
     if len(indices) == array.shape[0]:
         return rows
     array[mx.array(list(indices))] = rows
     return array
 
 
-def _seen(row: Counted, vocabulary: int) -> mx.array:
+def _seen(row: PenaltyRow, vocabulary: int) -> mx.array:
     if row.seen is not None:
         return row.seen
     ids = mx.array([*row.prompt_ids, *row.answer_ids])
     return mx.put_along_axis(mx.zeros(vocabulary, dtype=mx.bool_), ids, mx.array(True), axis=0)
 
 
-def _counts(row: Counted, vocabulary: int) -> mx.array:
+def _counts(row: PenaltyRow, vocabulary: int) -> mx.array:
     if row.counts is not None:
         return row.counts
     counts = mx.zeros(vocabulary)

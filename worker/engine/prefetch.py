@@ -1,4 +1,4 @@
-"""Prompts that will come: while they wait elsewhere, what is kept of them comes into memory."""
+"""Prefetch: reads the cached blocks of prompts from disk while their requests wait for a slot."""
 
 from collections import deque
 from collections.abc import Callable
@@ -12,107 +12,110 @@ from worker.kv_memory.block import Block, Kind, token_array
 from worker.link.messages import Submit
 
 _SHARE = 2
-"""Of what blocks may take in memory these prompts get at most one part in so many: the rest is
-for what is computed meanwhile, which would else be lost before it is written."""
+"""Prefetched prompts use at most 1/2 of the blocks' memory: the rest is for newly computed blocks,
+which would otherwise be evicted before they are written."""
 
-_AT_ONCE = 4
-"""So many files are asked for at a time: a prompt that has come waits for no more than those."""
+_MAX_READS = 4
+"""Concurrent reads: the prompt of a request that has a slot waits for no more than these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PrefetchedPrompt:
     """
     Attributes:
-        wished: what shall be in memory when it comes.
-        absent: what of that is yet to be read.
-        nbytes: of all that is wished.
+        blocks: blocks that shall be in memory when the request gets a slot.
+        unread: parts of these blocks that are still to be read.
+        nbytes: of all parts of these blocks.
     """
 
     prepared: PreparedSequence
     cache: PrefixCache
-    wished: list[Block]
-    absent: deque[tuple[Block, Kind]]
+    blocks: list[Block]
+    unread: deque[tuple[Block, Kind]]
     nbytes: int
 
 
 class PrefetchedPrompts:
-    """Belongs to the engine thread, but for `known`.
+    """Belongs to the engine thread, except for `find`.
 
-    Nothing here keeps a block where rows or limits need its room: it only leaves memory after
-    those that nobody waits for.
+    Prefetched blocks can still be evicted if rows or limits need the memory, but only after blocks
+    that no request waits for.
 
     Args:
-        find: what is kept of the texts of a model; None where it is not loaded.
+        find_cache: returns the prefix cache of a model; None if the model is not loaded.
     """
 
-    def __init__(self, memory: KVMemory, find: Callable[[ModelId], PrefixCache | None]) -> None:
+    def __init__(
+        self, memory: KVMemory, find_cache: Callable[[ModelId], PrefixCache | None]
+    ) -> None:
         self._memory = memory
-        self._find = find
+        self._find_cache = find_cache
         self._prompts: dict[int, _PrefetchedPrompt] = {}
         self._reading: list[tuple[Block, Kind]] = []
 
-    def known(self, order: Submit) -> PreparedSequence | None:
-        """The prompt of an order, if that was foreseen; any thread may ask."""
+    def find(self, order: Submit) -> PreparedSequence | None:
+        """Return the prepared prompt of an order, if it was prefetched. Thread-safe."""
         prefetched = self._prompts.get(order.sequence)
         if prefetched is None or prefetched.prepared.order != order:
             return None
         return prefetched.prepared
 
     def add(self, prepared: PreparedSequence) -> None:
-        """Have the beginning of a prompt that is kept come into memory, as far as it has room."""
-        cache = self._find(prepared.order.model)
+        """Start prefetching the cached prefix of a prompt, as far as it fits."""
+        cache = self._find_cache(prepared.order.model)
         if cache is None:
             return
         self.forget(prepared.order.sequence)
-        room = self._room_bytes - self._wished_bytes
-        wished: list[Block] = []
-        absent: deque[tuple[Block, Kind]] = deque()
+        free_bytes = self._limit_bytes - self._prefetched_bytes
+        blocks: list[Block] = []
+        unread: deque[tuple[Block, Kind]] = deque()
         nbytes = 0
         for block, kind in cache.parts(cache.find(token_array(prepared.all_ids[:-1]))):
-            if nbytes + block.part(kind).nbytes > room:
+            if nbytes + block.part(kind).nbytes > free_bytes:
                 break
             nbytes += block.part(kind).nbytes
             block.wishes += 1
-            wished.append(block)
+            blocks.append(block)
             if not block.in_memory(kind):
-                absent.append((block, kind))
-        prefetched = _PrefetchedPrompt(prepared, cache, wished, absent, nbytes)
+                unread.append((block, kind))
+        prefetched = _PrefetchedPrompt(prepared, cache, blocks, unread, nbytes)
         self._prompts[prepared.order.sequence] = prefetched
 
     def forget(self, sequence: int) -> None:
-        """A prompt has come, or will not; unknown ones are ignored."""
+        """Stop prefetching a prompt, because it has a slot or was cancelled; unknown sequences are
+        ignored."""
         if (prefetched := self._prompts.pop(sequence, None)) is not None:
-            for block in prefetched.wished:
+            for block in prefetched.blocks:
                 block.wishes -= 1
 
-    def forget_all_of(self, model: ModelId | None = None) -> None:
-        """Forget the prompts of a model, or all."""
+    def forget_all(self, model: ModelId | None = None) -> None:
+        """Stop prefetching the prompts of a model, or all prompts."""
         for sequence, prefetched in list(self._prompts.items()):
             if model in (None, prefetched.prepared.order.model):
                 self.forget(sequence)
 
     def advance(self) -> None:
-        """Have the next blocks read; those for whom there is no room any more are forgotten, the
-        last one first."""
-        while self._wished_bytes > self._room_bytes:
+        """Start the next reads. Prompts that no longer fit into the limit are forgotten, the last
+        one first."""
+        while self._prefetched_bytes > self._limit_bytes:
             self.forget(next(reversed(self._prompts)))
-        there = [part for part in self._reading if not self._memory.is_reading(*part)]
-        self._memory.figures.promoted += sum(block.in_memory(kind) for block, kind in there)
-        self._reading = [part for part in self._reading if part not in there]
+        finished = [part for part in self._reading if not self._memory.is_reading(*part)]
+        self._memory.statistics.promoted += sum(block.in_memory(kind) for block, kind in finished)
+        self._reading = [part for part in self._reading if part not in finished]
         for prefetched in self._prompts.values():
-            while prefetched.absent and len(self._reading) < _AT_ONCE:
-                self._read(*prefetched.absent.popleft(), prefetched.cache)
+            while prefetched.unread and len(self._reading) < _MAX_READS:
+                self._read(*prefetched.unread.popleft(), prefetched.cache)
 
     def _read(self, block: Block, kind: Kind, cache: PrefixCache) -> None:
-        wanted = block.has(kind) and not block.in_memory(kind)
-        if wanted and not self._memory.is_reading(block, kind):
+        on_disk_only = block.has(kind) and not block.in_memory(kind)
+        if on_disk_only and not self._memory.is_reading(block, kind):
             self._memory.read(block, kind, cache.codec)
             self._reading.append((block, kind))
 
     @property
-    def _room_bytes(self) -> int:
+    def _limit_bytes(self) -> int:
         return self._memory.limit_bytes // _SHARE
 
     @property
-    def _wished_bytes(self) -> int:
+    def _prefetched_bytes(self) -> int:
         return sum(prefetched.nbytes for prefetched in self._prompts.values())

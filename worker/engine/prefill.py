@@ -1,5 +1,5 @@
-"""Prompts on their way into the KV cache, a chunk at a time; of the output layer only what comes
-after each."""
+"""Prefill jobs: prompts computed into a KV cache, a chunk at a time, with logits only for the last
+token of each."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from worker.engine.batch_cache import BatchCache
-from worker.engine.caches import Cache, CacheLayout, evaluate, keep_rows
+from worker.engine.caches import Cache, CacheLayout, evaluate, retain_rows
 from worker.engine.output_layer import OutputLayer
 from worker.engine.prefix_cache import PrefixRecorder, PrefixRestore
 from worker.engine.prompt import PreparedSequence
@@ -27,17 +27,17 @@ class PrefillProgress:
 
 @dataclass(slots=True, eq=False)
 class PendingPrefill:
-    """A sequence whose tokens are to be prefilled; again, if it was preempted.
+    """A sequence that waits for prefill, for the first time or after a preemption.
 
     Attributes:
-        arrived_at: when it first came, on the monotonic clock.
-        due_at: who is due first is prefilled first.
-        overdue_at: when it need not wait for a place any more, but may take one.
-        recall: what is kept of its text.
-        again: it had begun before.
-        prefill_s: what its prefill took until now, its share of passes with others.
-        awaits: a job with a sequence that has so many first tokens in common with this one: once
-            they are there, they are not computed again.
+        arrived_at: its first arrival, on the monotonic clock.
+        due_at: the sequence with the earliest due time is prefilled first.
+        overdue_at: from then on it may preempt the slot of another row.
+        restore: its cached prefix.
+        again: it was preempted.
+        prefill_s: the prefill time until now; its share of passes with other sequences.
+        awaits: (job, sequence, tokens): a sequence of this job begins with the same tokens; this
+            one waits until they are cached, so that they are not computed twice.
     """
 
     prepared: PreparedSequence
@@ -46,7 +46,7 @@ class PendingPrefill:
     overdue_at: float
     again: bool = False
     prefill_s: float = 0.0
-    recall: PrefixRestore | None = None
+    restore: PrefixRestore | None = None
     awaits: "tuple[PrefillJob, int, int] | None" = None
     ids_to_prefill: TokenIds = field(init=False)
 
@@ -63,12 +63,12 @@ class PendingPrefill:
 
     @property
     def left(self) -> int:
-        """Tokens to be prefilled, as far as is known."""
-        return self.tokens - 1 - (self.recall.tokens if self.recall else 0)
+        """The number of tokens to be prefilled, without cached ones."""
+        return self.tokens - 1 - (self.restore.tokens if self.restore else 0)
 
     @property
     def urgent(self) -> bool:
-        """Of the highest priority."""
+        """Whether it has the highest priority."""
         return self.prepared.order.priority == 0
 
     @property
@@ -81,8 +81,8 @@ class PrefillRow:
     """A sequence of a job.
 
     Attributes:
-        trail: how far its text is kept; None where nothing is.
-        logits: [V] of what comes after it; None as long as its last token is not in the cache.
+        recorder: stores its blocks; None if nothing is cached.
+        logits: [V] after its last token; None until that token is in the cache.
     """
 
     pending: PendingPrefill
@@ -95,18 +95,18 @@ class PrefillRow:
 
 
 class PrefillJob:
-    """Sequences that go into one cache together: all their tokens but the last, which is the
-    first input of decoding; with an output layer the last ones too, in the same pass as what is
-    before them. Shorter ones are padded at their ends.
+    """Sequences that are prefilled into one cache: all their tokens except the last, which is the
+    first input of decoding. With an output layer the last tokens are prefilled, too, in the same
+    pass as the tokens before them. Shorter sequences are padded at their ends.
 
     Belongs to the engine thread.
 
     Args:
-        cache: has the first `done` tokens of each already, and room for all.
-        output: of the network; None where it cannot be used alone.
+        cache: holds the first `done` tokens of each sequence, with capacity for all tokens.
+        output: the output layer of the network; None if it cannot be used for single positions.
 
     Attributes:
-        wanted_at: when somebody is due who waits for it.
+        waiters_due_at: the earliest due time of the sequences that wait for this job.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class PrefillJob:
         self._network = network
         self._output = output
         self.rows = list(rows)
-        self._room = self._longest
-        self.cache = layout.new_cache(len(rows), self._room) if cache is None else cache
+        self._width = self._longest
+        self.cache = layout.new_cache(len(rows), self._width) if cache is None else cache
         self._layout = layout
         self.done = done
-        self.wanted_at = math.inf
-        self._kept_rest = False
+        self.waiters_due_at = math.inf
+        self._rest_recorded = False
 
     @property
     def pending(self) -> list[PendingPrefill]:
@@ -134,15 +134,15 @@ class PrefillJob:
 
     @property
     def due_at(self) -> float:
-        return min(self.wanted_at, *(row.pending.due_at for row in self.rows))
+        return min(self.waiters_due_at, *(row.pending.due_at for row in self.rows))
 
     def has(self, sequence: int) -> bool:
         return any(row.pending.id == sequence for row in self.rows)
 
     @property
     def reserved_bytes(self) -> int:
-        """What its cache takes when it is full."""
-        return self._layout.bytes(len(self.rows), self._room)
+        """The bytes of its cache when it is full."""
+        return self._layout.bytes(len(self.rows), self._width)
 
     @property
     def _longest(self) -> int:
@@ -154,22 +154,22 @@ class PrefillJob:
 
     @property
     def inputs(self) -> list[int]:
-        """[B] the last token of each."""
+        """[B] the last token of each sequence."""
         return [row.ids[-1] for row in self.rows]
 
     @property
     def left(self) -> int:
-        """Tokens of each row that are still to be prefilled, without the last one."""
+        """The number of tokens per row still to be prefilled, without the last one."""
         return max(0, self._longest - 1 - self.done)
 
     @property
     def logits(self) -> mx.array | None:
-        """[B, V] of what comes after each; None where that of any is not known."""
+        """[B, V] after the last token of each sequence; None if any of them is unknown."""
         logits = [row.logits for row in self.rows if row.logits is not None]
         return mx.stack(logits) if len(logits) == len(self.rows) else None
 
     def advance(self, count: int) -> None:
-        """Put the next `count` tokens of each into the cache."""
+        """Compute the next `count` tokens of each sequence into the cache."""
         until = self.done + min(count, self.left)
         if until == self.done:
             return
@@ -178,47 +178,47 @@ class PrefillJob:
         tokens = mx.array([_slice(row.ids, self.done, until) for row in self.rows])
         ending = [n for n, row in enumerate(self.rows) if self.done < len(row.ids) <= until]
         if self._output is not None and ending:
-            places = [(n, len(self.rows[n].ids) - 1 - self.done) for n in ending]
-            logits = self._output.logits(self._network, tokens, self.cache, places)
+            positions = [(n, len(self.rows[n].ids) - 1 - self.done) for n in ending]
+            logits = self._output.logits(self._network, tokens, self.cache, positions)
             mx.async_eval(logits)
-            for number, place in enumerate(ending):
-                self.rows[place].logits = logits[number]
+            for number, row in enumerate(ending):
+                self.rows[row].logits = logits[number]
         else:
-            self._network(tokens, cache=self.cache)  # the logits are never computed
+            self._network(tokens, cache=self.cache)  # MLX is lazy: the logits are never computed
         evaluate(self.cache)
         mx.clear_cache()
         self.done = until
 
-    def keep(self) -> None:
-        """File the blocks that became full."""
-        for place, row in enumerate(self.rows):
+    def record_blocks(self) -> None:
+        """Store the blocks that became full."""
+        for index, row in enumerate(self.rows):
             length = min(self.done, len(row.ids) - 1)
             if row.recorder is not None and length >= row.recorder.next_cut:
-                row.recorder.cut(self.cache, place, length, row.ids)
+                row.recorder.cut(self.cache, index, length, row.ids)
 
-    def keep_rest(self) -> None:
-        """File all that is complete, once."""
-        if self._kept_rest:
+    def record_rest(self) -> None:
+        """Store the rest of a complete job; does nothing if called again."""
+        if self._rest_recorded:
             return
-        self._kept_rest = True
-        for place, row in enumerate(self.rows):
+        self._rest_recorded = True
+        for index, row in enumerate(self.rows):
             if row.recorder is not None:
                 length = len(row.ids) - 1
-                row.recorder.cut(self.cache, place, length, row.ids)
-                row.recorder.cut_rest(self.cache, place, length)
-                row.recorder.file(row.ids)
+                row.recorder.cut(self.cache, index, length, row.ids)
+                row.recorder.cut_rest(self.cache, index, length)
+                row.recorder.store(row.ids)
 
     def remove(self, sequence: int) -> None:
-        """Drop a sequence; unknown ones are ignored."""
-        stay = [place for place, row in enumerate(self.rows) if row.pending.id != sequence]
+        """Drop a sequence; unknown sequences are ignored."""
+        stay = [index for index, row in enumerate(self.rows) if row.pending.id != sequence]
         if len(stay) < len(self.rows):
             for row in self.rows:
                 if row.pending.id == sequence and row.recorder is not None:
                     row.recorder.close()
-            self.rows = [self.rows[place] for place in stay]
+            self.rows = [self.rows[index] for index in stay]
             if stay:
-                self._room = max(self._longest, self.done)
-                keep_rows(self.cache, stay, self._room)
+                self._width = max(self._longest, self.done)
+                retain_rows(self.cache, stay, self._width)
 
     def progress(self) -> list[PrefillProgress]:
         return [
@@ -227,8 +227,8 @@ class PrefillJob:
         ]
 
     def release_caches(self) -> BatchCache:
-        """The cache of what is complete, for decoding; without the last tokens where there are no
-        `logits`."""
+        """Return the cache of a complete job, for decoding; it lacks the last token of each
+        sequence if `logits` is None."""
         without = self.logits is None
         lengths = [len(row.ids) - without for row in self.rows]
         return BatchCache.of(self.cache, lengths, self._layout)

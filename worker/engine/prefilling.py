@@ -1,4 +1,4 @@
-"""The prompts of one model: those that wait, those on their way into the KV cache, who is next."""
+"""The prompts of one model that wait or are being prefilled, and the choice of the next one."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,78 +11,81 @@ from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block_tree import PrefixMatch
 
 _STRETCH = 40.0
-"""A prompt is due after so many times the time it takes alone: short ones go before long ones,
-but not for ever."""
+"""A prompt is due this multiple of its own prefill time after its arrival: short prompts go before
+long ones, but long ones do not starve."""
 
-_HEAD_START_S = 10.0
-"""And so much later for each priority below high: such a prompt goes before what comes later."""
+_PRIORITY_DELAY_S = 10.0
+"""Each priority below high is due this much later, so that it goes before prompts of high priority
+that arrive even later."""
 
 _MIN_CHUNK_TOKENS = 8
 _SMALL_REST = 0.5
-"""A rest that takes this share of the fixed part of a pass goes with what comes before it."""
-_WORTH_SHARING = 4
-"""Prompts of up to so many times the tokens that the fixed part of a pass is worth go together
-while others decode; while nobody does, all that the time holds: they will step together, too."""
+"""A rest of at most this share of the fixed part of a pass joins the chunk before."""
+_MAX_SHARED_FLOORS = 4
+"""While rows decode, only prompts of up to this multiple of `floor_tokens` share a pass. While no
+row decodes, all prompts that fit share one: they will step together, too."""
 
 
 class Prefilling:
     """Belongs to the engine thread.
 
     Args:
-        room: how many more sequences may begin; of high priority, or of any. One that is overdue
-            may begin without: it will take the place of another.
-        kept: what is kept of texts; None where nothing is.
+        free_slots: returns how many more sequences may begin, for high priority (True) or for any
+            other. An overdue sequence may begin without a free slot: it will preempt one.
+        prefix_cache: None if nothing is cached.
 
     Attributes:
         pending: prompts that wait.
-        jobs: those on their way, and those that are complete and wait for a place among the rows.
-        restored: sequences and how many of their tokens were there already, since somebody
-            looked.
+        jobs: being prefilled, or complete and waiting for a slot.
+        restored: sequences that began with cached tokens, and how many, since the caller last
+            emptied the list.
     """
 
     def __init__(
         self,
         model: LoadedModel,
         accounting: KVAccounting,
-        kept: PrefixCache | None,
+        prefix_cache: PrefixCache | None,
         *,
         max_chunk_tokens: int,
-        room: Callable[[bool], int],
+        free_slots: Callable[[bool], int],
         clock: Callable[[], float],
     ) -> None:
         self._model = model
         self._accounting = accounting
-        self._kept = kept
+        self._prefix_cache = prefix_cache
         self._max_chunk_tokens = max_chunk_tokens
-        self._room = room
+        self._free_slots = free_slots
         self._clock = clock
         self.pending: list[PendingPrefill] = []
         self.jobs: list[PrefillJob] = []
         self.restored: list[tuple[int, int]] = []
 
     def close(self) -> None:
-        """Nobody may begin any more. Whoever knows the room would else be held here, and the
-        model's memory with it, until garbage is collected."""
-        self._room = lambda _: 0
+        """Accept no more prompts. Also drops the callback: its reference cycle would hold the
+        model's memory until the next garbage collection."""
+        self._free_slots = lambda _: 0
 
     def __len__(self) -> int:
-        """Sequences on their way, or complete."""
+        """The number of sequences in jobs."""
         return sum(len(job.rows) for job in self.jobs)
 
     @property
     def complete(self) -> list[PrefillJob]:
-        """Those that wait for a place."""
+        """The jobs that wait for slots."""
         return [job for job in self.jobs if job.complete]
 
     @property
     def ready_rows(self) -> int:
-        """Rows that wait for a place."""
+        """The number of rows that wait for a slot."""
         return sum(len(job.rows) for job in self.complete)
 
     @property
-    def coming(self) -> list[int]:
-        """Tokens of each that may join those that decode before any of them leaves."""
-        pending = sorted(self.pending, key=lambda each: each.due_at)[: max(0, self._room(False))]
+    def upcoming(self) -> list[int]:
+        """The tokens of each sequence that may join before any decoding row leaves."""
+        pending = sorted(self.pending, key=lambda each: each.due_at)[
+            : max(0, self._free_slots(False))
+        ]
         return [len(row.ids) for job in self.jobs for row in job.rows] + [
             each.tokens for each in pending
         ]
@@ -91,82 +94,87 @@ class Prefilling:
         """Queue a sequence."""
         now = self._clock()
         pending = PendingPrefill(prepared, now, now, now)
-        self._recall(pending)
+        self._start_restore(pending)
         pending.overdue_at += _STRETCH * self.seconds(pending)
-        pending.due_at = pending.overdue_at + _HEAD_START_S * prepared.order.priority
+        pending.due_at = pending.overdue_at + _PRIORITY_DELAY_S * prepared.order.priority
         self.pending.append(pending)
 
     def seconds(self, pending: PendingPrefill) -> float:
-        """What the prefill of one that waits takes alone."""
+        """Predict the prefill time of a waiting sequence alone."""
         return self._model.prefill_speed.seconds(pending.left + 1)
 
     def add_again(self, pending: PendingPrefill, prepared: PreparedSequence) -> None:
-        """Queue one that gave way, with what it has generated."""
-        again = replace(pending, prepared=prepared, again=True, recall=None, awaits=None)
-        self._recall(again)
+        """Queue a preempted sequence, with the tokens that it has generated."""
+        again = replace(pending, prepared=prepared, again=True, restore=None, awaits=None)
+        self._start_restore(again)
         self.pending.append(again)
 
     def remove(self, sequence: int) -> None:
-        """Drop a sequence; unknown ones are ignored."""
+        """Drop a sequence; unknown sequences are ignored."""
         for each in [each for each in self.pending if each.id == sequence]:
             self._forget(each)
-        self._leave_job(sequence)
+        self._remove_from_job(sequence)
 
-    def take_back(self, sequence: int) -> PendingPrefill | None:
-        """Take a sequence that is on its way out, with its memory; None when it is not here."""
+    def preempt(self, sequence: int) -> PendingPrefill | None:
+        """Remove a sequence from its job and free its memory; None if it is in no job."""
         for job in self.jobs:
             for row in job.rows:
                 if row.pending.id == sequence:
-                    job.keep()
-                    self._leave_job(sequence)
+                    job.record_blocks()
+                    self._remove_from_job(sequence)
                     return row.pending
         return None
 
-    def _leave_job(self, sequence: int) -> None:
+    def _remove_from_job(self, sequence: int) -> None:
         for job in self.jobs:
             job.remove(sequence)
         self.jobs = [job for job in self.jobs if job.rows]
 
-    # Who is next.
+    # The next prompt.
 
     @property
     def next_due(self) -> float | None:
-        """When the prompt is due that may be prefilled next; None if there is none."""
+        """The due time of the next prompt that may be prefilled; None if there is none."""
         first = self._next()
         return first.due_at if first is not None else None
 
-    def pays(self, seconds: float) -> bool:
-        """Whether so much time holds a chunk that is worth its pass: the rest of what is due
-        first, or as much as the fixed part of a pass."""
+    def is_worthwhile(self, seconds: float) -> bool:
+        """Whether a chunk that fits into `seconds` is worth a pass: the rest of the prompt that is
+        due first, or as many tokens as the fixed part of a pass is worth."""
         first, speed = self._next(), self._model.prefill_speed
         assert first is not None
         if isinstance(first, PendingPrefill):
             context, left, rows = first.tokens - 1 - first.left, first.left, 1
         else:
             context, left, rows = first.done, first.left, len(first.rows)
-        worth = max(_MIN_CHUNK_TOKENS, speed.floor_tokens // rows)
-        return speed.tokens_in(seconds, context) // rows >= min(left, worth)
+        min_tokens = max(_MIN_CHUNK_TOKENS, speed.floor_tokens // rows)
+        return speed.tokens_in(seconds, context) // rows >= min(left, min_tokens)
 
     def advance(
         self,
         seconds: float,
-        begins: Callable[[list[int]], None] = lambda _: None,
+        on_pass: Callable[[list[int]], None] = lambda _: None,
         *,
         alone: bool,
     ) -> PrefillJob:
-        """Prefill a chunk that takes about so long, and never nothing, of what is due first; where
-        nobody decodes, it is `alone`. `begins` hears which sequences the pass is for."""
+        """Prefill one chunk of the job that is due first.
+
+        Args:
+            seconds: the chunk is sized to take about this long; it is never empty.
+            on_pass: called with the sequences of the pass before the network runs.
+            alone: no row decodes.
+        """
         first = self._next()
         assert first is not None
         job = self._open(first, seconds, alone) if isinstance(first, PendingPrefill) else first
         rows, speed = len(job.rows), self._model.prefill_speed
-        wanted = speed.tokens_in(seconds, job.done) // rows
-        if (job.left - wanted) * rows <= _SMALL_REST * speed.floor_tokens:
-            wanted = job.left
-        count = min(max(wanted, _MIN_CHUNK_TOKENS), self._max_chunk_tokens // rows, job.left)
-        if self._kept is not None:
-            count = min(count, self._kept.until_snapshot(job.done))
-        begins([row.pending.id for row in job.rows])
+        target = speed.tokens_in(seconds, job.done) // rows
+        if (job.left - target) * rows <= _SMALL_REST * speed.floor_tokens:
+            target = job.left
+        count = min(max(target, _MIN_CHUNK_TOKENS), self._max_chunk_tokens // rows, job.left)
+        if self._prefix_cache is not None:
+            count = min(count, self._prefix_cache.until_snapshot(job.done))
+        on_pass([row.pending.id for row in job.rows])
         context, tokens = job.done, count * rows
         began_at = self._clock()
         job.advance(count)
@@ -174,15 +182,15 @@ class Prefilling:
         for row in job.rows:
             row.pending.prefill_s += took_s / rows
         if tokens >= _MIN_CHUNK_TOKENS:
-            speed.measured(tokens, context, took_s)
+            speed.record_pass(tokens, context, took_s)
         if job.complete:
-            job.keep_rest()
+            job.record_rest()
         else:
-            job.keep()
+            job.record_blocks()
         return job
 
     def _next(self) -> PrefillJob | PendingPrefill | None:
-        """What is due first: a job that has begun, or a prompt that may begin."""
+        """Return what is due first: a job that has begun, or a prompt that may begin."""
         unfinished = (job for job in self.jobs if not job.complete)
         job = min(unfinished, key=lambda job: job.due_at, default=None)
         pending = self._admissible()
@@ -191,52 +199,53 @@ class Prefilling:
         return job
 
     def _admissible(self) -> PendingPrefill | None:
-        """The one that is due first of those that may begin, if there is room for it."""
+        """Return the prompt that is due first of those that may begin, if a slot and memory are
+        available for it."""
         ready = [each for each in self.pending if self._may_begin(each)]
         first = min(ready, key=lambda each: each.due_at, default=None)
         if first is None:
             return None
-        may_take_a_place = first.overdue_at <= self._clock()
-        if self._room(first.urgent) < 1 and not may_take_a_place:
+        may_preempt = first.overdue_at <= self._clock()
+        if self._free_slots(first.urgent) < 1 and not may_preempt:
             return None
         return first if self._accounting.admits(self._bytes(1, first.tokens)) else None
 
     def _may_begin(self, pending: PendingPrefill) -> bool:
-        """Not while what it begins with is on its way: from disk, or in a job."""
+        """Whether its prefix is neither being read from disk nor being computed in a job."""
         if pending.awaits is not None:
             job, sequence, common = pending.awaits
             if job in self.jobs and job.has(sequence) and job.done < common:
                 return False
             pending.awaits = None
-            self._recall(pending)
-        return pending.recall is None or pending.recall.ready
+            self._start_restore(pending)
+        return pending.restore is None or pending.restore.ready
 
     # Jobs.
 
     def _open(self, first: PendingPrefill, seconds: float, alone: bool) -> PrefillJob:
-        """The first, and others as far as they share a pass with profit."""
+        """Begin a job with the first prompt, and others that can share its passes cheaply."""
         speed, layout = self._model.prefill_speed, self._model.layout
         padding = speed.floor_tokens if layout.allows_padding else 0
         chosen = {first: self._found(first)}
         longest, done = first.tokens, chosen[first].tokens
-        most_tokens = min(speed.tokens_in(seconds, done), self._max_chunk_tokens)
+        max_tokens = min(speed.tokens_in(seconds, done), self._max_chunk_tokens)
         others = self.pending if layout.allows_batching else []
         unfinished = len(self) - self.ready_rows
         for each in sorted(others, key=lambda each: each.due_at):
-            if not alone and longest - done > _WORTH_SHARING * speed.floor_tokens:
+            if not alone and longest - done > _MAX_SHARED_FLOORS * speed.floor_tokens:
                 break
             if each is first or abs(each.tokens - first.tokens) > padding:
                 continue
-            if not self._may_begin(each) or self._shared(each, chosen):
+            if not self._may_begin(each) or self._shares_prefix(each, chosen):
                 continue
             found = self._found(each)
             if abs(found.tokens - chosen[first].tokens) > padding:
                 continue
             longest_then, done_then = max(longest, each.tokens), min(done, found.tokens)
             rows = len(chosen) + 1
-            room = self._room(each.urgent) - unfinished
-            fits = rows <= room and rows * (longest_then - done_then) <= most_tokens
-            if fits and self._accounting.has_room(self._bytes(rows, longest_then)):
+            slots = self._free_slots(each.urgent) - unfinished
+            fits = rows <= slots and rows * (longest_then - done_then) <= max_tokens
+            if fits and self._accounting.fits_with_growth(self._bytes(rows, longest_then)):
                 chosen[each] = found
                 longest, done = longest_then, done_then
         return self._begin(chosen)
@@ -247,15 +256,17 @@ class Prefilling:
         self._accounting.lend_rest(self._bytes(len(chosen), tokens))
         cache = None
         rows = [PrefillRow(each) for each in chosen]
-        if self._kept is not None:
+        if self._prefix_cache is not None:
             if done:
-                cache = self._kept.restored(list(chosen.values()), done, tokens)
+                cache = self._prefix_cache.restored(list(chosen.values()), done, tokens)
                 self.restored += [(each.id, done) for each in chosen if not each.again]
             for row, match in zip(rows, chosen.values(), strict=True):
-                row.recorder = self._kept.recorder(
+                row.recorder = self._prefix_cache.recorder(
                     row.pending.id, match, on_disk=row.pending.in_session
                 )
-            self._kept.note(done, [each.tokens for each in chosen if not each.again])
+            self._prefix_cache.count_prompts(
+                done, [each.tokens for each in chosen if not each.again]
+            )
         model = self._model
         job = PrefillJob(model.network, model.layout, rows, cache, done, model.output)
         self.jobs.append(job)
@@ -266,50 +277,50 @@ class Prefilling:
         return job
 
     def _found(self, pending: PendingPrefill) -> PrefixMatch:
-        """What of a prompt is in memory."""
-        if self._kept is None:
+        """Find the prefix of a prompt that is in memory."""
+        if self._prefix_cache is None:
             return PrefixMatch()
-        return self._kept.find(pending.ids_to_prefill, in_memory=True)
+        return self._prefix_cache.find(pending.ids_to_prefill, in_memory=True)
 
     def _bytes(self, rows: int, tokens: int) -> int:
         return self._model.layout.bytes(rows, tokens)
 
-    # What prompts have in common.
+    # Common prefixes.
 
-    def _recall(self, pending: PendingPrefill) -> None:
-        if self._kept is not None:
-            if pending.recall is not None:
-                pending.recall.close()
-            pending.recall = self._kept.recall(pending.ids_to_prefill)
+    def _start_restore(self, pending: PendingPrefill) -> None:
+        if self._prefix_cache is not None:
+            if pending.restore is not None:
+                pending.restore.close()
+            pending.restore = self._prefix_cache.restore(pending.ids_to_prefill)
             self._await(pending, self.jobs)
 
     def _await(self, pending: PendingPrefill, jobs: Iterable[PrefillJob]) -> None:
-        """Have a prompt wait for one with which it has much in common."""
-        if self._kept is None:
+        """Make a prompt wait for a job with which it shares a long prefix."""
+        if self._prefix_cache is None:
             return
         for job in jobs:
             for row in job.rows:
                 common = self._gain(pending, row.pending)
                 if common > 0 and common > job.done:
                     pending.awaits = job, row.pending.id, common
-                    job.wanted_at = min(job.wanted_at, pending.due_at)
+                    job.waiters_due_at = min(job.waiters_due_at, pending.due_at)
                     return
 
-    def _shared(self, pending: PendingPrefill, others: Iterable[PendingPrefill]) -> bool:
+    def _shares_prefix(self, pending: PendingPrefill, others: Iterable[PendingPrefill]) -> bool:
         return any(self._gain(pending, other) > 0 for other in others)
 
     def _gain(self, pending: PendingPrefill, other: PendingPrefill) -> int:
-        """How many tokens a prompt will find kept once another is prefilled, if that is worth
-        the wait; else 0."""
-        if self._kept is None:
+        """Return how many tokens of a prompt will be cached once another is prefilled, or 0 if the
+        gain is not worth the wait."""
+        if self._prefix_cache is None:
             return 0
-        found = pending.recall.tokens if pending.recall is not None else 0
-        common = self._kept.kept_of(other.ids_to_prefill, pending.ids_to_prefill)
-        worth = max(_MIN_CHUNK_TOKENS, self._model.prefill_speed.floor_tokens)
-        return common if common - found >= worth else 0
+        found = pending.restore.tokens if pending.restore is not None else 0
+        common = self._prefix_cache.cached_after(other.ids_to_prefill, pending.ids_to_prefill)
+        min_gain = max(_MIN_CHUNK_TOKENS, self._model.prefill_speed.floor_tokens)
+        return common if common - found >= min_gain else 0
 
     def _forget(self, pending: PendingPrefill) -> None:
         self.pending.remove(pending)
-        if pending.recall is not None:
-            pending.recall.close()
-            pending.recall = None
+        if pending.restore is not None:
+            pending.restore.close()
+            pending.restore = None

@@ -1,4 +1,5 @@
-"""What is kept of the texts of one model: found for new prompts, filed while texts grow."""
+"""The prefix cache of one model: finds cached prefixes of new prompts, and records the blocks of
+sequences while they grow."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -16,19 +17,19 @@ from worker.kv_memory.block import Block, Kind, TokenIds, block_key, root_key, t
 from worker.kv_memory.block_file import FORMAT
 from worker.kv_memory.block_tree import LayerLayout, PrefixMatch, common_length
 
-_MOST_SNAPSHOT_BLOCKS = 8
-"""A state is kept at least every so many blocks, unless it grows."""
+_MAX_SNAPSHOT_BLOCKS = 8
+"""A state is stored at least every 8 blocks, unless its size grows with the sequence."""
 
 
 class PrefixCache:
     """Belongs to the engine thread.
 
     Args:
-        fingerprint: of the model's weights; what is kept of another one is of no use.
+        fingerprint: of the model's weights; blocks of other weights are never matched.
 
     Attributes:
-        enabled: whether anything is kept.
-        snapshots: at which lengths the state of a text is.
+        enabled: whether anything is cached.
+        snapshots: the lengths at which the state of a sequence is stored.
     """
 
     def __init__(self, memory: KVMemory, layout: CacheLayout, fingerprint: str) -> None:
@@ -42,12 +43,12 @@ class PrefixCache:
         self.root = memory.tree.root(root_key(" ".join(map(str, names))))
         self.codec = BlockCodec(layout, memory.settings.bits)
         self.layout = LayerLayout(grows=bool(layout.shapes), has_state=not layout.allows_padding)
-        self.enabled = settings.enabled and layout.allows_keeping
-        per_block = (layout.token_bytes - layout.whole_token_bytes) * self.block_tokens
-        most = _MOST_SNAPSHOT_BLOCKS
-        blocks = min(most, max(1, layout.row_bytes // per_block)) if per_block else most
+        self.enabled = settings.enabled and layout.allows_caching
+        per_block = (layout.token_bytes - layout.opaque_token_bytes) * self.block_tokens
+        limit = _MAX_SNAPSHOT_BLOCKS
+        blocks = min(limit, max(1, layout.row_bytes // per_block)) if per_block else limit
         self.snapshots = SnapshotLengths(
-            blocks * self.block_tokens, doubling=layout.whole_token_bytes > 0
+            blocks * self.block_tokens, doubling=layout.opaque_token_bytes > 0
         )
 
     def close(self) -> None:
@@ -56,7 +57,7 @@ class PrefixCache:
     # New prompts.
 
     def find(self, ids: TokenIds, *, in_memory: bool = False) -> PrefixMatch:
-        """The beginning of a text that is kept, anywhere or in memory."""
+        """Find the longest cached prefix of a prompt, in memory or on disk, or in memory only."""
         if not self.enabled:
             return PrefixMatch()
         return self.memory.tree.match(
@@ -64,7 +65,7 @@ class PrefixCache:
         )
 
     def parts(self, match: PrefixMatch) -> list[tuple[Block, Kind]]:
-        """What of the blocks that were found is needed to begin with them."""
+        """Return the parts of the matched blocks that are needed to restore the prefix."""
         parts: list[tuple[Block, Kind]] = []
         if self.layout.grows:
             parts += [(block, "kv") for block in match.blocks]
@@ -72,12 +73,12 @@ class PrefixCache:
             parts.append((match.blocks[-1], "state"))
         return parts
 
-    def recall(self, ids: TokenIds) -> "PrefixRestore":
-        """Have the beginning of a prompt that is kept come into memory, and stay there."""
+    def restore(self, ids: TokenIds) -> "PrefixRestore":
+        """Start reading the cached prefix of a prompt into memory, and hold it there."""
         return PrefixRestore(self, self.find(ids))
 
-    def kept_of(self, other: TokenIds, ids: TokenIds) -> int:
-        """How many first tokens of a text can be had once another one is kept."""
+    def cached_after(self, other: TokenIds, ids: TokenIds) -> int:
+        """Return how many first tokens of `ids` can be restored once `other` is cached."""
         if not self.enabled:
             return 0
         common = common_length(other, ids)
@@ -86,30 +87,35 @@ class PrefixCache:
         return self.snapshots.last(common)
 
     def until_snapshot(self, done: int) -> int:
-        """How many tokens may be computed at once after `done` others."""
+        """Return how many tokens may be computed at once after `done` others, so that the pass ends
+        at the next snapshot."""
         if not self.enabled or not self.layout.has_state:
             return 2**31
         return self.snapshots.next(done) - done
 
-    def note(self, done: int, tokens: Sequence[int]) -> None:
-        """Of prompts of so many tokens the first `done` were there."""
-        figures, rows = self.memory.figures, len(tokens)
-        figures.prompt_tokens += sum(tokens)
-        figures.hits += rows if done else 0
-        figures.misses += 0 if done else rows
-        figures.saved_tokens += rows * done
+    def count_prompts(self, done: int, tokens: Sequence[int]) -> None:
+        """Count hits and misses of prompts of which the first `done` tokens were cached.
+
+        Args:
+            tokens: the number of tokens of each prompt.
+        """
+        statistics, rows = self.memory.statistics, len(tokens)
+        statistics.prompt_tokens += sum(tokens)
+        statistics.hits += rows if done else 0
+        statistics.misses += 0 if done else rows
+        statistics.saved_tokens += rows * done
 
     def restored(self, matches: Sequence[PrefixMatch], done: int, tokens: int) -> Cache:
-        """The cache of rows that begin with the first `done` tokens of what was found for each,
-        with room for `tokens` of each."""
+        """Build the cache of rows from the first `done` tokens of their matches, with capacity for
+        `tokens` each."""
         began_at = time.perf_counter()
         cache = self.codec.restored([self._start(match) for match in matches], done, tokens)
         for match in matches:
             if match.blocks:
                 self.memory.touch(match.blocks[-1])
-        figures = self.memory.figures
-        figures.restores += 1
-        figures.restore_s += time.perf_counter() - began_at
+        statistics = self.memory.statistics
+        statistics.restores += 1
+        statistics.restore_s += time.perf_counter() - began_at
         return cache
 
     def _start(self, match: PrefixMatch) -> RowStart:
@@ -119,15 +125,15 @@ class PrefixCache:
             state = _arrays(match.blocks[-1], "state")
         return RowStart(blocks, state)
 
-    # Texts that grow.
+    # Growing sequences.
 
     def recorder(
         self, sequence: int, match: PrefixMatch, *, on_disk: bool = False
     ) -> "PrefixRecorder | None":
-        """The trail of a sequence that begins with what was found; None where nothing is kept.
+        """Return a recorder for a sequence that begins with the match; None if nothing is cached.
 
         Args:
-            on_disk: its last tokens, too few for a block, are kept on disk, too.
+            on_disk: the last, partial block is stored on disk, too.
         """
         if not self.enabled:
             return None
@@ -136,10 +142,10 @@ class PrefixCache:
 
 
 class PrefixRestore:
-    """What is kept of a prompt, while the prompt waits for its turn.
+    """The cached prefix of a waiting prompt; its blocks are held in memory.
 
     Attributes:
-        tokens: how many of it are kept.
+        tokens: the length of the prefix.
     """
 
     def __init__(self, cache: PrefixCache, match: PrefixMatch) -> None:
@@ -154,7 +160,7 @@ class PrefixRestore:
 
     @property
     def ready(self) -> bool:
-        """Whether all of it is in memory, or will not come."""
+        """Whether all parts are in memory, or cannot be read."""
         self._awaited = [
             (block, kind)
             for block, kind in self._awaited
@@ -163,7 +169,7 @@ class PrefixRestore:
         return not self._awaited
 
     def close(self) -> None:
-        """Let it go: the prompt has begun, or never will."""
+        """Release the blocks, because the prompt has begun or was dropped."""
         for block in self._held:
             block.users -= 1
         self._held = []
@@ -171,7 +177,8 @@ class PrefixRestore:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Of the tokens from `start` to `end`, not filed yet because not all of them are known."""
+    """Arrays of the tokens from `start` to `end`, not stored yet because some token ids are not
+    read from the device."""
 
     start: int
     end: int
@@ -180,7 +187,8 @@ class _Cut:
 
 
 class PrefixRecorder:
-    """How far a text is kept, and what was cut from the cache of its row but is not filed yet."""
+    """Stores the blocks of one sequence while it grows. Arrays are cut from the row's cache first
+    and stored as soon as their token ids are known."""
 
     def __init__(self, cache: PrefixCache, sequence: int, at: Block, *, on_disk: bool) -> None:
         self._cache = cache
@@ -193,29 +201,29 @@ class PrefixRecorder:
 
     @property
     def next_cut(self) -> int:
-        """The length of the text at which `cut` has something to do."""
+        """The length of the sequence at which the next block is full."""
         return self._cut_to + self._cache.block_tokens
 
     def cut(self, layers: Iterable[Any], row: int, length: int, ids: Sequence[int]) -> None:
-        """Take all blocks that are full from the cache of a row, and file them.
+        """Cut all full blocks from the cache of a row, and store those whose tokens are known.
 
         Args:
-            length: tokens of the text in the cache.
-            ids: of the text, as far as they are known.
+            length: the tokens of the row in the cache.
+            ids: the known token ids of the sequence.
         """
         while length >= self.next_cut:
-            if not self._known(ids):
-                self._take(layers, row, self._cut_to, self.next_cut, length)
+            if not self._skip_cached(ids):
+                self._cut(layers, row, self._cut_to, self.next_cut, length)
                 self._cut_to = self.next_cut
-                self.file(ids)
+                self.store(ids)
 
     def cut_rest(self, layers: Iterable[Any], row: int, length: int) -> None:
-        """Take what is left, less than a block, to be filed; of a state in any case."""
+        """Cut the rest, less than a block; a state is copied even if no tokens are left."""
         if length > self._cut_to or (length > 0 and self._cache.layout.has_state):
-            self._take(layers, row, self._cut_to, length, length)
+            self._cut(layers, row, self._cut_to, length, length)
 
-    def _known(self, ids: Sequence[int]) -> bool:
-        """Go on by a block, if that is kept already."""
+    def _skip_cached(self, ids: Sequence[int]) -> bool:
+        """Advance by a block if the block is cached already; else return False."""
         end = self.next_cut
         if self._cuts or end > len(ids) or self._cache.layout.has_state:
             return False
@@ -225,34 +233,34 @@ class PrefixRecorder:
             return False
         block.tokens = tokens
         self._cache.memory.touch(block)
-        self._go_on(block)
+        self._advance_to(block)
         self._cut_to = end
         return True
 
-    def _go_on(self, block: Block) -> None:
+    def _advance_to(self, block: Block) -> None:
         block.holders += 1
         self._at.holders -= 1
         self._at = self._last = block
 
     @property
-    def filed(self) -> bool:
-        """Whether all that was cut is filed."""
+    def is_stored(self) -> bool:
+        """Whether all cut arrays are stored."""
         return not self._cuts
 
-    def file(self, ids: Sequence[int]) -> None:
-        """File what was cut, as far as its tokens are known."""
+    def store(self, ids: Sequence[int]) -> None:
+        """Store the cut arrays whose tokens are known."""
         while self._cuts and self._cuts[0].end <= len(ids):
             cut = self._cuts.pop(0)
             tokens = token_array(ids[cut.start : cut.end])
-            self._file(tokens, cut)
+            self._store(tokens, cut)
 
     def close(self) -> None:
-        """The text grows no more."""
-        self._cache.memory.ended(self._sequence, self._last)
+        """Finish recording; the sequence grows no more."""
+        self._cache.memory.record_end(self._sequence, self._last)
         self._at.holders -= 1
         self._cache.memory.tree.prune(self._at)
 
-    def _take(self, layers: Iterable[Any], row: int, start: int, end: int, length: int) -> None:
+    def _cut(self, layers: Iterable[Any], row: int, start: int, end: int, length: int) -> None:
         cache = self._cache
         assert 0 <= end - start <= cache.block_tokens
         kv = state = None
@@ -263,29 +271,29 @@ class PrefixRecorder:
             state = cache.codec.snapshot(layers, row)
         for arrays in (kv, state):
             if arrays is not None:
-                mx.async_eval(arrays.unevaluated)  # before the caches are written to again
+                mx.async_eval(arrays.unevaluated)  # before the next write to the caches
         self._cuts.append(_Cut(start, end, kv, state))
 
-    def _file(self, tokens: TokenIds, cut: _Cut) -> None:
+    def _store(self, tokens: TokenIds, cut: _Cut) -> None:
         memory = self._cache.memory
         block = memory.tree.get(self._at, tokens) if tokens else self._at
         whole = len(tokens) == self._cache.block_tokens
         block.holders += 1
-        kept: list[tuple[Kind, Arrays | None]] = [("kv", cut.kv), ("state", cut.state)]
-        for kind, arrays in kept:
+        parts: list[tuple[Kind, Arrays | None]] = [("kv", cut.kv), ("state", cut.state)]
+        for kind, arrays in parts:
             if arrays is not None:
-                memory.keep(block, kind, arrays, self._cache.codec, on_disk=whole or self._on_disk)
+                memory.store(block, kind, arrays, self._cache.codec, on_disk=whole or self._on_disk)
         memory.touch(block)
         if not self._cache.layout.has_state:
-            self._supersede(block, tokens)
+            self._drop_superseded(block, tokens)
         self._last = block
         if whole:
-            self._go_on(block)
+            self._advance_to(block)
         block.holders -= 1
         memory.tree.prune(block)
 
-    def _supersede(self, block: Block, tokens: TokenIds) -> None:
-        """Forget shorter blocks that this one begins with."""
+    def _drop_superseded(self, block: Block, tokens: TokenIds) -> None:
+        """Drop shorter blocks whose tokens are a prefix of this block's."""
         for other in list(self._at.children.values()):
             shorter = other.count < block.count and other.tokens is not None
             if shorter and other.tokens == tokens[: other.count]:

@@ -1,4 +1,5 @@
-"""The thread that prepares prompts: what it does must not hold up the steps of others."""
+"""The thread that prepares prompts, so that preparation does not delay the steps of other
+sequences."""
 
 import queue
 import threading
@@ -14,44 +15,44 @@ from worker.link.messages import CancelPrefetch, Prefetch, SequenceRejected, Sub
 
 
 @dataclass(frozen=True, slots=True)
-class PreparationFailed:
-    """A sequence that was cancelled before its prompt was looked at."""
+class PreparationCancelled:
+    """A sequence that was cancelled before its prompt was prepared."""
 
     order: Submit
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPrefetched:
-    """A prompt that will come."""
+    """A prepared prompt whose request has no slot yet."""
 
     prepared: PreparedSequence
 
 
 Prepared = (
-    PreparedSequence | SequenceRejected | PreparationFailed | PromptPrefetched | CancelPrefetch
+    PreparedSequence | SequenceRejected | PreparationCancelled | PromptPrefetched | CancelPrefetch
 )
 
 
 class PromptPreparation:
-    """Prompts on their way to the engine thread. `give` may be called by any thread; the rest is
-    the engine thread's.
+    """Prepares prompts for the engine thread. `enqueue` may be called by any thread; the other
+    methods belong to the engine thread. All callbacks run on the preparation thread.
 
     Args:
-        find: the model of that name, if it is loaded.
-        known: the prompt of an order that was foreseen; asked on the preparing thread.
-        activity: where that thread writes which prompt it is at.
-        put: takes what became of each order, on the preparing thread.
+        find: returns a model by its name; None if it is not loaded.
+        find_prefetched: returns the prepared prompt of an order, if it was prefetched.
+        put: receives the result of each order.
+        activity: records which prompt is being prepared.
     """
 
     def __init__(
         self,
         find: Callable[[ModelId], LoadedModel | None],
-        known: Callable[[Submit], PreparedSequence | None],
+        find_prefetched: Callable[[Submit], PreparedSequence | None],
         put: Callable[[Prepared], None],
         activity: ActivityRecord,
     ) -> None:
         self._find = find
-        self._known = known
+        self._find_prefetched = find_prefetched
         self._put = put
         self._activity = activity
         self._orders: queue.SimpleQueue[Submit | Prefetch | CancelPrefetch] = queue.SimpleQueue()
@@ -61,18 +62,18 @@ class PromptPreparation:
     def start(self) -> None:
         threading.Thread(target=self._run, name="prepare", daemon=True).start()
 
-    def give(self, order: Submit | Prefetch | CancelPrefetch) -> None:
+    def enqueue(self, order: Submit | Prefetch | CancelPrefetch) -> None:
         if isinstance(order, Submit):
             self._sequences.add(order.sequence)
         self._orders.put(order)
 
     def cancel(self, sequence: int) -> None:
-        """Have a sequence not started; one that is not here is ignored."""
+        """Cancel a sequence that is being prepared; unknown sequences are ignored."""
         if sequence in self._sequences:
             self._cancelled.add(sequence)
 
-    def leave(self, sequence: int) -> bool:
-        """A sequence has come out; whether it was cancelled meanwhile."""
+    def finish(self, sequence: int) -> bool:
+        """Forget a sequence whose preparation ended; return whether it was cancelled meanwhile."""
         self._sequences.discard(sequence)
         cancelled = sequence in self._cancelled
         self._cancelled.discard(sequence)
@@ -80,27 +81,27 @@ class PromptPreparation:
 
     def _run(self) -> None:
         while True:
-            self._carry_out(self._orders.get())
+            self._handle(self._orders.get())
 
-    def _carry_out(self, order: Submit | Prefetch | CancelPrefetch) -> None:
+    def _handle(self, order: Submit | Prefetch | CancelPrefetch) -> None:
         match order:
             case Submit():
-                # To read it here may come too late, which is no harm.
+                # Reading the set without a lock may miss a cancellation; `finish` reports it then.
                 cancelled = order.sequence in self._cancelled
-                self._put(PreparationFailed(order) if cancelled else self._prepare(order))
+                self._put(PreparationCancelled(order) if cancelled else self._prepare(order))
             case Prefetch():
                 prepared = self._prepare(order.order)
-                if isinstance(prepared, PreparedSequence):  # else told when it comes
+                if isinstance(prepared, PreparedSequence):  # else its `Submit` reports the error
                     self._put(PromptPrefetched(prepared))
             case CancelPrefetch():
                 self._put(order)
 
     def _prepare(self, order: Submit) -> PreparedSequence | SequenceRejected:
-        if (known := self._known(order)) is not None:
-            return known
+        if (prefetched := self._find_prefetched(order)) is not None:
+            return prefetched
         model = self._find(order.model)
         if model is None:
-            return refused(order, "model_unavailable", f"{order.model} is not loaded")
+            return rejection(order, "model_unavailable", f"{order.model} is not loaded")
         self._activity.prepare(EngineActivity("prompt", order.model, (order.sequence,)))
         try:
             return prepare(order, model)
@@ -108,10 +109,10 @@ class PromptPreparation:
             return SequenceRejected(order.sequence, error.code, error.message, error.param)
         except BaseException as error:  # a broken tokenizer or template fails one request only
             message = f"the prompt could not be prepared: {type(error).__name__}: {error}"
-            return refused(order, "request_failed", message)
+            return rejection(order, "request_failed", message)
         finally:
             self._activity.prepare(None)
 
 
-def refused(order: Submit, code: str, message: str) -> SequenceRejected:
+def rejection(order: Submit, code: str, message: str) -> SequenceRejected:
     return SequenceRejected(order.sequence, code, message)

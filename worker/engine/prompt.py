@@ -1,5 +1,5 @@
-"""From messages or text to token ids, on a thread of its own: a long prompt must not hold
-up the decode steps of others."""
+"""Converts messages or text to token ids, on a thread of its own: a long prompt must not delay
+the decode steps of other sequences."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from worker.answer.answer import Answer
 from worker.answer.format import PlainAnswer
 from worker.answer.parser import AnswerParser
 from worker.answer.sent import DeliveredText
-from worker.engine.answer_constraints import bind_answer, tools_of
+from worker.engine.answer_constraints import compile_constraint, tools_of
 from worker.engine.chat_template import Rendered
 from worker.engine.model import LoadedModel
 from worker.engine.sequence import Sequence
@@ -24,9 +24,10 @@ class PreparedSequence:
 
     Attributes:
         prompt_ids: the tokens of the prompt alone; never empty.
-        max_tokens: as asked, but at most what the context leaves; 0 where it is only counted.
-        sequence: puts out what is generated; not where the prompt is only counted.
-        replayed: what it puts out first; with its end where nothing is left to generate.
+        max_tokens: of the answer, at most what the context leaves; 0 if tokens are only counted.
+        sequence: turns generated tokens into outputs; None if tokens are only counted.
+        replayed: the outputs of tokens that an earlier attempt generated; the last one has a finish
+            reason if nothing is left to generate.
     """
 
     order: Submit
@@ -37,22 +38,22 @@ class PreparedSequence:
 
     @property
     def all_ids(self) -> list[int]:
-        """Prompt and what an earlier attempt generated: the tokens to prefill."""
+        """The prompt and the tokens that earlier attempts generated: the tokens to prefill."""
         answered = self.order.answer_ids
         return [*self.prompt_ids, *answered] if answered else self.prompt_ids
 
     def resumed(self, answer_ids: Iterable[int]) -> "PreparedSequence":
-        """The same, to go on after an answer that was interrupted here."""
+        """Return a copy that continues after these answer tokens; used after a preemption."""
         order = replace(self.order, resumed_ids=list(answer_ids), replayed_ids=[])
         return replace(self, order=order)
 
 
 def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
-    """Render, tokenise and check one prompt, and go once more through what is known of its answer.
+    """Render, tokenise and check one prompt, and replay the tokens of an earlier attempt.
 
     Raises:
-        RequestError: the prompt cannot be rendered, is too long, or names unknown tokens; or the
-            answer cannot be what is asked for.
+        RequestError: the prompt cannot be rendered, is too long, or has unknown tokens; or the
+            constraint of the answer cannot be met.
     """
     prompt = _tokenise(order, model)
     prompt_ids = prompt.token_ids
@@ -65,13 +66,12 @@ def prepare(order: Submit, model: LoadedModel) -> PreparedSequence:
     context = model.max_context_tokens
     if len(prompt_ids) >= context:
         raise RequestError(
-            f"{_param(order)}: {len(prompt_ids)} tokens leave no room in the model's context "
-            f"of {context}",
+            f"{_param(order)}: {len(prompt_ids)} tokens fill the model's context of {context}",
             code="context_length_exceeded",
             param=_param(order),
         )
-    wanted = order.max_tokens or DEFAULT_MAX_TOKENS
-    max_tokens = min(wanted, context - len(prompt_ids))
+    requested = order.max_tokens or DEFAULT_MAX_TOKENS
+    max_tokens = min(requested, context - len(prompt_ids))
     answer = _answer(order, model, prompt, max_tokens)
     token_bytes = model.grammars.token_bytes if model.grammars is not None else None
     sequence = Sequence(order, answer, max_tokens, model.replay_decode, token_bytes)
@@ -86,7 +86,7 @@ def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int
     is_chat = order.messages is not None
     opened = is_chat and model.format.opens_reasoning(prompt.end)
     thinks = is_chat and model.format.can_reason and not prompt.closed_reasoning
-    constraint, warnings = bind_answer(
+    constraint, warnings = compile_constraint(
         order, model, opened=opened, thinks=thinks, max_tokens=max_tokens
     )
     bind = constraint.bind if constraint is not None and order.calling is not None else None
@@ -110,23 +110,31 @@ def _answer(order: Submit, model: LoadedModel, prompt: Rendered, max_tokens: int
 
 
 def _check_vocabulary(order: Submit, prompt_ids: list[int], size: int) -> None:
-    """Raises InvalidRequest for an unknown token: MLX would read beyond its tables."""
-    given = {
+    """Check that all tokens are in the vocabulary: MLX would read out of bounds.
+
+    Raises:
+        InvalidRequest: an unknown token.
+    """
+    ids_by_param = {
         _param(order): prompt_ids,
         "stop_token_ids": order.stop_token_ids,
         "logit_bias": [int(token) for token in order.sampling.logit_bias],
         "resume.token_ids": order.answer_ids,
     }
-    for param, token_ids in given.items():
-        if (worst := max(token_ids, default=0)) >= size:
+    for param, token_ids in ids_by_param.items():
+        if (highest := max(token_ids, default=0)) >= size:
             raise InvalidRequest(
-                f"{param}: token id {worst} is outside the model's vocabulary of {size}",
+                f"{param}: token id {highest} is outside the model's vocabulary of {size}",
                 param=param,
             )
 
 
 def _check_resume(order: Submit, prompt_tokens: int, model: LoadedModel) -> None:
-    """Raises RequestError for an answer that cannot have been this model's."""
+    """Check the answer of an earlier attempt.
+
+    Raises:
+        RequestError: this model cannot have generated the answer.
+    """
     param = "resume.token_ids"
     answered = len(order.answer_ids)
     if answered and prompt_tokens + answered > model.max_context_tokens:
@@ -140,10 +148,10 @@ def _check_resume(order: Submit, prompt_tokens: int, model: LoadedModel) -> None
     if sent:
         param = "resume.sent" if order.sent.reasoning else "resume.text_sent"
         # Some tokenizers drop a leading space at the start of a text.
-        most = len(model.tokenizer.decode(order.resumed_ids)) + 1
-        if sent > most:
+        longest = len(model.tokenizer.decode(order.resumed_ids)) + 1
+        if sent > longest:
             raise InvalidRequest(
-                f"{param}: {sent} characters, but the tokens make {most - 1}",
+                f"{param}: {sent} characters, but the tokens decode to {longest - 1}",
                 param=param,
             )
 

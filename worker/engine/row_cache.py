@@ -1,11 +1,10 @@
 """The KV cache of one layer for rows that decode together, each at its own position.
 
-mlx-lm's `BatchKVCache` aligns rows at their ends: to join or to leave copies all rows, and the
-padding in front stays until the longest row leaves. Here a row starts at column 0 of a slot of
-its own: to join writes that row, to leave moves the last row into its slot, and what a row
-attends to beyond its length is masked. Rows of the same length need neither a mask nor a scatter
-index, which saves a tenth of a small model's step. Speaks the protocol of mlx-lm's caches for steps
-of one token.
+mlx-lm's `BatchKVCache` aligns rows at their ends: a join or leave copies all rows, and the left
+padding stays until the longest row leaves. Here each row starts at column 0 of its own slot: a join
+writes one row, a leave moves the last row into the free slot, and columns beyond a row's length are
+masked. Rows of equal length need neither a mask nor a scatter index, which saves a tenth of a small
+model's step. Has the interface of mlx-lm's caches for steps of one token.
 """
 
 from collections.abc import Sequence
@@ -19,12 +18,12 @@ BLOCK_TOKENS = 256
 
 
 class Rows:
-    """How many tokens each row holds; one object for all layers.
+    """The lengths of the rows of a batch; one object for all layers.
 
     Attributes:
-        lengths: of the rows, before the step that is under way.
+        lengths: tokens per row, before the current step.
         even: whether all rows have the same length.
-        offsets: [B] the same on the device: the positions of the next tokens.
+        offsets: [B] `lengths` on the device: the positions of the next tokens.
     """
 
     def __init__(self, lengths: Sequence[int]) -> None:
@@ -41,28 +40,28 @@ class Rows:
         self.lengths = list(lengths)
         self.even = len(set(self.lengths)) == 1
         self.offsets = mx.array(self.lengths, dtype=mx.int32)
-        self._places: dict[tuple[int, int], mx.array] = {}
+        self._flat_indices: dict[tuple[int, int], mx.array] = {}
 
     def advance(self) -> None:
-        """Every row has one token more."""
+        """Add one token to every row."""
         self.set([length + 1 for length in self.lengths])
 
-    def places(self, heads: int, width: int) -> mx.array:
-        """[B * heads] where the next token of each row and head goes, in an array of
+    def flat_indices(self, heads: int, width: int) -> mx.array:
+        """Return [B * heads] the indices of the next token of each row and head in an array of
         [slots * heads * width] tokens."""
         key = heads, width
-        if key not in self._places:
+        if key not in self._flat_indices:
             starts = mx.arange(len(self.lengths) * heads).reshape(-1, heads) * width
-            self._places[key] = (starts + self.offsets[:, None]).reshape(-1)
-        return self._places[key]
+            self._flat_indices[key] = (starts + self.offsets[:, None]).reshape(-1)
+        return self._flat_indices[key]
 
 
 class RowKVCache:
     """Keys and values of one layer.
 
     Attributes:
-        keys, values: [slots, heads, width, dim]; the first `len(rows)` slots are taken. There may
-            be no heads, or values without any size: where nothing is ever put, or only keys.
+        keys, values: [slots, heads, width, dim]; the first `len(rows)` slots are used. Layers that
+            store nothing have 0 heads; layers that store only keys have values of size 0.
     """
 
     def __init__(self, rows: Rows, keys: mx.array, values: mx.array) -> None:
@@ -75,22 +74,22 @@ class RowKVCache:
         """Take over the arrays of a prefilled cache, without a copy."""
         return cls(rows, cache.keys, cache.values)
 
-    # What models call.
+    # Called by models.
 
     @property
     def offset(self) -> mx.array | int:
         return self._rows.offsets
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Put one token of every row in its place: [B, heads, 1, dim] each."""
+        """Write one token of every row, [B, heads, 1, dim] each; return all keys and values."""
         if self._rows.even:
             count, at = len(self._rows), self._rows.longest
             self.keys[:count, :, at : at + 1] = keys
             self.values[:count, :, at : at + 1] = values
         else:
-            places = self._rows.places(self.keys.shape[1], self.width)
-            self.keys = _written(self.keys, places, keys)
-            self.values = _written(self.values, places, values)
+            indices = self._rows.flat_indices(self.keys.shape[1], self.width)
+            self.keys = _written(self.keys, indices, keys)
+            self.values = _written(self.values, indices, values)
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
@@ -100,7 +99,7 @@ class RowKVCache:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
-        """[B, 1, 1, width]: what each row may attend to; None for everything."""
+        """Return the mask [B, 1, 1, width]; None if every row may attend to everything."""
         longest = self._rows.longest
         if self._rows.even and (window_size is None or longest < window_size):
             return None
@@ -111,7 +110,7 @@ class RowKVCache:
             mask = mask & (columns > last - window_size)
         return mask[:, None, None, :]
 
-    # What we do to rows.
+    # Called by the engine.
 
     @property
     def state(self) -> tuple[mx.array, mx.array]:
@@ -130,32 +129,32 @@ class RowKVCache:
         return int(self.keys.shape[2])
 
     def resize(self, slots: int, width: int) -> None:
-        """Copy into more or less room; the first rows and columns stay."""
+        """Copy into arrays of another size; the first rows and columns are retained."""
         self.keys = _resized(self.keys, slots, width)
         self.values = _resized(self.values, slots, width)
 
-    def copies(self, places: Sequence[int]) -> tuple[mx.array, mx.array]:
-        """Keys and values of some rows, as far as they are in use."""
-        chosen, width = mx.array(list(places)), self._rows.longest
+    def copies(self, slots: Sequence[int]) -> tuple[mx.array, mx.array]:
+        """Return keys and values of some slots, without unused columns."""
+        chosen, width = mx.array(list(slots)), self._rows.longest
         return self.keys[chosen, :, :width], self.values[chosen, :, :width]
 
-    def put(self, places: Sequence[int], copies: tuple[mx.array, mx.array]) -> None:
-        """Write such copies into other slots."""
-        chosen, width = mx.array(list(places)), copies[0].shape[2]
+    def put(self, slots: Sequence[int], copies: tuple[mx.array, mx.array]) -> None:
+        """Write the result of `copies` into other slots."""
+        chosen, width = mx.array(list(slots)), copies[0].shape[2]
         for array, copy in zip((self.keys, self.values), copies, strict=True):
-            if copy.size:  # MLX divides by the size of what is written
+            if copy.size:  # MLX divides by the size of the written array
                 array[chosen, :, :width] = copy
 
     def write(self, other: "RowKVCache", first: int, length: int) -> None:
-        """Put all rows of another cache into the slots from `first` on."""
+        """Copy all rows of another cache into the slots from `first` on."""
         end = first + len(other._rows)
         count = len(other._rows)
         self.keys[first:end, :, :length] = other.keys[:count, :, :length]
         self.values[first:end, :, :length] = other.values[:count, :, :length]
 
-    def take(self, places: Sequence[int], rows: Rows, width: int) -> "RowKVCache":
-        """Some of the rows, copied."""
-        chosen = mx.array(list(places))
+    def take(self, slots: Sequence[int], rows: Rows, width: int) -> "RowKVCache":
+        """Return a cache with copies of some slots."""
+        chosen = mx.array(list(slots))
         return type(self)(
             rows,
             mx.contiguous(self.keys[chosen, :, :width]),
@@ -164,7 +163,7 @@ class RowKVCache:
 
 
 class SingleRowKVCache(RowKVCache):
-    """Of one row, for models that want its position as a number."""
+    """A cache of one row, for models that expect `offset` as a number."""
 
     @property
     def offset(self) -> int:
@@ -182,13 +181,13 @@ class GroupedRowKVCache(RowKVCache):
         return None if mask is None else mask[:, None]
 
 
-def _written(array: mx.array, places: mx.array, tokens: mx.array) -> mx.array:
-    """[slots, heads, width, dim] with tokens [B, heads, 1, dim] at their places. One index for
-    both slot and column: on a CPU that takes a third of the time that two of them take."""
+def _written(array: mx.array, indices: mx.array, tokens: mx.array) -> mx.array:
+    """Write tokens [B, heads, 1, dim] into [slots, heads, width, dim] at flat indices. On a CPU one
+    flat index takes a third of the time of separate indices of slot and column."""
     if not array.size:
         return array
     flat = array.reshape(-1, array.shape[-1])
-    flat[places] = tokens.reshape(-1, array.shape[-1])
+    flat[indices] = tokens.reshape(-1, array.shape[-1])
     return flat.reshape(array.shape)
 
 

@@ -1,11 +1,11 @@
-"""How the next tokens of a whole batch are drawn, each row in its own way.
+"""Samples the next tokens of a batch, each row with its own parameters.
 
-Every draw is a function of the row's logits, parameters, seed and position alone, so that a
+A sampled token is a function of the row's logits, parameters, seed and position alone, so that a
 row gives the same token alone, in a batch, or on another worker. The order is vLLM's:
 penalties and bias on the logits, then temperature, min-p, top-k, top-p.
 
-What a batch does not ask for costs nothing: a greedy batch is one argmax, and
-log-probabilities are computed for the rows that want them.
+Features that no row of a batch requests cost nothing: a greedy batch is one argmax, and
+log-probabilities are computed only for the rows that request them.
 """
 
 from collections.abc import Sequence
@@ -27,19 +27,19 @@ from worker.engine.token_sampling import (
 from worker.link.messages import Sampling
 
 _GREEDY_BELOW = 1e-5
-"""Dividing by a smaller temperature overflows float32 (vLLM draws the same line), and a
-smaller top-p can become 0 in it."""
+"""Dividing by a smaller temperature overflows float32 (vLLM has the same threshold), and a smaller
+top-p can round to 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities for the L rows that asked, still on the device.
+    """Log-probabilities of the L rows that requested them, still on the device.
 
     Attributes:
-        rows: their places in the batch.
-        drawn: [L] of the drawn tokens, after penalties and bias, before the temperature.
-        top_ids, top: [L, K] of the likeliest, the likeliest first; K is the most that any row
-            asked for.
+        rows: their indices in the batch.
+        sampled: [L] of the sampled tokens, after penalties and bias, before the temperature.
+        top_ids, top: [L, K] of the likeliest tokens, the likeliest first; K is the maximum that any
+            row requested.
     """
 
     rows: list[int]
@@ -54,9 +54,9 @@ class Logprobs:
 
 @dataclass(slots=True)
 class SampledRow:
-    """One sequence of the batch as the sampler knows it; see `penalties.Counted`.
+    """One sequence of the batch as the sampler sees it; see `penalties.PenaltyRow`.
 
-    `position` is the index of the token that is drawn next.
+    `position` is the index of the next sampled token in the answer.
     """
 
     sampling: Sampling
@@ -72,45 +72,45 @@ class SampledRow:
 
     @property
     def greedy(self) -> bool:
-        how = self.sampling
-        return min(how.temperature, how.top_p) < _GREEDY_BELOW or how.top_k == 1
+        sampling = self.sampling
+        return min(sampling.temperature, sampling.top_p) < _GREEDY_BELOW or sampling.top_k == 1
 
 
 class BatchSampler:
-    """Draws a token for each row. Belongs to the engine thread."""
+    """Samples a token for each row. Belongs to the engine thread."""
 
     def __init__(self) -> None:
         self._rows: list[SampledRow] = []
         self._plan: _Plan | None = None
 
     def extend(self, rows: Sequence[SampledRow]) -> None:
-        """Rows join at the end of the batch."""
+        """Append rows to the batch."""
         self._dissolve_plan()
         self._rows.extend(rows)
 
     def release(self) -> list[SampledRow]:
-        """Give up all rows, with what was counted for them."""
+        """Remove and return all rows, with their penalty state."""
         self._dissolve_plan()
         rows, self._rows = self._rows, []
         return rows
 
-    def keep(self, indices: Sequence[int]) -> None:
-        """Only these rows stay, in this order."""
+    def retain(self, indices: Sequence[int]) -> None:
+        """Drop all other rows; the order becomes that of `indices`."""
         self._dissolve_plan()
         self._rows = [self._rows[index] for index in indices]
 
     def sample(
         self, logits: mx.array, inputs: mx.array, mask: TokenMask | None = None
     ) -> tuple[mx.array, Logprobs | None]:
-        """Draw the next token of each row.
+        """Sample the next token of each row.
 
         Args:
             logits: [B, V].
-            inputs: [B] the tokens before, as this sampler drew them, unless a row is new.
-            mask: what may be drawn; log-probabilities are those without it.
+            inputs: [B] the last tokens, as this sampler sampled them, unless a row is new.
+            mask: the allowed tokens; log-probabilities are computed without the mask.
 
         Returns:
-            [B] tokens, still on the device, and the log-probabilities that rows asked for.
+            [B] tokens, still on the device, and the requested log-probabilities.
         """
         if self._plan is None:
             self._plan = _Plan(self._rows, logits.shape[-1])
@@ -124,41 +124,41 @@ class BatchSampler:
 
     def _dissolve_plan(self) -> None:
         if self._plan is not None:
-            self._plan.requeue()
+            self._plan.save_state()
             self._plan = None
 
 
 class _Plan:
-    """What one set of rows asks for, as arrays; made anew when rows join or leave."""
+    """The sampling parameters of one set of rows, as arrays; rebuilt when rows join or leave."""
 
     def __init__(self, rows: Sequence[SampledRow], vocabulary: int) -> None:
         self._rows = rows
         self._repetition = Repetition(rows, vocabulary)
         self._presence_and_frequency = PresenceAndFrequency(rows, vocabulary)
         self._bias = Bias(rows)
-        by_way: dict[str, list[int]] = {"greedy": [], "plain": [], "filtered": [], "wide": []}
+        by_method: dict[str, list[int]] = {"greedy": [], "plain": [], "filtered": [], "wide": []}
         for index, row in enumerate(rows):
-            by_way[_way(row, vocabulary)].append(index)
-        self._any_greedy = bool(by_way["greedy"])
+            by_method[_method(row, vocabulary)].append(index)
+        self._any_greedy = bool(by_method["greedy"])
         self._samplers = [
-            (sample, _group(by_way[way], rows, vocabulary))
-            for way, sample in (
+            (sample, _group(by_method[method], rows, vocabulary))
+            for method, sample in (
                 ("plain", sample_plain),
                 ("filtered", sample_filtered),
                 ("wide", sample_full_vocabulary),
             )
-            if by_way[way]
+            if by_method[method]
         ]
-        self._asking = [i for i, row in enumerate(rows) if row.sampling.logprobs is not None]
-        self._top = max((rows[i].sampling.logprobs or 0 for i in self._asking), default=0)
+        self._with_logprobs = [i for i, row in enumerate(rows) if row.sampling.logprobs is not None]
+        self._top = max((rows[i].sampling.logprobs or 0 for i in self._with_logprobs), default=0)
 
-    def requeue(self) -> None:
-        self._repetition.requeue()
-        self._presence_and_frequency.requeue()
+    def save_state(self) -> None:
+        self._repetition.save_state()
+        self._presence_and_frequency.save_state()
 
     def process(self, logits: mx.array, inputs: mx.array) -> mx.array:
-        """[B, V] logits after penalties and bias, in float32 if there are any: rounding must
-        not depend on what other rows ask for."""
+        """Return the logits [B, V] after penalties and bias, in float32 if any row has some:
+        rounding must not depend on the parameters of other rows."""
         if any(map(bool, (self._repetition, self._presence_and_frequency, self._bias))):
             logits = logits.astype(mx.float32)
         logits = self._repetition.apply(logits, inputs)
@@ -179,17 +179,17 @@ class _Plan:
         return tokens
 
     def logprobs(self, logits: mx.array, tokens: mx.array) -> Logprobs | None:
-        if not self._asking:
+        if not self._with_logprobs:
             return None
-        asked = take(logits, self._asking).astype(mx.float32)
-        logprobs = asked - mx.logsumexp(asked, axis=-1, keepdims=True)
-        ids = take(tokens, self._asking)[:, None]
+        selected = take(logits, self._with_logprobs).astype(mx.float32)
+        logprobs = selected - mx.logsumexp(selected, axis=-1, keepdims=True)
+        ids = take(tokens, self._with_logprobs)[:, None]
         sampled = mx.take_along_axis(logprobs, ids, axis=-1)[:, 0]
         top_ids, top = top_tokens(logprobs, min(self._top, logprobs.shape[-1]))
-        return Logprobs(self._asking, sampled, top_ids, top)
+        return Logprobs(self._with_logprobs, sampled, top_ids, top)
 
 
-def _way(row: SampledRow, vocabulary: int) -> str:
+def _method(row: SampledRow, vocabulary: int) -> str:
     top_k = limiting_top_k(row.sampling, vocabulary)
     if row.greedy:
         return "greedy"

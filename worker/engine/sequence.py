@@ -1,4 +1,4 @@
-"""One sequence while it is generated: its place, what it says, its end."""
+"""One sequence while it is generated: its token index, its outputs, its end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +13,15 @@ from worker.engine.tokens import Token, TokenLogprobs
 from worker.link.messages import CallPiece, Output, Submit
 
 TokenBytes = Callable[[int], bytes]
-"""What a token is in UTF-8, also where that is a part of a character."""
+"""Returns the UTF-8 bytes of a token, which may be a part of a character."""
 
 
 class Sequence:
     """Turns the tokens of one sequence into outputs. Belongs to one thread at a time.
 
     Args:
-        max_tokens: of the answer, those that are known already included.
-        decode, token_bytes: for the log-probabilities of tokens.
+        max_tokens: of the answer, including the tokens of earlier attempts.
+        decode, token_bytes: used in the entries of log-probabilities.
     """
 
     def __init__(
@@ -45,26 +45,26 @@ class Sequence:
 
     @property
     def constraint(self) -> Constraint | None:
-        """What its tokens are bound to."""
+        """The constraint on its tokens, if any."""
         return self._answer.constraint
 
     def decode_with(self, decode: Decode) -> None:
-        """Another thread goes on with it, which has a tokenizer of its own."""
+        """Replace the decoder, before another thread with its own tokenizer takes over."""
         self._decode = decode
         self._answer.decode_with(decode)
 
     def replay(self) -> list[Output]:
-        """What an earlier attempt generated, as it was put out then, one output a token; with the
-        end where nothing is left to generate. Call it before anything else."""
+        """Return the outputs of the tokens that an earlier attempt generated, one per token; the
+        last one has a finish reason if nothing is left to generate. Must be called first."""
         self._answer.resume(self._resumed_ids)
         outputs: list[Output] = []
         reason = "length" if self._left <= 0 else self._ended
         last = len(self._replayed_ids) - 1
         for number, token_id in enumerate(self._replayed_ids):
-            at_its_end: FinishReason | None = None
+            finish: FinishReason | None = None
             if number == last and reason == "length":
-                at_its_end = "length"
-            outputs.append(self.advance(Token(self.id, token_id, at_its_end)))
+                finish = "length"
+            outputs.append(self.advance(Token(self.id, token_id, finish)))
             if outputs[-1].finish_reason is not None:
                 return outputs
         stopped = self._answer.stopped or self._answer.ended
@@ -73,7 +73,7 @@ class Sequence:
         return outputs
 
     def advance(self, token: Token) -> Output:
-        """The output of one more token; its `finish_reason` is set when it was the last."""
+        """Return the output of the next token; `finish_reason` is set if it is the last."""
         if token.token_id is None:
             return self._output([], self._answer.finish(token.end_id), "stop")
         before = self._answer.channel
@@ -95,11 +95,11 @@ class Sequence:
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot go on; None while it can."""
+        """Why generation cannot continue; None while it can."""
         return self._answer.problem
 
     def cancel(self) -> Output:
-        """The last output of a sequence that is cut short."""
+        """Return the last output of a cancelled sequence."""
         return self._output([], self._answer.finish(), "cancelled")
 
     def _output(
@@ -130,7 +130,7 @@ class Sequence:
         return output
 
     def _logprob(self, token_id: int, logprobs: TokenLogprobs, top: int) -> dict[str, Any]:
-        """The log-probability of a token and of the `top` likeliest, as the wire shows them."""
+        """Return the log-probability of a token and of the `top` likeliest, in wire format."""
         entry = self._entry(token_id, logprobs.sampled)
         if top:
             entry["top"] = [self._entry(other, value) for other, value in logprobs.top[:top]]
@@ -145,5 +145,5 @@ class Sequence:
 
 
 def _channel(before: Channel, after: Channel) -> Channel:
-    """Of a token: a marker belongs to what it marks."""
+    """Return the channel of a token; a marker belongs to the section that it opens or closes."""
     return before if after == "content" else after

@@ -1,5 +1,5 @@
-"""The models of an engine: loaded a little at a time, each with its batch; one budget for all
-their KV caches."""
+"""The models of an engine: loads them in small steps, and shares one KV budget among their
+batches."""
 
 import time
 from collections import deque
@@ -11,31 +11,31 @@ from shared.ids import ModelId
 from worker.engine.batch import Batch
 from worker.engine.device import free_for_kv_bytes, release_memory
 from worker.engine.kv_memory import KVMemory
-from worker.engine.load_errors import ended_by_code
+from worker.engine.load_errors import exit_description
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel, Loading
 from worker.engine.row_cache import BLOCK_TOKENS
 from worker.link.activity import ActivityRecord, EngineActivity
 from worker.link.messages import Fact, LoadModel, ModelFailed, ModelLoaded, ModelLoading
 
-_TOLD_EVERY = 0.05
-_LONGEST_STANDSTILL_S = 300.0
-"""Of a model that is loaded while steps of others go on: its tokenizer does not come, perhaps."""
+_PROGRESS_STEP = 0.05
+_LOADING_TIMEOUT_S = 300.0
+"""Loading without progress fails after this time, for example if the tokenizer hangs."""
 
 
 class ServedModels:
-    """Belongs to the engine thread, but for `find`.
+    """Belongs to the engine thread, except for `find`.
 
     Args:
-        new_batch: the batch for a model that was loaded.
-        kv_memory: what is kept of texts; it takes of the budget what the caches leave.
-        activity: where it writes which model it loads.
-        kv_budget_bytes: for all KV caches; by default a share of what is free.
-        engines: among how many engines of this machine that is shared.
+        new_batch: makes the batch of a loaded model.
+        kv_memory: uses the part of the budget that the caches leave.
+        activity: records which model is being loaded.
+        kv_budget_bytes: the limit of all KV caches; by default a share of the free memory.
+        engines: the number of engines of this machine that share the free memory.
 
     Attributes:
         batches: of the loaded models.
-        ledger: what their KV caches take.
+        accounting: of their KV caches.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class ServedModels:
         self._models: dict[ModelId, LoadedModel] = {}
         self._waiting: deque[LoadModel] = deque()
         self._loading: Loading | None = None
-        self._told_progress = 0.0
-        self._moved_at = 0.0  # when the progress was another one
+        self._reported_progress = 0.0
+        self._progressed_at = 0.0
         self._abandoned: list[Loading] = []
         self.batches: dict[ModelId, Batch] = {}
         self.accounting = KVAccounting(self._own_kv_bytes, kv_memory.limit)
@@ -73,23 +73,23 @@ class ServedModels:
         return self._loading is not None or bool(self._waiting)
 
     def load(self, order: LoadModel) -> None:
-        """Load a model, after those that were ordered before; `load_some` does it."""
+        """Queue a model to be loaded by `load_for`."""
         self._waiting.append(order)
 
     @property
     def reads_weights(self) -> bool:
-        """Whether the model that is loaded waits for the disk, as far as is known."""
+        """Whether a model's weights are being read from disk."""
         return self._loading is not None and 0 < self._loading.progress < 1
 
-    def load_some(self, seconds: float) -> Iterable[Fact]:
-        """Load for about so long; yields what there is to tell."""
+    def load_for(self, seconds: float) -> Iterable[Fact]:
+        """Load for about `seconds`; yield the facts to send."""
         if self._loading is None:
             order = self._waiting.popleft()
             if (model := self._models.get(order.model)) is not None:
                 yield _loaded(order.model, model)
                 return
             self._loading = Loading(order)
-            self._told_progress, self._moved_at = 0.0, time.monotonic()
+            self._reported_progress, self._progressed_at = 0.0, time.monotonic()
             yield ModelLoading(order.model, 0.0)
         loading = self._loading
         model_id, before = loading.order.model, loading.progress
@@ -106,43 +106,43 @@ class ServedModels:
                 self._loading = None
                 yield loaded
             else:
-                yield from self._told(loading, before)
+                yield from self._progress_facts(loading, before)
         self._activity.end()
 
-    def _told(self, loading: Loading, before: float) -> Iterable[Fact]:
-        """How far it is, unless that was told just now; or that it stands still."""
+    def _progress_facts(self, loading: Loading, before: float) -> Iterable[Fact]:
+        """Yield the progress, in steps of 5 %, or a failure after a time without progress."""
         now, model_id, progress = time.monotonic(), loading.order.model, loading.progress
         if progress > before:
-            self._moved_at = now
-        elif now - self._moved_at >= _LONGEST_STANDSTILL_S:
+            self._progressed_at = now
+        elif now - self._progressed_at >= _LOADING_TIMEOUT_S:
             self._loading = None
-            self._abandoned.append(loading)  # to close it is to wait for what it waits for
-            yield ModelFailed(model_id, f"no progress for {_LONGEST_STANDSTILL_S:.0f} s")
+            self._abandoned.append(loading)  # closing it would wait for the tokenizer's thread
+            yield ModelFailed(model_id, f"no progress for {_LOADING_TIMEOUT_S:.0f} s")
             return
-        if progress - self._told_progress >= _TOLD_EVERY:
-            self._told_progress = progress
+        if progress - self._reported_progress >= _PROGRESS_STEP:
+            self._reported_progress = progress
             yield ModelLoading(model_id, progress)
 
     def _add(self, model: LoadedModel, model_id: ModelId) -> ModelLoaded:
-        """Serve a model; no context is longer than what the KV budget holds.
+        """Serve a model; its context is limited to what fits into the KV budget.
 
         Raises:
-            ModelError: that is nearly nothing.
+            ModelError: the KV budget holds less than one block of tokens.
         """
-        self._renew_budget()
-        most_tokens = self.accounting.max_tokens(model.layout)
-        if most_tokens < BLOCK_TOKENS:
+        self._update_budget()
+        max_tokens = self.accounting.max_tokens(model.layout)
+        if max_tokens < BLOCK_TOKENS:
             raise ModelError(
-                f"{model_id}: {self.accounting.budget_bytes / 1e6:.0f} MB for KV caches hold less "
-                f"than {BLOCK_TOKENS} tokens of it"
+                f"{model_id}: the KV cache budget of {self.accounting.budget_bytes / 1e6:.0f} MB "
+                f"holds less than {BLOCK_TOKENS} tokens of this model"
             )
-        model = replace(model, max_context_tokens=min(model.max_context_tokens, most_tokens))
+        model = replace(model, max_context_tokens=min(model.max_context_tokens, max_tokens))
         self._models[model_id] = model
         self.batches[model_id] = self._new_batch(model, self.accounting)
         return _loaded(model_id, model)
 
     def unload(self, model_id: ModelId) -> None:
-        """Forget a model, loaded or on its way; its sequences must be gone."""
+        """Unload a model, or stop loading it; its sequences must have been removed."""
         self._waiting = deque(order for order in self._waiting if order.model != model_id)
         if self._loading is not None and self._loading.order.model == model_id:
             self._loading.close()
@@ -151,18 +151,18 @@ class ServedModels:
         if (batch := self.batches.pop(model_id, None)) is not None:
             batch.close()
         release_memory()
-        self._renew_budget()
+        self._update_budget()
 
     # Memory.
 
     def limit_kv(self, allowed_bytes: int | None) -> None:
-        """KV caches may take so much at most, whatever the engine's own budget is; who has no
-        room then gives way."""
+        """Limit KV caches in addition to the engine's own budget; None removes the limit. Preempts
+        sequences that no longer fit."""
         self._allowed_kv_bytes = allowed_bytes
         self._set_budget()
-        self.accounting.make_room(lambda: 0)
+        self.accounting.ensure_free(lambda: 0)
 
-    def _renew_budget(self) -> None:
+    def _update_budget(self) -> None:
         if self._kv_budget_bytes is None:
             self._own_kv_bytes = (
                 free_for_kv_bytes(self.accounting.held_bytes + self._kv_memory.memory.held_bytes)
@@ -177,7 +177,7 @@ class ServedModels:
 
 
 def _advance(loading: Loading, seconds: float) -> LoadedModel | None:
-    """Go on with a model; whatever its code does about that, the process does not end.
+    """Continue loading a model; its code cannot end the process.
 
     Raises:
         ModelError: it cannot be loaded.
@@ -186,8 +186,8 @@ def _advance(loading: Loading, seconds: float) -> LoadedModel | None:
         return loading.advance(seconds)
     except ModelError:
         raise
-    except BaseException as error:  # `SystemExit` where a package is missing that it needs
-        raise ModelError(f"{loading.order.path}: {ended_by_code(error)}") from error
+    except BaseException as error:  # some modules raise `SystemExit` if a package is missing
+        raise ModelError(f"{loading.order.path}: {exit_description(error)}") from error
 
 
 def _loaded(model_id: ModelId, model: LoadedModel) -> ModelLoaded:

@@ -11,7 +11,7 @@ of its time to short ones.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_TURN = 4.0
+_MIN_TENURE = 4.0
 """A row keeps its slot for this multiple of the work of the sequence that wants it."""
 
 
@@ -32,7 +32,7 @@ class WaitingSequence:
 
 @dataclass(frozen=True, slots=True)
 class DecodingSlot:
-    """A row that decodes: `since` when, on the same clock, and for at most `left_s` more."""
+    """A row that decodes `since` a time on the same clock, for at most `left_s` seconds more."""
 
     priority: int
     since: float
@@ -40,16 +40,16 @@ class DecodingSlot:
 
 
 def row_to_preempt(
-    waiting: WaitingSequence, placed: Sequence[DecodingSlot], now: float
+    waiting: WaitingSequence, decoding: Sequence[DecodingSlot], now: float
 ) -> int | None:
-    """The index of the row that loses its slot; None if no row has to yet."""
+    """Return the index of the row that loses its slot; None if no row has to yet."""
     if waiting.overdue_at > now:
         return None
     candidates = [
         (each.since, index)
-        for index, each in enumerate(placed)
+        for index, each in enumerate(decoding)
         if each.priority >= waiting.priority
-        and now - each.since > _TURN * waiting.work_s
+        and now - each.since > _MIN_TENURE * waiting.work_s
         and each.left_s > waiting.work_s
     ]
     return min(candidates)[1] if candidates else None

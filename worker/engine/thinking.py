@@ -1,4 +1,4 @@
-"""How much a model thinks, in the words of its chat template."""
+"""Maps the reasoning effort of a request to variables of the model's chat template."""
 
 from collections.abc import Collection
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 from worker.link.messages import Submit
 
 _SWITCHES = ("enable_thinking", "thinking")
-"""Variables that templates read for on and off."""
+"""Boolean template variables that turn reasoning on and off."""
 _EFFORTS = {"minimal": "low", "xhigh": "high", "max": "high", "none": "low"}
-"""Those that templates with a `reasoning_effort` do not know, and what comes nearest."""
+"""Efforts that templates with a `reasoning_effort` do not know, and the nearest known one."""
 
 
 def template_values(
     order: Submit, variables: Collection[str], *, reasons: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """What the template is given for a request, and sentences about what of it cannot be done.
+    """Return the template variables of a request, and warnings about values that have no effect.
 
     Args:
-        variables: that the template reads.
-        reasons: whether the model thinks at all, as far as is known.
+        variables: the variables that the template reads.
+        reasons: whether the model is known to reason.
     """
     values = {key: value for key, value in order.template_values.items() if key in variables}
     warnings = [
@@ -35,7 +35,9 @@ def template_values(
         known = _EFFORTS.get(effort, effort)
         values.setdefault("reasoning_effort", known)
         if known != effort:
-            warnings.append(f"reasoning_effort: the model knows no `{effort}`: it gets `{known}`")
+            warnings.append(
+                f"reasoning_effort: the model does not know `{effort}`: it gets `{known}`"
+            )
     elif effort == "none" and reasons and not switches:
         warnings.append("reasoning_effort: thinking cannot be turned off for this model")
     return values, warnings

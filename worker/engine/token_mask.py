@@ -1,4 +1,4 @@
-"""Which tokens the rows of a batch may get, applied to all of them in one operation."""
+"""The allowed tokens of the constrained rows of a batch, applied in one operation."""
 
 from collections.abc import Sequence
 
@@ -12,21 +12,21 @@ _WORD = 32
 
 
 class TokenMask:
-    """For N rows of a batch.
+    """The mask of N rows of a batch.
 
     Args:
-        rows: their places.
-        bitmask: [N, W] a bit for each token that is allowed; none is behind its end.
+        rows: their indices in the batch.
+        bitmask: [N, W] one bit per token, set if it is allowed; tokens beyond its end are not.
     """
 
     def __init__(self, rows: Sequence[int], bitmask: Bitmask) -> None:
         self._rows = list(rows)
-        self._words = mx.array(bitmask.view(np.uint32))
+        self._bitmask = mx.array(bitmask.view(np.uint32))
 
     def apply(self, logits: mx.array) -> mx.array:
-        """[B, V] logits, with minus infinity where a token is not allowed."""
+        """Return the logits [B, V], with minus infinity for tokens that are not allowed."""
         rows, vocabulary = len(self._rows), logits.shape[-1]
-        bits = (self._words[:, :, None] >> mx.arange(_WORD, dtype=mx.uint32)) & 1
+        bits = (self._bitmask[:, :, None] >> mx.arange(_WORD, dtype=mx.uint32)) & 1
         allowed = bits.reshape(rows, -1)[:, :vocabulary] != 0
         if (missing := vocabulary - allowed.shape[-1]) > 0:
             allowed = mx.pad(allowed, [(0, 0), (0, missing)])
@@ -35,13 +35,13 @@ class TokenMask:
 
 
 def mask_of(constraints: Sequence[Constraint | None]) -> TokenMask | None:
-    """The mask of rows with these constraints; None where every token is allowed."""
+    """Return the mask of rows with these constraints; None if every token is allowed."""
     masking = [
-        (place, each) for place, each in enumerate(constraints) if each is not None and each.masks
+        (index, each) for index, each in enumerate(constraints) if each is not None and each.masks
     ]
     if not masking:
         return None
     bitmask = np.zeros((len(masking), masking[0][1].words), dtype=np.int32)
     for row, (_, constraint) in enumerate(masking):
         constraint.fill(bitmask, row)
-    return TokenMask([place for place, _ in masking], bitmask)
+    return TokenMask([index for index, _ in masking], bitmask)

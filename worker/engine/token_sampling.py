@@ -1,11 +1,11 @@
-"""Drawing a token for each row of scores, by the Gumbel-max trick.
+"""Samples a token for each row of scores, by the Gumbel-max trick.
 
-The randomness of a row comes from a key made of (seed, position) alone. Top-k and top-p look
-at the 256 likeliest tokens only, at more where the nucleus is wider; noise is made for these
-alone, each from the row's key and the token's id.
+The randomness of a row comes from a key made of (seed, position) alone. Top-k and top-p consider
+the 256 likeliest tokens, and more if the nucleus is wider; noise is generated for these tokens
+only, each from the row's key and the token's id.
 
-Shapes: scores [G, V] are logits divided by the temperature, keys [G, 2] those of the rows,
-the result [G] token ids.
+Shapes: scores [G, V] are logits divided by the temperature, keys [G, 2] are the random keys of the
+rows, the result is [G] token ids.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ _COUNTS = (CANDIDATES, 32 * CANDIDATES, sys.maxsize)
 _SPREAD = 0x9E3779B9  # 2^32 / golden ratio
 _BLOCK = 16
 _EXP2 = (1.0, 0.6931432016, 0.2401794895, 0.0552996071, 0.0092108756, 0.0009475536)
-"""2^f on (-1, 0], lowest power first: the least squares at Chebyshev nodes, within 1e-7."""
+"""Polynomial of 2^f on (-1, 0], lowest power first: least squares at Chebyshev nodes, to 1e-7."""
 
 
 class SamplingGroup:
-    """Rows of a batch that are drawn in the same way, each with its own parameters.
+    """Rows of a batch with the same sampling method, each with its own parameters.
 
     Attributes:
-        indices: the rows' places in the batch.
+        indices: the rows' indices in the batch.
     """
 
     def __init__(
@@ -39,36 +39,36 @@ class SamplingGroup:
         self.indices = list(indices)
         self._samplings = list(samplings)
         self._vocabulary = vocabulary
-        limits = [limiting_top_k(how, vocabulary) for how in samplings]
-        self.temperature = column([how.temperature for how in samplings])
-        self.top_p = column([how.top_p for how in samplings])
+        limits = [limiting_top_k(each, vocabulary) for each in samplings]
+        self.temperature = column([each.temperature for each in samplings])
+        self.top_p = column([each.top_p for each in samplings])
         self.top_k = column([limit or math.inf for limit in limits])
-        self.log_min_p = column([_log(how.min_p) for how in samplings])
-        self.any_min_p = any(how.min_p > 0 for how in samplings)
-        self.any_top_p = any(how.top_p < 1 for how in samplings)
+        self.log_min_p = column([_log(each.min_p) for each in samplings])
+        self.any_min_p = any(each.min_p > 0 for each in samplings)
+        self.any_top_p = any(each.top_p < 1 for each in samplings)
         self.any_without_top_k = not all(limits)
 
     def keys(self, positions: Sequence[int]) -> mx.array:
-        """[G, 2] the random keys of one step; `positions` are those of the whole batch."""
+        """Return the random keys [G, 2] of one step; `positions` are those of the whole batch."""
         pairs = zip(self._samplings, self.indices, strict=True)
         return mx.array(
-            [row_key(how.seed, positions[index]) for how, index in pairs], dtype=mx.uint32
+            [row_key(each.seed, positions[index]) for each, index in pairs], dtype=mx.uint32
         )
 
-    def part(self, places: Sequence[int]) -> "SamplingGroup":
-        """Some of its rows, by their place in it."""
-        indices = [self.indices[place] for place in places]
-        samplings = [self._samplings[place] for place in places]
+    def part(self, rows: Sequence[int]) -> "SamplingGroup":
+        """Return a group of some rows, given by their index in this group."""
+        indices = [self.indices[row] for row in rows]
+        samplings = [self._samplings[row] for row in rows]
         return SamplingGroup(indices, samplings, self._vocabulary)
 
 
-def limiting_top_k(how: Sampling, vocabulary: int) -> int:
-    """The top-k of a row; 0 where it leaves every token."""
-    return how.top_k if how.top_k < vocabulary else 0
+def limiting_top_k(sampling: Sampling, vocabulary: int) -> int:
+    """Return the top-k of a row; 0 if it allows every token."""
+    return sampling.top_k if sampling.top_k < vocabulary else 0
 
 
 def row_key(seed: int, position: int) -> tuple[int, int]:
-    """The random key of one draw: 64 bits that mix the seed and the token's index."""
+    """Return the random key of one sampled token: 64 bits from the seed and the token's index."""
     digest = hashlib.blake2b(
         seed.to_bytes(8, "big") + position.to_bytes(8, "big"), digest_size=8
     ).digest()
@@ -76,13 +76,13 @@ def row_key(seed: int, position: int) -> tuple[int, int]:
 
 
 def uniform_rows(keys: mx.array, vocabulary: int) -> mx.array:
-    """[G, V] numbers in [0, 1); those of a row depend on its key alone."""
+    """Return [G, V] uniform numbers in [0, 1); those of a row depend on its key alone."""
     sampled: mx.array = mx.vmap(lambda key: mx.random.uniform(shape=(vocabulary,), key=key))(keys)
     return sampled
 
 
 def uniform_of(keys: mx.array, ids: mx.array) -> mx.array:
-    """[G, K] numbers in [0, 1) for some tokens of each row, each of its key and its id."""
+    """Return [G, K] numbers in [0, 1) for some tokens per row, from the row's key and the id."""
     spread = ids.astype(mx.uint32) * mx.array(_SPREAD, dtype=mx.uint32)
     own = mx.stack([keys[:, :1] ^ spread, mx.broadcast_to(keys[:, 1:], ids.shape)], axis=-1)
     sampled: mx.array = mx.vmap(lambda key: mx.random.uniform(shape=(), key=key))(
@@ -92,7 +92,7 @@ def uniform_of(keys: mx.array, ids: mx.array) -> mx.array:
 
 
 def sample_plain(scores: mx.array, keys: mx.array, group: SamplingGroup) -> mx.array:
-    """From all tokens that min-p leaves."""
+    """Sample from all tokens that min-p allows."""
     if group.any_min_p:
         threshold = mx.max(scores, axis=-1, keepdims=True) + group.log_min_p
         scores = mx.where(scores < threshold, -mx.inf, scores)
@@ -102,21 +102,21 @@ def sample_plain(scores: mx.array, keys: mx.array, group: SamplingGroup) -> mx.a
 def sample_filtered(
     scores: mx.array, keys: mx.array, group: SamplingGroup, counts: Sequence[int] = _COUNTS
 ) -> mx.array:
-    """From what min-p, top-k and top-p leave, if that is among the likeliest `counts[0]`.
+    """Sample from the tokens that min-p, top-k and top-p allow, among the likeliest `counts[0]`.
 
-    Rows where it is not are drawn again from more; to know costs a wait for the device, only
-    where a row has a top-p and no top-k.
+    Rows that allow more tokens are sampled again with the next count. Detecting such rows waits for
+    the device, but only if a row has a top-p and no top-k.
     """
     vocabulary = scores.shape[-1]
     count = min(counts[0], vocabulary)
     ids, ranked = top_tokens(scores, count)
     best = ranked[:, :1]
-    kept = mx.arange(count) < group.top_k
+    allowed = mx.arange(count) < group.top_k
     if group.any_min_p:
-        kept = kept & (ranked >= best + group.log_min_p)
+        allowed = allowed & (ranked >= best + group.log_min_p)
     outside = None
     if group.any_top_p:
-        weights = mx.where(kept, mx.exp(ranked - best), 0.0)
+        weights = mx.where(allowed, mx.exp(ranked - best), 0.0)
         total = mx.sum(weights, axis=-1, keepdims=True)
         if group.any_without_top_k:
             all_weights = _exp_below_0(scores - best)
@@ -127,25 +127,25 @@ def sample_filtered(
         reached = mx.cumsum(weights, axis=-1)
         enough = group.top_p * total
         if group.any_without_top_k and count < vocabulary:
-            more = kept[:, -1:] & (reached[:, -1:] < enough)
+            more = allowed[:, -1:] & (reached[:, -1:] < enough)
             outside = (more & mx.isinf(group.top_k))[:, 0]
-        kept = kept & ((reached - weights < enough) | (group.top_p >= 1))
-    tokens = _sample_ranked(ids, ranked, kept, keys)
+        allowed = allowed & ((reached - weights < enough) | (group.top_p >= 1))
+    tokens = _sample_ranked(ids, ranked, allowed, keys)
     if outside is None or not mx.any(outside).item():
         return tokens
-    places = [place for place, is_outside in enumerate(outside.tolist()) if is_outside]  # type: ignore[arg-type]
-    rows = mx.array(places)
-    tokens[rows] = sample_filtered(scores[rows], keys[rows], group.part(places), counts[1:])
+    indices = [row for row, is_outside in enumerate(outside.tolist()) if is_outside]  # type: ignore[arg-type]
+    rows = mx.array(indices)
+    tokens[rows] = sample_filtered(scores[rows], keys[rows], group.part(indices), counts[1:])
     return tokens
 
 
 def sample_full_vocabulary(scores: mx.array, keys: mx.array, group: SamplingGroup) -> mx.array:
-    """As `sample_filtered`, with the whole vocabulary in order."""
+    """Like `sample_filtered`, but ranks the whole vocabulary."""
     return sample_filtered(scores, keys, group, (scores.shape[-1],))
 
 
 def top_tokens(scores: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Ids and scores, [G, count] each, of the highest scores, the highest first."""
+    """Return ids and scores, [G, count] each, of the highest scores, the highest first."""
     if 0 < 2 * _BLOCK * count < scores.shape[-1]:
         ids = _ids_of_best_blocks(scores, count)
         found = mx.take_along_axis(scores, ids, axis=-1)
@@ -158,8 +158,8 @@ def top_tokens(scores: mx.array, count: int) -> tuple[mx.array, mx.array]:
 
 
 def _ids_of_best_blocks(scores: mx.array, count: int) -> mx.array:
-    """[G, K] the ids of some tokens, the `count` likeliest among them: those of the blocks with
-    the likeliest tokens. To look at these alone takes a quarter of the time."""
+    """Return [G, K] candidate ids that include the `count` likeliest tokens: the tokens of the
+    blocks with the highest maxima. Ranking only these takes a quarter of the time."""
     rows, size = scores.shape
     blocks = size // _BLOCK  # block b has the tokens b, b + blocks, b + 2 * blocks, ...
     heads = mx.max(scores[:, : blocks * _BLOCK].reshape(rows, _BLOCK, blocks), axis=1)
@@ -170,33 +170,33 @@ def _ids_of_best_blocks(scores: mx.array, count: int) -> mx.array:
 
 
 def _highest(scores: mx.array, count: int) -> mx.array:
-    """[G, count] where the highest scores are, in no order."""
+    """Return [G, count] the indices of the highest scores, unordered."""
     size = scores.shape[-1]
     if count == size:
         return mx.broadcast_to(mx.arange(size), scores.shape)
-    kth = min(size - count, size - 1)  # none at all are asked for at times
+    kth = min(size - count, size - 1)  # `count` may be 0
     return mx.argpartition(scores, kth=kth, axis=-1)[:, size - count :]
 
 
 def column(values: Sequence[float]) -> mx.array:
-    """[G, 1] float32."""
+    """Return a float32 column [G, 1]."""
     return mx.array(list(values), dtype=mx.float32)[:, None]
 
 
-def _sample_ranked(ids: mx.array, ranked: mx.array, kept: mx.array, keys: mx.array) -> mx.array:
+def _sample_ranked(ids: mx.array, ranked: mx.array, allowed: mx.array, keys: mx.array) -> mx.array:
     noise = _gumbel(uniform_of(keys, ids))
-    best = mx.argmax(mx.where(kept, ranked + noise, -mx.inf), axis=-1, keepdims=True)
+    best = mx.argmax(mx.where(allowed, ranked + noise, -mx.inf), axis=-1, keepdims=True)
     return mx.take_along_axis(ids, best, axis=-1)[:, 0]
 
 
 def _gumbel(uniform: mx.array) -> mx.array:
-    """Gumbel noise, as `mx.random.gumbel` makes it of the same key."""
+    """Return Gumbel noise from uniform numbers, like `mx.random.gumbel` with the same key."""
     return -mx.log(-mx.log(uniform))
 
 
 def _exp_below_0(values: mx.array) -> mx.array:
-    """The exponential of a whole vocabulary, of values that are 0 at most. On a CPU MLX's `exp`
-    takes three times as long as these products (measured: 12 and 4 ms for 16 rows of 49,152)."""
+    """Return the exponential of values that are 0 at most. On a CPU MLX's `exp` takes three times
+    as long as this polynomial (measured: 12 and 4 ms for 16 rows of 49,152)."""
     if on_gpu():
         return mx.exp(values)
     powers = mx.maximum(values * math.log2(math.e), -126.0)

@@ -1,4 +1,4 @@
-"""What a step brings for each row."""
+"""The tokens that a step generates."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from shared.messages.stream import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log-probabilities: of the drawn token, and (id, value) of the likeliest, best first."""
+    """Log-probabilities of the sampled token, and (id, value) of the likeliest, best first."""
 
     sampled: float
     top: list[tuple[int, float]]
@@ -15,8 +15,8 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One new token of a sequence; `token_id` is None when the sequence ended with an end
-    token, `end_id`, which nobody gets to see."""
+    """One new token of a sequence; `token_id` is None if the sequence ended with an end token,
+    `end_id`, which is not part of the output."""
 
     sequence: int
     token_id: int | None

@@ -1,5 +1,5 @@
-"""Tools for a model whose chat template knows none: described in its system message, in the
-words of Nous Hermes (https://github.com/NousResearch/Hermes-Function-Calling)."""
+"""Tool descriptions for models whose chat template does not render tools: in the system message,
+with the wording of Nous Hermes (https://github.com/NousResearch/Hermes-Function-Calling)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ For each function call return a JSON object with function name and arguments wit
 def with_tools_as_text(
     turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Turns of a role and a content each; calls and their results are in the content."""
-    written = [_written(turn) for turn in turns]
+    """Return turns with a role and a content only: calls and their results become text."""
+    written = [_as_text(turn) for turn in turns]
     if not tools:
         return written
     described = "\n".join(
@@ -35,12 +35,12 @@ def with_tools_as_text(
     return [{"role": "system", "content": system}, *written]
 
 
-def _written(turn: Mapping[str, Any]) -> dict[str, Any]:
+def _as_text(turn: Mapping[str, Any]) -> dict[str, Any]:
     content = turn["content"]
     if turn["role"] == "tool":
         return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
     for call in turn.get("tool_calls") or ():
-        said = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
-        line = f"<tool_call>\n{json.dumps(said, ensure_ascii=False)}\n</tool_call>"
+        written = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+        line = f"<tool_call>\n{json.dumps(written, ensure_ascii=False)}\n</tool_call>"
         content = f"{content}\n{line}" if content else line
     return {**turn, "content": content}

@@ -1,7 +1,7 @@
-"""What probes found, kept over restarts in one file for all engines of a machine.
+"""Stores the verdicts of probes across restarts, in one file for all engines of a machine.
 
-A verdict is kept of a model's files, as they are, for a release of mlx-lm and one of this project:
-with another one it is probed anew.
+A verdict is valid for the fingerprint of a model's files, a release of mlx-lm and a release of this
+project. If any of these changes, the model is probed again.
 """
 
 import json
@@ -15,22 +15,22 @@ from worker.engine.batching_verdicts import BatchingVerdict
 
 _log = logging.getLogger(__name__)
 
-_MOST = 256
-"""Verdicts in the file; the oldest go."""
+_MAX_VERDICTS = 256
+"""The oldest verdicts are dropped from the file."""
 
 
 class VerdictStore:
     """Verdicts by the `fingerprint` of models.
 
     Args:
-        file: need not be there; None to keep nothing.
+        file: need not exist; None stores nothing.
     """
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
 
     def find(self, fingerprint: str) -> BatchingVerdict | None:
-        """A file that cannot be read holds nothing."""
+        """Return the verdict of a model, if any; an unreadable file counts as empty."""
         found = self._read().get(_key(fingerprint))
         try:
             return (
@@ -39,20 +39,20 @@ class VerdictStore:
         except (KeyError, TypeError):
             return None
 
-    def keep(self, fingerprint: str, verdict: BatchingVerdict) -> None:
-        """Of two engines that do so at once the verdict of one may be lost."""
+    def save(self, fingerprint: str, verdict: BatchingVerdict) -> None:
+        """Save a verdict; if two engines save at the same time, one verdict may be lost."""
         if self._file is None:
             return
-        kept = self._read()
-        kept.pop(_key(fingerprint), None)
-        kept[_key(fingerprint)] = {"batching": verdict.batching, "reason": verdict.reason}
+        verdicts = self._read()
+        verdicts.pop(_key(fingerprint), None)
+        verdicts[_key(fingerprint)] = {"batching": verdict.batching, "reason": verdict.reason}
         new = self._file.with_suffix(f".{os.getpid()}")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(json.dumps(dict(list(kept.items())[-_MOST:]), indent=1))
+            new.write_text(json.dumps(dict(list(verdicts.items())[-_MAX_VERDICTS:]), indent=1))
             new.replace(self._file)
         except OSError as error:
-            _log.warning("what a probe found is not kept: %s", error)
+            _log.warning("the batching verdict of a probe could not be stored: %s", error)
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -27,7 +27,7 @@ _TICK_S = 1e-6
 class SteadySpeed(PrefillSpeed):
     """Stays as it is, whatever passes take."""
 
-    def measured(self, tokens: int, context: int, seconds: float) -> None:
+    def record_pass(self, tokens: int, context: int, seconds: float) -> None:
         pass
 
 
@@ -149,18 +149,18 @@ class DrivenBatch:
 
     def _draw(self) -> SampledTokens | None:
         while self.groups:
-            group = self.batch.turns.next(self.groups)
-            if self._ahead is not None and not self.batch.has_room(group):
+            group = self.batch.fair_share.next(self.groups)
+            if self._ahead is not None and not self.batch.can_grow(group):
                 self.read_ahead()
                 continue
-            has_rows = self.batch.make_room(group)
+            has_rows = self.batch.ensure_capacity(group)
             self.preempted += self.batch.preempted
             self.batch.preempted.clear()
             if has_rows:
                 began_at = self._clock() if self._clock else 0.0
                 drawn = group.sample()
                 seconds = self._clock() - began_at if self._clock else TOKEN_S
-                self.batch.took(group, len(drawn), seconds)
+                self.batch.record_step(group, len(drawn), seconds)
                 return drawn
         return None
 
@@ -183,7 +183,7 @@ class DrivenBatch:
             self._take(unread.pop(0).read())
 
     def _take_first(self) -> None:
-        first, self.batch.first = self.batch.first, []
+        first, self.batch.first_tokens = self.batch.first_tokens, []
         if first:
             self._take(first)
             self.batch.retire()

@@ -57,7 +57,7 @@ class KeptTexts:
             budget_bytes=self._budget_bytes,
             kv_memory=self.memory,
         )
-        self.prefetched = PrefetchedPrompts(self.memory, lambda _: self.batch.batch.kept)
+        self.prefetched = PrefetchedPrompts(self.memory, lambda _: self.batch.batch.prefix_cache)
         if self.memory.files is not None:
             self.take_one()
 
@@ -112,7 +112,7 @@ class KeptTexts:
         self.batch.batch.release_slack()
         accounting = self.batch.accounting
         accounting.budget_bytes = int(share * accounting.held_bytes)
-        accounting.make_room(lambda: 0)
+        accounting.ensure_free(lambda: 0)
 
     def restart(self, model: LoadedModel | None = None) -> None:
         """The engine ends and another one starts; maybe with another model."""
@@ -124,4 +124,4 @@ class KeptTexts:
         self.memory.close()
 
     def take_one(self) -> None:
-        self.memory.take(self._results.get(timeout=_LIMIT_S))
+        self.memory.handle_result(self._results.get(timeout=_LIMIT_S))

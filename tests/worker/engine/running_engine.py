@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from shared.ids import ModelId
 from shared.settings.worker import AdaptiveBatchingSettings
 from tests.worker.engine.samplings import GREEDY
-from worker.engine.kv_memory import NOTHING_KEPT, KVMemorySettings
+from worker.engine.kv_memory import KV_MEMORY_DISABLED, KVMemorySettings
 from worker.engine.loop import Engine
 from worker.kv_memory.block import Block
 from worker.link.messages import (
@@ -76,8 +76,8 @@ class RunningEngine:
         *,
         prefill_chunk_tokens: int,
         kv_budget_bytes: int | None = None,
-        asks_first: bool | None = None,
-        kv_memory: KVMemorySettings = NOTHING_KEPT,
+        evaluates_ahead: bool | None = None,
+        kv_memory: KVMemorySettings = KV_MEMORY_DISABLED,
     ) -> None:
         self._engine = Engine(
             self._collect,
@@ -87,7 +87,7 @@ class RunningEngine:
             max_decode_stall_s=0.5,
             kv_budget_bytes=kv_budget_bytes,
             adaptive=AdaptiveBatchingSettings(),
-            asks_first=asks_first,
+            evaluates_ahead=evaluates_ahead,
             kv_memory=kv_memory,
         )
         self._changed = threading.Condition()
@@ -101,12 +101,12 @@ class RunningEngine:
         self._thread.start()
 
     def stop(self) -> None:
-        self._engine.give(Stop())
+        self._engine.enqueue(Stop())
         self._thread.join(_LIMIT_S)
         assert not self._thread.is_alive()
 
     def give(self, order: Order) -> None:
-        self._engine.give(order)
+        self._engine.enqueue(order)
 
     def on_first(self, applies: Callable[[Fact], object], act: Callable[[], None]) -> None:
         """Call `act` on the engine's thread at the first fact that `applies`."""

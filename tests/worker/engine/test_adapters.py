@@ -141,7 +141,7 @@ def _renamed(adapter: Path, name: str) -> None:
     [
         (False, "model.layers.9.mlp.up_proj.lora_a", "model.layers.9.mlp.up_proj.lora_a: not an"),
         (True, "base_model.model.model.layers.9.x.lora_A.weight", "lacks lora_A or lora_B of "),
-        (True, "base_model.model.x.lora_A.weight.y", "is no matrix of LoRA"),
+        (True, "base_model.model.x.lora_A.weight.y", "is not a LoRA matrix"),
     ],
 )
 def test_an_adapter_that_does_not_fit_is_named_with_its_layer_and_others_are_served(
@@ -191,7 +191,7 @@ def test_an_adapter_that_is_not_named_is_warned_about(
     shutil.copytree(adapter, tmp_path / "of another model")
     loaded = engine.load(folder, _TUNED)
     assert isinstance(loaded, ModelLoaded)
-    assert [warning.partition(" holds ")[0] for warning in loaded.warnings] == [
+    assert [warning.partition(" contains ")[0] for warning in loaded.warnings] == [
         str(folder / "adapters"),
         str(tmp_path / "beside"),
     ]

@@ -88,12 +88,12 @@ class Machine:
         if self.noise and self._chance.random() < 0.01:
             took_s *= self._chance.uniform(2, 5)
         self.now += took_s
-        self.size.stepped(took_s, rows, max(0, clients - rows), self.now)
+        self.size.record_step(took_s, rows, max(0, clients - rows), self.now)
         for row in self._rows:
             row.context += 1
             row.left -= 1
             if not row.left:
-                self.size.usual.answered(row.prompt_s, row.answer)
+                self.size.typical_request.record(row.prompt_s, row.answer)
         self._rows = [row for row in self._rows if row.left]
         self.rounds.append((self.now, rows, took_s + prefill_s))
 
@@ -290,10 +290,10 @@ def test_after_a_hiccup_of_the_machine_the_rows_come_back(objective: str, seed: 
 def test_nothing_is_judged_until_the_rows_that_are_too_many_have_left() -> None:
     size = sized(start=32, objective="latency")
     for number in range(5):
-        size.stepped(0.5, 32, 0, number)
+        size.record_step(0.5, 32, 0, number)
     assert size.limit == 16
     for number in range(100):
-        size.stepped(0.5, 17 + number % 10, 0, 10.0 + number)
+        size.record_step(0.5, 17 + number % 10, 0, 10.0 + number)
     assert size.limit == 16
 
 
@@ -301,10 +301,10 @@ def test_stability_is_the_share_of_judgements_that_changed_nothing() -> None:
     size = sized(start=31, objective="throughput")
     assert size.stability == 1.0
     for number in range(5):
-        size.stepped(0.01, 31, 1, number)
+        size.record_step(0.01, 31, 1, number)
     assert (size.limit, size.stability) == (32, 0.0)
     for number in range(15):
-        size.stepped(0.01, 32, 1, 20.0 + number)
+        size.record_step(0.01, 32, 1, 20.0 + number)
     assert size.stability == 0.75
 
 
@@ -314,8 +314,8 @@ def test_the_limit_keeps_to_its_bounds_whatever_comes() -> None:
     assert size.limit == 9
     for number in range(5000):
         rows, took_s = chance.randint(1, 9), chance.choice([0.001, 0.1, 10.0])
-        size.stepped(took_s, rows, 1, number / 10)
-        size.usual.answered(chance.choice([0.0, 5.0]), chance.randint(0, 50))
+        size.record_step(took_s, rows, 1, number / 10)
+        size.typical_request.record(chance.choice([0.0, 5.0]), chance.randint(0, 50))
         assert 3 <= size.limit <= 9
 
 
@@ -333,6 +333,6 @@ def test_one_noisy_step_says_little_of_an_idle_machine(seed: int) -> None:
     """It would be left out by who routes requests, and so never be measured again."""
     machine = Machine(line(0.002, 0.0001), sized(), seed).run(5, clients=1)
     usual_s = machine.size.step_s(1)
-    machine.size.stepped(25 * usual_s, 1, 0, machine.now)
+    machine.size.record_step(25 * usual_s, 1, 0, machine.now)
     assert machine.size.step_s(1) <= 1.5 * usual_s
     assert statistics.median(took_s for *_, took_s in machine.rounds) < 2 * usual_s

@@ -168,7 +168,7 @@ def test_what_is_left_of_the_time_is_used_for_chunks_that_are_worth_a_pass(
     """A pass costs as much as 20 tokens of a millisecond each."""
     batch = make_batch(model=steady(model, floor_tokens=20))
     batch.add(prepared(1, random_ids(tokens, 1)))
-    assert batch.batch.prefill_pays(seconds) is pays
+    assert batch.batch.is_prefill_worthwhile(seconds) is pays
 
 
 # Who is prefilled first.
@@ -291,7 +291,8 @@ def test_an_empty_batch_has_nothing_to_do(make_batch: MakeBatch, network: Watche
     batch.batch.preempt(1)
     batch.turn()
     assert not batch.busy
-    assert (batch.batch.held_bytes, batch.batch.growth_bytes, batch.batch.claims) == (0, 0, [])
+    assert (batch.batch.held_bytes, batch.batch.growth_bytes) == (0, 0)
+    assert batch.batch.preemption_candidates == []
     assert network.shapes == []
 
 
@@ -602,7 +603,7 @@ def _make_room(batch: DrivenBatch, size: int) -> None:
     """As if somebody needed so many bytes beyond what is held."""
     batch.batch.release_slack()
     batch.accounting.budget_bytes = batch.accounting.held_bytes
-    batch.accounting.make_room(lambda: size)
+    batch.accounting.ensure_free(lambda: size)
     batch.accounting.budget_bytes = 2**40
 
 
@@ -620,7 +621,7 @@ def test_the_lowest_priority_gives_way_first_then_the_youngest(
     for gone in ([3], [3, 1], [3, 1, 4], [3, 1, 4, 0], [3, 1, 4, 0]):
         _make_room(batch, _block_bytes(model))
         assert batch.batch.preempted == gone
-    assert [claim.sequence for claim in batch.batch.claims] == [2]
+    assert [claim.sequence for claim in batch.batch.preemption_candidates] == [2]
     batch.finish()
     _assert_as_alone(batch, model, work)
 

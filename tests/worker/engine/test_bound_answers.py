@@ -34,9 +34,9 @@ _TOOLS = [
 ]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["reads first", "asks first"])
+@pytest.fixture(scope="module", params=[False, True], ids=["reads first", "evaluates ahead"])
 def engine(demo_folder: Path, request: pytest.FixtureRequest) -> Iterator[RunningEngine]:
-    engine = RunningEngine(prefill_chunk_tokens=128, asks_first=request.param)
+    engine = RunningEngine(prefill_chunk_tokens=128, evaluates_ahead=request.param)
     engine.start()
     engine.load(demo_folder, DEMO)
     yield engine

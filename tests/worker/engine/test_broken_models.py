@@ -216,11 +216,11 @@ def test_a_template_that_fails_fails_its_request_and_no_other(
     [
         ("{% for %}", "the chat template has an error in line 1"),
         ("{% generation %}{{ messages }}", "the chat template has an error in line 1"),
-        (5, "neither a text nor a list of named ones, but 5"),
+        (5, "neither a string nor a list of named templates, but 5"),
         ([_TEMPLATE], "is a list, but not of objects with a name and a template each"),
         ([{"name": "default"}], "is a list, but not of objects with a name and a template each"),
-        ([{"name": 1, "template": _TEMPLATE}], "has a name that is no text: 1"),
-        ([{"name": "default", "template": 5}], "its chat template default is no text, but 5"),
+        ([{"name": 1, "template": _TEMPLATE}], "has a name that is not a string: 1"),
+        ([{"name": "default", "template": 5}], "its chat template default is not a string, but 5"),
         ({"rag": _TEMPLATE}, "of its chat templates (rag) none is named default"),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_template_that_no_request_could_use_is_told_and_prompts_are_served(
     loaded = engine.load(folder, broken)
     assert isinstance(loaded, ModelLoaded)
     (warning,) = loaded.warnings
-    assert said in warning and warning.endswith("; messages are refused, prompts are served")
+    assert said in warning and warning.endswith("; messages are rejected, prompts are served")
     chat = [{"role": "user", "content": "Hello"}]
     refused = engine.refusal(engine.submit(None, messages=chat, model=broken))
     assert (refused.code, refused.param) == ("invalid_request", "messages")
@@ -279,7 +279,7 @@ def test_a_tokenizer_that_never_comes_ends_its_load_alone(
         return load_tokenizer(*arguments)
 
     monkeypatch.setattr(model, "load_tokenizer", load_late)
-    monkeypatch.setattr(served_models, "_LONGEST_STANDSTILL_S", 0.2)
+    monkeypatch.setattr(served_models, "_LOADING_TIMEOUT_S", 0.2)
     try:
         failed = engine.load(tiny_model, ModelId("late"))
         assert isinstance(failed, ModelFailed)

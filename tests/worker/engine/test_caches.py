@@ -22,7 +22,7 @@ from worker.engine.caches import (
     blocks_for,
     bytes_of,
     evaluate,
-    keep_rows,
+    retain_rows,
 )
 from worker.engine.memory_accounting import KVAccounting
 from worker.engine.model import LoadedModel
@@ -246,7 +246,7 @@ def test_prompts_can_leave_the_cache_before_it_is_full(
     prompts = [random_ids(20, i) for i in range(3)]
     cache = layout.new_cache(3, 20)
     network(mx.array([ids[:8] for ids in prompts]), cache=cache)
-    keep_rows(cache, places, 20)
+    retain_rows(cache, places, 20)
     network(mx.array([prompts[place][8:-1] for place in places]), cache=cache)
     rows = [list(prompts[place]) for place in places]
     _steps(network, BatchCache.of(cache, [19] * len(places), layout), rows, 6)

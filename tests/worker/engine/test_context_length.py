@@ -88,7 +88,7 @@ def test_a_tokenizer_says_it_where_the_config_does_not_and_unless_it_has_no_limi
 
 @pytest.mark.parametrize("value", [0, -5, "long", 2048.5, True, [2048]])
 def test_a_context_that_is_none_is_refused(value: Any) -> None:
-    with pytest.raises(ModelError, match=r"max_position_embeddings is .*, which is no number"):
+    with pytest.raises(ModelError, match=r"max_position_embeddings is .*, which is not a number"):
         _tokens({"model_type": "llama", "max_position_embeddings": value})
 
 

@@ -52,20 +52,20 @@ def _group(model: LoadedModel, rows: Sequence[DecodingRow]) -> DecodeGroup:
 
 
 def _join(group: DecodeGroup, coming: DecodeGroup) -> None:
-    width = max(group.cache.width, coming.fitting[1])
+    width = max(group.cache.width, coming.required_size[1])
     group.cache.resize(max(group.cache.slots, len(group) + len(coming)), width)
     group.absorb(coming)
 
 
 def _retire(group: DecodeGroup) -> None:
-    group.drop([row for row in group.rows if row.gone or row.left == 0])
+    group.drop([row for row in group.rows if row.finished or row.left == 0])
 
 
 def _steps(group: DecodeGroup, count: int) -> list[Token]:
     """So many steps, each read at once."""
     tokens = []
     for _ in range(count):
-        if not group.has_room:
+        if not group.has_capacity:
             group.grow()
         tokens += group.sample().read()
         _retire(group)
@@ -80,7 +80,7 @@ def _finish(group: DecodeGroup) -> dict[int, list[Token]]:
     while group.rows or ahead:
         drawn = None
         if group.rows:
-            if not group.has_room:
+            if not group.has_capacity:
                 group.grow()
             drawn = group.sample()
         if ahead:
@@ -138,16 +138,16 @@ def test_a_group_knows_that_it_has_stepped_and_how_long_a_step_takes(model: Load
     assert (group.stepped, group.step_s) == (False, 0.0)
     group.sample()
     assert group.stepped
-    group.took(0.5)
+    group.record_step(0.5)
     assert group.step_s == 0.5
-    group.took(1.0)
+    group.record_step(1.0)
     assert 0.5 < group.step_s < 1.0
 
 
 def test_a_machine_that_stood_still_during_a_step_hardly_counts(model: LoadedModel) -> None:
     group = _group(model, [_row(1, random_ids(4, 1))])
-    group.took(0.5)
-    group.took(3600)
+    group.record_step(0.5)
+    group.record_step(3600)
     assert group.step_s < 2 * 0.5
 
 
@@ -205,7 +205,7 @@ def test_a_sequence_that_comes_again_gets_nothing_of_what_was_drawn_for_the_remo
     assert greedy_alone(network, first, 1) != greedy_alone(network, again, 1)
     group = _group(model, [_row(1, first), _row(2, first)])
     in_flight = group.sample()
-    group.rows[0].gone = True
+    group.rows[0].finished = True
     _retire(group)
     _join(group, _group(model, [_row(1, again)]))
     assert [token.sequence for token in in_flight.read()] == [2]
@@ -261,14 +261,14 @@ def test_a_group_grows_by_blocks_and_gives_back_what_is_left_over(model: LoadedM
     lengths = {0: 250, 1: 30, 2: 20, 3: 700}
     group = _group(model, [_row(i, random_ids(n, i), left=30) for i, n in lengths.items()])
     assert (group.cache.slots, group.cache.width) == (4, 768)
-    assert group.fitting == (4, 768)
+    assert group.required_size == (4, 768)
     group.drop([group.rows[3]])
     assert (group.cache.slots, group.cache.width) == (4, 768)
     group.fit()
     assert (group.cache.slots, group.cache.width) == (3, 256)
     before = group.cache.nbytes
     assert group.growth_bytes == before + before // 2  # as much again, and a layer meanwhile
-    while group.has_room:
+    while group.has_capacity:
         group.sample()
     assert max(group.lengths) == 256
     group.grow()

@@ -68,9 +68,9 @@ def test_an_answer_ends_where_generation_config_says(tiny_model: Path, tmp_path:
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("stop", "eos_token_id is 'stop', which is no token id"),
-        ([5, "x"], "eos_token_id is [5, 'x'], which is no token id"),
-        (5000, "eos_token_id [257, 5000] lies outside the vocabulary of 258 tokens"),
+        ("stop", "eos_token_id is 'stop', which is not a token id"),
+        ([5, "x"], "eos_token_id is [5, 'x'], which is not a token id"),
+        (5000, "eos_token_id [257, 5000] is outside the vocabulary of 258 tokens"),
     ],
 )
 def test_what_is_no_token_is_refused(

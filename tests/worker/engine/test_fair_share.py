@@ -17,7 +17,7 @@ class _Group:
 
     rows: int
     step_s: float = 1.0
-    turn: float = 0.0
+    virtual_time: float = 0.0
     used_s: float = 0.0
 
     def __len__(self) -> int:
@@ -28,7 +28,7 @@ def _run(turns: FairShare, groups: list[_Group], count: int) -> list[_Group]:
     order = []
     for _ in range(count):
         group = turns.next(groups)
-        turns.took(group, group.step_s)
+        turns.charge(group, group.step_s)
         group.used_s += group.step_s
         order.append(group)
     return order
@@ -82,8 +82,8 @@ def test_who_was_away_does_not_catch_up_either() -> None:
 
 def test_a_group_whose_rows_all_left_meanwhile_can_still_be_charged() -> None:
     turns, group = FairShare(), _Group(0)
-    turns.took(group, 2.0)
-    assert group.turn == 2.0
+    turns.charge(group, 2.0)
+    assert group.virtual_time == 2.0
 
 
 # Who took a long time at once.
@@ -95,7 +95,7 @@ def _others_until_next(turns: FairShare, waiting: _Group, groups: list[_Group]) 
     """For how long the others have the device before it is this one's turn."""
     waited_s = 0.0
     while (group := turns.next(groups)) is not waiting:
-        turns.took(group, group.step_s)
+        turns.charge(group, group.step_s)
         waited_s += group.step_s
     return waited_s
 
@@ -117,7 +117,7 @@ def test_a_debt_does_not_grow_when_more_is_taken_before_the_others_had_theirs() 
     long, short = _Group(4), _Group(4, 0.01)
     turns.next([long, short])
     for _ in range(100):
-        turns.took(long, 3.0)
+        turns.charge(long, 3.0)
     assert _others_until_next(turns, long, [long, short]) == pytest.approx(_DEBT_S, abs=0.02)
 
 
@@ -141,6 +141,6 @@ def test_two_of_equal_weight_share_equally_whatever_their_steps_take(
     for _ in range(1000):
         group = turns.next([one, other])
         step_s = next(times_s[id(group)])
-        turns.took(group, step_s)
+        turns.charge(group, step_s)
         group.used_s += step_s
         assert abs(one.used_s - other.used_s) <= max(*some_s, *others_s) * 1.001

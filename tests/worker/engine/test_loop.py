@@ -52,9 +52,9 @@ ENDLESS = {"256": -100.0, "257": -100.0}
 """A bias that keeps the tiny model from ending its answer."""
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["reads first", "asks first"])
+@pytest.fixture(scope="module", params=[False, True], ids=["reads first", "evaluates ahead"])
 def engine(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningEngine]:
-    with running_engine(tiny_model, asks_first=request.param) as running:
+    with running_engine(tiny_model, evaluates_ahead=request.param) as running:
         yield running
 
 
@@ -125,8 +125,8 @@ def test_who_comes_a_moment_after_the_first_begins_with_it(
     engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it comes once the first one is on its way to its first pass."""
-    monkeypatch.setattr(loop, "_LONGEST_PATIENCE_S", 0.5)
-    monkeypatch.setattr(loop, "_PATIENCE", 1e6)
+    monkeypatch.setattr(loop, "_MAX_ARRIVAL_WAIT_S", 0.5)
+    monkeypatch.setattr(loop, "_ARRIVAL_WAIT_SHARE", 1e6)
     first, second = (engine.order(text, max_tokens=5) for text in ("one", "two"))
     engine.on_first(lambda fact: isinstance(fact, SequenceStarted), lambda: engine.give(second))
     engine.give(first)
@@ -371,10 +371,12 @@ def test_when_the_last_sequence_ends_the_engine_measures_itself_at_once(
 
 
 @pytest.mark.parametrize(
-    ("asks_first", "tokens_read"), [(False, 4), (True, 3)], ids=["reads first", "asks first"]
+    ("evaluates_ahead", "tokens_read"),
+    [(False, 4), (True, 3)],
+    ids=["reads first", "evaluates ahead"],
 )
 def test_what_is_kept_is_told_before_other_prompts_are_prefilled(
-    asks_first: bool,
+    evaluates_ahead: bool,
     tokens_read: int,
     tiny_model: Path,
     tmp_path: Path,
@@ -386,7 +388,7 @@ def test_what_is_kept_is_told_before_other_prompts_are_prefilled(
     told: list[list[Fact]] = []
     prefill = StepScheduler.prefill
     settings = KVMemorySettings(block_tokens=16, path=tmp_path / "kv", disk_bytes=2**30)
-    with running_engine(tiny_model, kv_memory=settings, asks_first=asks_first) as running:
+    with running_engine(tiny_model, kv_memory=settings, evaluates_ahead=evaluates_ahead) as running:
 
         def watched(step_scheduler: StepScheduler) -> None:
             told.append(running.facts())

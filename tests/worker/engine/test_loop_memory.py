@@ -33,11 +33,11 @@ def roomy(tiny_model: Path) -> Iterator[RunningEngine]:
         yield running
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["reads first", "asks first"])
+@pytest.fixture(scope="module", params=[False, True], ids=["reads first", "evaluates ahead"])
 def narrow(tiny_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningEngine]:
     """With room for a context of 1024 and hardly more."""
     with running_engine(
-        tiny_model, kv_budget_bytes=6 * BLOCK_BYTES, asks_first=request.param
+        tiny_model, kv_budget_bytes=6 * BLOCK_BYTES, evaluates_ahead=request.param
     ) as running:
         yield running
 
@@ -106,6 +106,6 @@ def test_a_model_of_which_hardly_a_token_fits_is_refused_with_the_reason(tiny_mo
     try:
         failed = engine.load(tiny_model)
         assert isinstance(failed, ModelFailed)
-        assert "MB for KV caches hold less than 256 tokens" in failed.message
+        assert "MB holds less than 256 tokens of this model" in failed.message
     finally:
         engine.stop()

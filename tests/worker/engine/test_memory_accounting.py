@@ -28,7 +28,7 @@ class _Holder:
         return sum(self.sizes.values()) + self.slack
 
     @property
-    def claims(self) -> Sequence[PreemptionCandidate]:
+    def preemption_candidates(self) -> Sequence[PreemptionCandidate]:
         return list(self.sizes)
 
     def release_slack(self) -> None:
@@ -103,7 +103,7 @@ def test_who_comes_gets_the_slack_of_others() -> None:
 def test_where_there_is_room_nobody_gives_way_nor_gives_back_slack() -> None:
     holder = _holder(1, 2, slack=20)
     accounting = _accounting(60, holder)
-    accounting.make_room(lambda: 20)
+    accounting.ensure_free(lambda: 20)
     assert (holder.gone, holder.slack, holder.asked_for_slack) == ([], 20, 0)
     assert accounting.preemptions == 0
 
@@ -111,23 +111,23 @@ def test_where_there_is_room_nobody_gives_way_nor_gives_back_slack() -> None:
 def test_slack_of_all_is_given_back_before_anybody_gives_way() -> None:
     holders = [_holder(1, 2, slack=20), _holder(3, slack=20)]
     accounting = _accounting(70, *holders)
-    accounting.make_room(lambda: 40)
+    accounting.ensure_free(lambda: 40)
     assert [holder.slack for holder in holders] == [0, 0]
     assert [holder.gone for holder in holders] == [[], []]
 
 
 def test_no_more_give_way_than_have_to() -> None:
     holder = _holder(1, 2, 3, 4, 5)
-    _accounting(50, holder).make_room(lambda: 15)
+    _accounting(50, holder).ensure_free(lambda: 15)
     assert holder.gone == [5, 4]
 
 
 def test_the_last_sequence_of_all_models_never_gives_way() -> None:
     holders = [_holder(1), _holder(), _holder(2)]
     accounting = _accounting(20, *holders)
-    accounting.make_room(lambda: 10**9)
+    accounting.ensure_free(lambda: 10**9)
     assert [holder.gone for holder in holders] == [[], [], [2]]
-    accounting.make_room(lambda: 10**9)
+    accounting.ensure_free(lambda: 10**9)
     assert accounting.preemptions == 1
 
 
@@ -136,7 +136,7 @@ def test_room_that_nobody_needs_any_more_is_not_made() -> None:
     holder = _holder(1, 2, 3)
     needed = {3: 100}
     accounting = _accounting(30, holder)
-    accounting.make_room(lambda: sum(needed[i] for i in needed if i not in holder.gone))
+    accounting.ensure_free(lambda: sum(needed[i] for i in needed if i not in holder.gone))
     assert holder.gone == [3]
 
 
@@ -154,10 +154,10 @@ def test_afterwards_it_fits_or_one_is_left_and_who_gave_way_is_worse_than_who_st
     holders = [_Holder(), _Holder()]
     for sequence, (priority, arrived_at, size, second) in enumerate(entries):
         holders[second].sizes[PreemptionCandidate(priority, float(arrived_at), sequence)] = size
-    before = {claim for holder in holders for claim in holder.claims}
+    before = {claim for holder in holders for claim in holder.preemption_candidates}
     accounting = _accounting(100, *holders)
-    accounting.make_room(lambda: needed)
-    staying = {claim for holder in holders for claim in holder.claims}
+    accounting.ensure_free(lambda: needed)
+    staying = {claim for holder in holders for claim in holder.preemption_candidates}
     assert staying
     assert accounting.fits(needed) or len(staying) == 1
     gone = before - staying

@@ -115,7 +115,7 @@ def test_a_broken_template_for_tools_leaves_other_conversations_alone(
     with pytest.raises(InvalidRequest, match="has an error in line 1"):
         _rendered(model, tools=[_LOOK])
     (warning,) = model.warnings
-    assert warning.endswith("; requests with tools are refused, prompts are served")
+    assert warning.endswith("; requests with tools are rejected, prompts are served")
 
 
 def test_tools_are_described_as_text_where_the_only_template_knows_none(

@@ -11,7 +11,7 @@ from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import KINDS
 from tests.worker.engine.watched_network import prepared, random_ids
 from worker.engine.model import LoadedModel
-from worker.engine.prefetch import _AT_ONCE
+from worker.engine.prefetch import _MAX_READS
 from worker.engine.preparation import Prepared, PromptPrefetched, PromptPreparation
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import token_array
@@ -44,7 +44,7 @@ def held_by(kept: KeptTexts) -> int:
 
 def found_of(kept: KeptTexts, ids: list[int], *, in_memory: bool = False) -> int:
     """How many of the first tokens of a prompt are kept."""
-    cache = kept.batch.batch.kept
+    cache = kept.batch.batch.prefix_cache
     assert cache is not None
     return cache.find(token_array(ids[:-1]), in_memory=in_memory).tokens
 
@@ -89,7 +89,7 @@ def test_who_is_forgotten_holds_nothing(model: LoadedModel, tmp_path: Path) -> N
     assert held_by(kept) > 0
     kept.prefetched.forget(1)
     kept.prefetched.forget(1)
-    kept.prefetched.forget_all_of()
+    kept.prefetched.forget_all()
     assert held_by(kept) == 0
     kept.close()
 
@@ -102,7 +102,7 @@ def test_who_is_forgotten_while_it_is_read_is_read_no_further(
     kept.prefetched.advance()
     kept.prefetched.forget(1)
     kept.read_on()
-    assert reads(kept) == _AT_ONCE
+    assert reads(kept) == _MAX_READS
     assert held_by(kept) == 0
     kept.close()
 
@@ -119,7 +119,7 @@ def test_a_prompt_that_has_come_waits_for_few_files_of_others(
     while not kept.batch.busy:
         kept.take_one()
         kept.prefetched.advance()
-    assert reads(kept) <= 2 * _AT_ONCE + own
+    assert reads(kept) <= 2 * _MAX_READS + own
     kept.batch.finish()
     assert kept.batch.ids(2) == ids_of(tokens_alone(model, coming))
     kept.close()
@@ -173,12 +173,12 @@ def test_without_room_nothing_is_read(model: LoadedModel, tmp_path: Path) -> Non
 def test_the_prompt_of_an_order_is_known_once_it_was_foreseen(model: LoadedModel) -> None:
     kept = KeptTexts(model, block_tokens=BLOCK)
     coming = prepared(1, FIRST)
-    assert kept.prefetched.known(coming.order) is None
+    assert kept.prefetched.find(coming.order) is None
     kept.prefetched.add(coming)
-    assert kept.prefetched.known(coming.order) is coming
-    assert kept.prefetched.known(replace(coming.order, max_tokens=3)) is None
+    assert kept.prefetched.find(coming.order) is coming
+    assert kept.prefetched.find(replace(coming.order, max_tokens=3)) is None
     kept.prefetched.forget(1)
-    assert kept.prefetched.known(coming.order) is None
+    assert kept.prefetched.find(coming.order) is None
 
 
 def test_what_was_foreseen_is_not_prepared_again_and_errors_are_kept_for_later() -> None:
@@ -191,6 +191,6 @@ def test_what_was_foreseen_is_not_prepared_again_and_errors_are_kept_for_later()
     preparation.start()
     unknown = prepared(2, FIRST).order
     for order in (Prefetch(known[1].order), Prefetch(unknown), CancelPrefetch(2), known[1].order):
-        preparation.give(order)
+        preparation.enqueue(order)
     for expected in (PromptPrefetched(known[1]), CancelPrefetch(2), known[1]):
         assert out.get(timeout=_LIMIT_S) == expected

@@ -168,10 +168,10 @@ def test_positions_are_those_of_the_next_tokens_and_all_rows_advance_together() 
 
 def test_each_row_and_head_has_a_place_of_its_own_for_the_next_token() -> None:
     rows = Rows([4, 0])
-    assert rows.places(3, 10).tolist() == [4, 14, 24, 30, 40, 50]
-    assert rows.places(1, 5).tolist() == [4, 5]
+    assert rows.flat_indices(3, 10).tolist() == [4, 14, 24, 30, 40, 50]
+    assert rows.flat_indices(1, 5).tolist() == [4, 5]
     rows.advance()
-    assert rows.places(3, 10).tolist() == [5, 15, 25, 31, 41, 51]
+    assert rows.flat_indices(3, 10).tolist() == [5, 15, 25, 31, 41, 51]
 
 
 def test_a_step_gives_no_more_than_the_rows_and_columns_in_use() -> None:

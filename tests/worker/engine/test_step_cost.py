@@ -25,7 +25,7 @@ class Machine:
 
 def _run(cost: StepCost, machine: Machine, rows: list[int]) -> None:
     for count in rows:
-        cost.stepped(count, machine.step(count))
+        cost.record_step(count, machine.step(count))
 
 
 def _ramp(most: int = 32, each: int = 8) -> list[int]:
@@ -38,7 +38,7 @@ SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nothing_is_known_before_the_first_step() -> None:
     cost = StepCost()
     assert not cost.is_known
-    cost.stepped(1, 0.1)
+    cost.record_step(1, 0.1)
     assert cost.is_known
 
 
@@ -86,7 +86,7 @@ def test_one_pause_of_a_minute_hardly_moves_it(seed: int) -> None:
     cost, machine = StepCost(), Machine(seed)
     _run(cost, machine, _ramp())
     before = cost.line.seconds(32)
-    cost.stepped(32, 60.0)
+    cost.record_step(32, 60.0)
     assert cost.line.seconds(32) < 1.3 * before
     _run(cost, machine, [32] * 20)
     assert cost.line.seconds(32) == pytest.approx(machine.exact(32), rel=0.1)
@@ -95,6 +95,6 @@ def test_one_pause_of_a_minute_hardly_moves_it(seed: int) -> None:
 def test_whatever_comes_it_says_a_finite_time_above_zero() -> None:
     chance, cost = random.Random(7), StepCost()
     for _ in range(20_000):
-        cost.stepped(chance.randint(1, 256), 10 ** chance.uniform(-6, 2))
+        cost.record_step(chance.randint(1, 256), 10 ** chance.uniform(-6, 2))
         for rows in (1, 256):
             assert 0 < cost.line.seconds(rows) < 1e6

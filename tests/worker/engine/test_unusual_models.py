@@ -12,7 +12,7 @@ from tests.worker.engine.kept_texts import KeptTexts
 from tests.worker.engine.other_models import KINDS, greedy_with_cache, serving
 from tests.worker.engine.unusual_networks import unusual_network
 from tests.worker.engine.watched_network import WatchedNetwork, prepared, random_ids
-from worker.engine.caches import Cache, leaves, whole_bytes
+from worker.engine.caches import Cache, leaf_bytes, leaves
 from worker.engine.model import LoadedModel
 
 _BLOCK = 16
@@ -140,13 +140,13 @@ def test_texts_are_taken_up_from_disk_after_a_restart(
 
 
 def _held_whole(cache: Cache) -> int:
-    return sum(whole_bytes(leaf) for leaf in leaves(cache))
+    return sum(leaf_bytes(leaf) for leaf in leaves(cache))
 
 
 @pytest.mark.parametrize("module", ["deepseek_v41"], scope="module")
 def test_what_is_kept_whole_is_charged_for_before_it_is_there(model: LoadedModel) -> None:
     layout = model.layout
-    assert layout.token_bytes == layout.whole_token_bytes > 0
+    assert layout.token_bytes == layout.opaque_token_bytes > 0
     batch = DrivenBatch(model)
     batch.add(prepared(1, random_ids(250, 1), max_tokens=30))
     charged = set()

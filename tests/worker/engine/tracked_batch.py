@@ -51,7 +51,7 @@ class TrackedBatch:
 
     def keep(self, indices: Sequence[int]) -> None:
         self.rows = [self.rows[index] for index in indices]
-        self._sampler.keep(indices)
+        self._sampler.retain(indices)
 
     def step(self, logits: Array, dtype: mx.Dtype = mx.float32) -> list[int]:
         """A token for each row, by its row of `logits`."""
