@@ -34,7 +34,7 @@ from shared.messages.stream import Done, StreamMessage, encode_multiplexed
 from shared.messages.stream import encode as encode_stream
 from shared.settings.nats import NatsSettings
 from shared.version import VERSION
-from worker.link.messages import Output
+from worker.link.facts import Output
 from worker.requests.active_request import ActiveRequest
 
 MODEL = ModelId("simulated")

@@ -4,7 +4,7 @@ For `benchmarks.protection` alone; what it leaves out is what another worker nee
 """
 
 from shared.messages.events import TokensEmitted
-from worker.link.messages import Output
+from worker.link.facts import Output
 from worker.main import main
 from worker.requests.active_request import ActiveRequest, RequestChoice
 

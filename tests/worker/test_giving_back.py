@@ -16,7 +16,7 @@ from tests.worker.values import CLIENT, MAC, OWNER, TINY, dispatched
 from tests.worker.virtual_time import Clock
 from worker.engine_process.exit import EngineExit
 from worker.link.activity import EngineActivity, Phase
-from worker.link.messages import Output, SequenceStarted, StepCompleted
+from worker.link.facts import Output, SequenceStarted, StepCompleted
 from worker.models.catalogue import Model
 from worker.scheduling.cached_prefixes import CachedPrefixTracker
 from worker.scheduling.scheduler import Scheduler

@@ -35,7 +35,8 @@ from worker.agent.sleep_notice import SleepNotice, this_machine
 from worker.engine_process.process import EngineProcess
 from worker.host.cpu_usage import CpuUsage
 from worker.host.machine import available_cores
-from worker.link.messages import EngineStarted, Fact, Order
+from worker.link.facts import EngineStarted, Fact
+from worker.link.orders import Order
 from worker.models.pre_warming import PreWarming
 from worker.models.predictive_warming import PredictiveWarming
 from worker.peer_files.sharing import Sharing

@@ -9,7 +9,7 @@ from worker.engine.kv_memory import KVMemory
 from worker.engine.prefix_cache import PrefixCache
 from worker.engine.prompt import PreparedSequence
 from worker.kv_memory.block import Block, Kind, token_array
-from worker.link.messages import Submit
+from worker.link.orders import Submit
 
 _SHARE = 2
 """Of what blocks may take in memory these prompts get at most one part in so many: the rest is

@@ -19,8 +19,9 @@ from shared.settings.worker import EnginesSettings
 from worker.engine_process.exit import EngineExit
 from worker.host.machine import environment_with_threads
 from worker.link.activity import ActivityRecord, new_activity_file
+from worker.link.facts import EngineAlive, EngineMeasured, EngineStarted, Fact
 from worker.link.frames import HEADER, decode_body, encode_frame, frame_length
-from worker.link.messages import EngineAlive, EngineMeasured, EngineStarted, Fact, Order, Stop
+from worker.link.orders import Order, Stop
 
 logger = logging.getLogger(__name__)
 

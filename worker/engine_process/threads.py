@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from shared.settings.worker import EnginesSettings
 from worker.engine_process.process import EngineProcess
 from worker.host.machine import available_cores
-from worker.link.messages import UseThreads
+from worker.link.orders import UseThreads
 
 
 def shared_cores(settings: EnginesSettings) -> int | None:

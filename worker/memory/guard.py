@@ -17,7 +17,7 @@ from shared.messages.request import Priority
 from shared.settings.worker import ResourceLimitsSettings
 from worker.engine_process.process import EngineProcess
 from worker.host.footprint import footprint_bytes
-from worker.link.messages import LimitMemory
+from worker.link.orders import LimitMemory
 from worker.memory.limits import MemoryLimits, MemoryReading, kv_allowances, limits_of, pressure_of
 
 logger = logging.getLogger(__name__)

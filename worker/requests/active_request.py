@@ -36,14 +36,8 @@ from shared.messages.stream import (
 )
 from shared.settings.kv_cache import PromptRule
 from shared.stream_log import MAX_BYTES, StreamLog
-from worker.link.messages import (
-    Calling,
-    CallPiece,
-    Output,
-    Sampling,
-    SentCharacters,
-    Submit,
-)
+from worker.link.facts import CallPiece, Output
+from worker.link.orders import Calling, Sampling, SentCharacters, Submit
 from worker.requests.prompts import RequestPrompt, request_prompts
 
 _CLAIMED_STATES: dict[type[Any], ClaimedState] = {

@@ -9,7 +9,7 @@ from shared.ids import BootId, WorkerId
 from shared.messages.events import KeptPrefixes, Tier
 from shared.messages.prefixes import conversation_links, session_link
 from shared.messages.stream import Done
-from worker.link.messages import SequenceCached, SequenceMeasured
+from worker.link.facts import SequenceCached, SequenceMeasured
 from worker.requests.active_request import ActiveRequest
 from worker.sessions.book import SessionStore
 

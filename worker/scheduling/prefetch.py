@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from worker.engine_process.process import EngineProcess
-from worker.link.messages import CancelPrefetch, Prefetch
+from worker.link.orders import CancelPrefetch, Prefetch
 from worker.requests.active_request import ActiveRequest
 
 

@@ -24,8 +24,7 @@ from worker.engine_process.exit import EngineExit
 from worker.engine_process.process import EngineProcess
 from worker.engine_process.threads import shared_cores
 from worker.engine_process.throughput import Throughput
-from worker.link.messages import (
-    Cancel,
+from worker.link.facts import (
     EngineStarted,
     Fact,
     Output,
@@ -38,6 +37,7 @@ from worker.link.messages import (
     SequenceStarted,
     StepCompleted,
 )
+from worker.link.orders import Cancel
 from worker.memory.guard import MemoryGuard
 from worker.models.catalogue import Model
 from worker.models.lifecycle import ModelLifecycle

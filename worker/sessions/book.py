@@ -10,13 +10,8 @@ from shared.ids import ClientName, SessionKey
 from shared.messages.control import SessionStatus
 from shared.messages.request import Turn
 from shared.settings.kv_cache import SessionsSettings
-from worker.link.messages import (
-    DropSequence,
-    Order,
-    SequenceCached,
-    SequenceMeasured,
-    TrackSequence,
-)
+from worker.link.facts import SequenceCached, SequenceMeasured
+from worker.link.orders import DropSequence, Order, TrackSequence
 from worker.requests.active_request import ActiveRequest
 from worker.sessions.files import SessionFiles
 from worker.sessions.session import Session

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from shared.ids import ClientName, ModelId, SessionKey
 from shared.messages.control import SessionStatus
 from shared.messages.request import Message, Turn, turn_bytes
-from worker.link.messages import SequenceMeasured
+from worker.link.facts import SequenceMeasured
 
 _KEPT = ("client", "id", "model", "turns", "tokens", "engine", "end", "created_at", "used_at")
 

@@ -14,7 +14,7 @@ from worker.agent import engine_plan as plans
 from worker.agent.engine_plan import decide, engine_plan
 from worker.engine_process.process import EngineProcess
 from worker.engine_process.threads import EngineThreads, shares
-from worker.link.messages import UseThreads
+from worker.link.orders import UseThreads
 
 GB = 10**9
 

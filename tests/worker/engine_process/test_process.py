@@ -13,13 +13,8 @@ import pytest
 from tests.processes import wait_until_gone
 from tests.worker.engine_owner import TINY, EngineOwner, owned_engine
 from worker.engine_process.process import EngineState
-from worker.link.messages import (
-    Cancel,
-    EngineMeasured,
-    EngineStarted,
-    LoadModel,
-    ModelLoaded,
-)
+from worker.link.facts import EngineMeasured, EngineStarted, ModelLoaded
+from worker.link.orders import Cancel, LoadModel
 
 pytestmark = pytest.mark.anyio
 

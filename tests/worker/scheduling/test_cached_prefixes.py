@@ -9,7 +9,7 @@ from shared.messages.prefixes import prefix_chain, session_link
 from shared.messages.request import InferenceRequest
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, MAC, TINY, active
-from worker.link.messages import Output, SequenceCached, SequenceMeasured
+from worker.link.facts import Output, SequenceCached, SequenceMeasured
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.cached_prefixes import CachedPrefixTracker
 

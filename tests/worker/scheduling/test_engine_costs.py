@@ -8,7 +8,7 @@ from shared.ids import BootId
 from tests.worker.recording_engine import RecordingEngine
 from tests.worker.sessions.books import new_book
 from tests.worker.values import MAC, TINY, active
-from worker.link.messages import SequenceCached
+from worker.link.facts import SequenceCached
 from worker.requests.active_request import ActiveRequest
 from worker.scheduling.cached_prefixes import CachedPrefixTracker
 from worker.scheduling.engine_costs import EngineCosts

@@ -11,7 +11,8 @@ from tests.worker.scheduling.test_admission import Admitting
 from tests.worker.test_giving_back import Scheduled
 from tests.worker.values import CLIENT, TINY
 from tests.worker.virtual_time import Clock
-from worker.link.messages import CancelPrefetch, Order, Output, Prefetch, StepCompleted, Submit
+from worker.link.facts import Output, StepCompleted
+from worker.link.orders import CancelPrefetch, Order, Prefetch, Submit
 from worker.requests.active_request import ActiveRequest
 
 

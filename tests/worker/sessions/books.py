@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shared.settings.kv_cache import SessionsSettings
-from worker.link.messages import Order
+from worker.link.orders import Order
 from worker.sessions.book import SessionStore
 from worker.sessions.files import SessionFiles
 

@@ -10,15 +10,8 @@ from shared.messages.request import Message
 from tests.worker.sessions.books import new_book
 from tests.worker.values import CLIENT, active
 from tests.worker.virtual_time import Clock
-from worker.link.messages import (
-    CallPiece,
-    DropSequence,
-    Order,
-    Output,
-    SequenceCached,
-    SequenceMeasured,
-    TrackSequence,
-)
+from worker.link.facts import CallPiece, Output, SequenceCached, SequenceMeasured
+from worker.link.orders import DropSequence, Order, TrackSequence
 from worker.requests.active_request import ActiveRequest, call_id
 from worker.sessions.book import SessionStore
 
