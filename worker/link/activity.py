@@ -125,17 +125,17 @@ class _Entry:
         self._memory = memory
         self._at = at
         self._written: list[EngineActivity | None] = [None] * _REGIONS
-        self._counts = 0  # the region that was last active, from 1
+        self._active = 0  # the region that was last active, from 1
 
     def set(self, work: EngineActivity | None) -> None:
         if work is None:
             self._memory[self._at] = 0
             return
         if work not in self._written:
-            self._counts = self._counts % _REGIONS + 1
+            self._active = self._active % _REGIONS + 1
             self._write(work)
         else:
-            self._counts = self._written.index(work) + 1
+            self._active = self._written.index(work) + 1
         self._memory[self._at] = self._active
 
     def _write(self, work: EngineActivity) -> None:
@@ -146,9 +146,9 @@ class _Entry:
             f"<BHH{len(name)}s{len(sequences)}q",
             _PHASES.index(work.phase), len(name), len(sequences), name, *sequences,
         )  # fmt: skip
-        start = self._start(self._counts)
+        start = self._start(self._active)
         self._memory[start : start + len(body)] = body
-        self._written[self._counts - 1] = work
+        self._written[self._active - 1] = work
 
     def get(self) -> EngineActivity | None:
         """Return the entry; None also if a crashing engine overwrote it with garbage."""
