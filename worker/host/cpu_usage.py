@@ -4,7 +4,6 @@ import time
 
 import psutil
 
-
 _MIN_INTERVAL_S = 0.5
 
 

@@ -93,7 +93,7 @@ def test_of_several_engines_each_has_its_own_and_another_one_may_be_faster() -> 
     one, other = worker.engines
     assert told(one) == [number(waiting[0]), number(waiting[2])]
     assert told(other) == [number(waiting[1]), number(waiting[3])]
-    worker.admission.leave_place(other.index, TINY)
+    worker.admission.release_slot(other.index, TINY)
     assert worker.admit() == [waiting[0]]
     worker.admission.prefetch()
     assert told(one) == [-number(waiting[0]), number(waiting[4])]
