@@ -19,5 +19,5 @@ def _first_tokens_emitted(
 
 
 if __name__ == "__main__":
-    step_results.tokens_emitted = _first_tokens_emitted
+    step_results.tokens_emitted = _first_tokens_emitted  # type: ignore[attr-defined]
     main()

@@ -71,7 +71,7 @@ def decide(
     if accelerator:
         return EnginePlan(1, "a GPU computes all requests in one batch")
     if weight_bytes is None:
-        return EnginePlan(1, "the size of a pre-warmed model is unknown until it is downloaded")
+        return EnginePlan(1, "a pre-warmed model is not on this machine yet: its size is unknown")
     copy_bytes = weight_bytes + _ENGINE_BYTES
     count = affordable_copies(soft_bytes, copy_bytes, min(cores, MOST_ENGINES))
     count = max(1, min(count, (soft_bytes - later_bytes) // copy_bytes))

@@ -140,15 +140,15 @@ class EngineProcess:
 
     async def _run_once(self) -> EngineExit:
         """Start the process and serve it until it exits; returns how it exited."""
-        ours, theirs = socket.socketpair()
+        agent_end, engine_end = socket.socketpair()
         activity_file = new_activity_file()
         activity = ActivityRecord.open(activity_file)
         try:
-            self._process = await self._start(theirs.fileno(), activity_file)
+            self._process = await self._start(engine_end.fileno(), activity_file)
         finally:
-            theirs.close()
+            engine_end.close()
             os.close(activity_file)
-        reader, self._writer = await asyncio.open_connection(sock=ours)
+        reader, self._writer = await asyncio.open_connection(sock=agent_end)
         self._hang_reason, self._was_stopped = None, False
         self._last_lines.clear()
         with contextlib.closing(self._writer), contextlib.closing(activity):
